@@ -1,0 +1,58 @@
+# README's two commands are `make demo` and `make test`; every target sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help install demo test lint types imports unit trial wheel bench-catchup bench-scan bench-append news clean
+
+help:
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(READY)  ## .venv with rmqha, twistd and all that the other targets use
+
+$(READY): pyproject.toml setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## a master and a slave as two twistd processes, and the proof that the copy is identical
+	$(BIN)/python examples/demo.py
+
+test: lint types imports unit trial wheel  ## all checks and tests
+	@echo "all checks passed"
+
+lint: $(READY)  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy --strict with mypy-zope
+	$(BIN)/mypy rmqha twisted/plugins tests benchmarks examples
+
+imports: $(READY)  ## import-linter: who may import whom
+	$(BIN)/lint-imports
+
+unit: $(READY)  ## pytest: everything, the real Java broker too, with branch coverage
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+trial: $(READY)  ## the same unit tests under trial
+	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial tests
+
+wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for rmqha from there
+	$(BIN)/python tests/check_wheel.py
+
+bench-catchup: $(READY)  ## catching up: ours against the Java 4.9.3 pair, one run
+	$(BIN)/python benchmarks/catchup.py
+
+bench-scan: $(READY)  ## proving records: many at once against one by one
+	$(BIN)/python benchmarks/scan.py
+
+bench-append: $(READY)  ## appending: pwrite against a mapping on reserved blocks
+	$(BIN)/python benchmarks/append.py
+
+news: $(READY)  ## what the next release's news would say
+	$(BIN)/towncrier build --draft --version next
+
+clean:  ## everything that make made
+	rm -rf $(VENV) .cache .demo .bench build dist *.egg-info

@@ -1,0 +1,261 @@
+"""The master's end: sends the log to every slave from where it asks, and keeps what each has reported.
+
+Nothing a peer says is believed unchecked (spec/ha.md 14): the first report must lie in our log, later ones between
+the last report and what was sent. A slave that goes back must connect anew, for a transfer never goes back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.protocols.policies import TimeoutMixin
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from rmqha.ha.receivers import ReportReceiver
+from rmqha.interfaces import ICommitLog
+from rmqha.wire.transfer import TRANSFER_HEADER
+
+WRITE_BYTES = 512 * 1024
+"""Log bytes handed to a transport at once; at most this and its own buffer wait in memory for a slow slave."""
+MAX_CONNECTIONS = 1024
+
+
+class HAConnectionState(Enum):
+    """Where a slave's connection stands."""
+
+    REQUEST = "waiting for the slave's first report"
+    TRANSFER = "sending the log"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class MasterTimes:
+    """Seconds: between our heartbeats, and of a slave's silence that ends its connection."""
+
+    heartbeat_interval: float = 5.0
+    housekeeping_interval: float = 20.0
+
+
+@implementer(IPushProducer)
+class HAMasterProtocol(ReportReceiver, TimeoutMixin):
+    """One slave's connection. Offsets are None until they are known."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        commit_log: ICommitLog,
+        batch_bytes: int,
+        times: MasterTimes,
+        clock: IReactorTime,
+        peer: str,
+        gone: Callable[["HAMasterProtocol"], None],
+    ) -> None:
+        super().__init__()
+        self._commit_log = commit_log
+        self._batch_bytes = batch_bytes
+        self._times = times
+        self._clock = clock
+        self._gone = gone
+        self._paused = False
+        self._last_write_time = clock.seconds()
+        self._heartbeat = LoopingCall(self._beat)
+        self._heartbeat.clock = clock
+        self.peer = peer
+        self.state = HAConnectionState.REQUEST
+        self.slave_request_offset: int | None = None
+        self.slave_ack_offset: int | None = None
+        self.sent_offset: int | None = None
+
+    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
+        return self._clock.callLater(period, func)
+
+    def connectionMade(self) -> None:
+        assert self.transport is not None, "Twisted sets it before this call"
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.setTcpNoDelay(True)
+        self.transport.registerProducer(self, True)  # type: ignore[attr-defined]  # every stream transport is a consumer
+        self.setTimeout(self._times.housekeeping_interval)
+        self._log.info("slave {peer} connected", peer=self.peer)
+
+    def reports_received(self, reports: list[int]) -> None:
+        if self.state is HAConnectionState.CLOSED:
+            return
+        self.resetTimeout()  # only whole reports count: a peer that dribbles bytes is no slave
+        if self.state is HAConnectionState.REQUEST:
+            self._begin(reports.pop(0))
+        for offset in reports:
+            self._acknowledge(offset)
+
+    def _begin(self, request: int) -> None:
+        log = self._commit_log
+        if request < 0:
+            self._refuse("asks for {offset}", offset=request)
+        elif request > log.verified_offset:
+            self._refuse(
+                "asks for {offset}, {ahead_bytes} bytes ahead of our end at {end}",
+                offset=request,
+                ahead_bytes=request - log.verified_offset,
+                end=log.verified_offset,
+            )
+        elif 0 < request < log.min_offset:
+            self._refuse("asks for {offset}, our log begins at {min_offset}", offset=request, min_offset=log.min_offset)
+        else:
+            start = request or log.verified_offset - log.verified_offset % log.segment_size
+            self.slave_request_offset = self.slave_ack_offset = request
+            self.sent_offset = start
+            self.state = HAConnectionState.TRANSFER
+            self._log.info(
+                "slave {peer} asks for {offset}, sending from {start}", peer=self.peer, offset=request, start=start
+            )
+            self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._heartbeat_failed)
+            self.log_grew()
+
+    def _acknowledge(self, offset: int) -> None:
+        if self.state is not HAConnectionState.TRANSFER:
+            return
+        assert self.slave_ack_offset is not None, "set when the transfer began"
+        assert self.sent_offset is not None, "set when the transfer began"
+        if not self.slave_ack_offset <= offset <= self.sent_offset:
+            self._refuse(
+                "reports {offset}, which is not between its last report {last} and what was sent, {sent}",
+                offset=offset,
+                last=self.slave_ack_offset,
+                sent=self.sent_offset,
+            )
+        else:
+            self.slave_ack_offset = offset
+
+    def _refuse(self, reason: str, **facts: object) -> None:
+        self._log.warn("slave {peer} " + reason + ": closing", peer=self.peer, **facts)
+        self._close()
+
+    def log_grew(self) -> None:
+        """Send what the log has beyond what was sent, as long as the transport takes it."""
+        while self.state is HAConnectionState.TRANSFER and not self._paused and self._send_some():
+            pass
+
+    def _send_some(self) -> bool:
+        assert self.sent_offset is not None, "set when the transfer began"
+        log = self._commit_log
+        ready_bytes = min(WRITE_BYTES, log.verified_offset - self.sent_offset)
+        if ready_bytes <= 0:
+            return False
+        data = log.get_data(self.sent_offset, ready_bytes)
+        if data is None:
+            self._refuse(
+                "is at {offset}, which was deleted; our log begins at {min}",
+                offset=self.sent_offset,
+                min=log.min_offset,
+            )
+            return False
+        frames: list[bytes | memoryview] = []
+        for at in range(0, len(data), self._batch_bytes):
+            body = data[at : at + self._batch_bytes]
+            frames += (TRANSFER_HEADER.pack(self.sent_offset + at, len(body)), body)
+        self.sent_offset += len(data)
+        self._write(b"".join(frames))
+        return True
+
+    def _beat(self) -> None:
+        """A heartbeat goes out after half an interval without writing, if nothing waits to be sent."""
+        idle = self._clock.seconds() - self._last_write_time
+        if not self._paused and idle >= self._times.heartbeat_interval / 2:
+            assert self.sent_offset is not None, "set when the transfer began"
+            self._write(TRANSFER_HEADER.pack(self.sent_offset, 0))
+
+    def _write(self, data: bytes) -> None:
+        assert self.transport is not None, "only a connected protocol writes"
+        self._last_write_time = self._clock.seconds()
+        self.transport.write(data)
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        self.log_grew()
+
+    def stopProducing(self) -> None:
+        self._paused = True
+
+    def timeoutConnection(self) -> None:
+        self._refuse("has sent no report for {seconds} s", seconds=self._times.housekeeping_interval)
+
+    def _heartbeat_failed(self, failure: Failure) -> None:
+        self._log.failure("heartbeats to {peer} ended", failure, peer=self.peer)
+        self._close()
+
+    def _close(self) -> None:
+        self._end()
+        assert self.transport is not None, "it was connected"
+        self.transport.abortConnection()  # type: ignore[attr-defined]  # every stream transport has it
+
+    def _end(self) -> None:
+        self.state = HAConnectionState.CLOSED
+        self.setTimeout(None)
+        if self._heartbeat.running:
+            self._heartbeat.stop()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._end()
+        self._log.info(
+            "slave {peer} is gone at {ack_offset}: {reason}",
+            peer=self.peer,
+            ack_offset=self.slave_ack_offset,
+            reason=reason.getErrorMessage(),
+        )
+        self._gone(self)
+
+
+class HAMasterFactory(Factory[HAMasterProtocol]):
+    """Serves a log to slaves; ``connections`` are those there now."""
+
+    noisy = False
+    _log = Logger()
+
+    def __init__(self, commit_log: ICommitLog, batch_bytes: int, times: MasterTimes, clock: IReactorTime) -> None:
+        self._commit_log = commit_log
+        self._batch_bytes = batch_bytes
+        self._times = times
+        self._clock = clock
+        self._unsubscribe: Callable[[], None] | None = None
+        self.connections: list[HAMasterProtocol] = []
+
+    def startFactory(self) -> None:
+        self._unsubscribe = self._commit_log.subscribe(self._log_grew)
+
+    def stopFactory(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+
+    def _log_grew(self) -> None:
+        for connection in list(self.connections):
+            connection.log_grew()
+
+    def buildProtocol(self, addr: IAddress | None) -> HAMasterProtocol | None:
+        if len(self.connections) >= MAX_CONNECTIONS:
+            self._log.warn("refusing {peer}: {limit} slaves are connected", peer=str(addr), limit=MAX_CONNECTIONS)
+            return None
+        connection = HAMasterProtocol(
+            self._commit_log, self._batch_bytes, self._times, self._clock, _peer_name(addr), self.connections.remove
+        )
+        self.connections.append(connection)
+        return connection
+
+    def close_connections(self) -> None:
+        """Drop every slave."""
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.transport.loseConnection()
+
+
+def _peer_name(addr: IAddress | None) -> str:
+    host, port = getattr(addr, "host", None), getattr(addr, "port", None)
+    return f"{host}:{port}" if host is not None else str(addr)

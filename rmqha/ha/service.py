@@ -1,0 +1,309 @@
+"""Keeps a slave connected to its master, acts on verdicts and knows when a ``--once`` run is done."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from twisted.application.internet import ClientService, backoffPolicy
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import connectProtocol
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.receivers import TransferReceiver
+from rmqha.ha.replica import (
+    Gap,
+    MasterView,
+    Replica,
+    ReplicaError,
+    StartFrom,
+    Verdict,
+)
+from rmqha.ha.slave import HASlaveFactory, HASlaveProtocol, SlaveTimes
+from rmqha.ha.states import ReplicaState
+from rmqha.settings import FlushDiskType
+from rmqha.store.flush import FlushService
+from rmqha.store.messagestore import MessageStore
+from rmqha.wire.transfer import FrameError, Transfer
+
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 30.0
+ONCE_CONNECT_ATTEMPTS = 5
+ONCE_FRUITLESS_CONNECTIONS = 5
+PROBE_TIMEOUT_SECONDS = 8.0
+"""A master with nothing behind its last segment's start answers a probe with a heartbeat, after at most six seconds."""
+
+
+class OnGap(Enum):
+    """What to do when the master no longer has the bytes that come next."""
+
+    STOP = "stop"
+    RESEED = "reseed"
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveOptions:
+    """How this slave behaves, beyond its settings."""
+
+    start_from: StartFrom = StartFrom()
+    on_gap: OnGap = OnGap.STOP
+    once: bool = False
+
+
+class ProbeProtocol(TransferReceiver):
+    """Asks a master for its last segment, to learn where that begins. ``found`` fires with the offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Deferred[int] = Deferred(lambda _: self._hang_up())
+        self._answered = False
+
+    def connectionMade(self) -> None:
+        self.send_report(0)
+
+    def transfer_received(self, transfer: Transfer) -> None:
+        if not self._answered:
+            self._answered = True
+            self.found.callback(transfer.physic_offset)
+            self._hang_up()
+
+    def frame_refused(self, error: FrameError) -> None:
+        if not self._answered:
+            self._answered = True
+            self.found.errback(error)
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._answered = True
+        if self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]  # every stream transport has it
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if not self._answered:
+            self._answered = True
+            self.found.errback(reason)
+
+
+async def probe_last_segment(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> int:
+    """Where the master's last segment begins, learnt on a connection of its own.
+
+    Raises FrameError, TimeoutError or what connecting raises.
+    """
+    connecting = connectProtocol(endpoint, ProbeProtocol())
+    protocol = await connecting.addTimeout(PROBE_TIMEOUT_SECONDS, clock)
+    found: int = await protocol.found.addTimeout(PROBE_TIMEOUT_SECONDS, clock)
+    return found
+
+
+class HASlaveService(Service):
+    """A slave: its replica, its connection, and the questions it asks on the master's remoting port.
+
+    ``view_of_master`` asks there, for the segment size too if given True; None if there is no such port. ``finished``
+    is called with an exit code when a ``--once`` run is done; ``disk_failed`` when the disk refuses.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        store: MessageStore,
+        flusher: FlushService,
+        options: SlaveOptions,
+        endpoint: IStreamClientEndpoint,
+        view_of_master: Callable[[bool], Awaitable[MasterView]] | None,
+        clock: IReactorTime,
+        finished: Callable[[ExitCode, str], None],
+        disk_failed: Callable[[Failure], None],
+    ) -> None:
+        self._store = store
+        self._flusher = flusher
+        self._options = options
+        self._endpoint = endpoint
+        self._view_of_master = view_of_master
+        self._clock = clock
+        self._finished = finished
+        self._disk_failed = disk_failed
+        self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._target: int | None = None
+        self._fruitless_connections = 0
+        self._verified_at_connect = -1
+        self._remoting_answers = True
+        log = store.commit_log
+        self.replica = Replica(log, options.start_from, self._state_changed)
+        self._times = SlaveTimes(
+            store.settings.ha_send_heartbeat_interval_ms / 1000, store.settings.ha_housekeeping_interval_ms / 1000
+        )
+        self._factory = HASlaveFactory(self._make_protocol)
+        self._client = ClientService(endpoint, self._factory, retryPolicy=self._retry_delay, clock=clock)
+        self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._looks = LoopingCall(self._look)
+        self._looks.clock = clock
+        self._stalled_looks = 0
+        flusher.subscribe(self._progressed)
+
+    def _make_protocol(self) -> HASlaveProtocol:
+        self._verified_at_connect = self._store.commit_log.verified_offset
+        return HASlaveProtocol(
+            self.replica,
+            self._store.commit_log,
+            self._times,
+            self._clock,
+            ask_master=lambda: Deferred.fromCoroutine(self._ask_master()),
+            progressed=self._progressed,
+            durable_offset=self._durable_offset,
+            gave_up=self._gave_up,
+            lost=self._connection_lost,
+        )
+
+    def _retry_delay(self, failed_attempts: int) -> float:
+        """Back off by failed attempts, and by connections that brought nothing: rude peers are not hammered."""
+        seconds: float = self._backoff(max(failed_attempts, self._fruitless_connections))
+        return seconds
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._client.startService()
+        self._expect_connection()
+        self._looks.start(self._times.heartbeat_interval, now=False).addErrback(
+            lambda failure: self._log.failure("looking at the master ended", failure)
+        )
+
+    def _expect_connection(self) -> None:
+        if self._options.once:
+            self._client.whenConnected(failAfterFailures=ONCE_CONNECT_ATTEMPTS).addErrback(self._cannot_connect)
+
+    def _cannot_connect(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            reason = f"cannot connect to the master, {ONCE_CONNECT_ATTEMPTS} times: {failure.getErrorMessage()}"
+            self._finish(ExitCode.CANNOT_CONNECT, reason)
+
+    async def _ask_master(self) -> MasterView | None:
+        """What can be learnt of the master before the first report: by remoting, else by a probe of its HA port."""
+        view: MasterView | None = None
+        if self._view_of_master is not None:
+            view = await self._ask_remoting(self._view_of_master, with_segment_size=True)
+        if view is None:
+            try:
+                view = MasterView(last_segment_offset=await probe_last_segment(self._endpoint, self._clock))
+            except Exception as error:  # whatever kept the probe from an answer, the connection itself will show
+                self._log.info("a probe of the master gave no answer: {error}", error=repr(error))
+                return None
+        if self._options.once and self._target is None:
+            self._target = view.max_offset
+        if view.segment_size is not None and self._store.settings.mapped_file_size_commit_log is None:
+            self._store.adopt_segment_size(view.segment_size)
+        return view
+
+    async def _ask_remoting(
+        self, view_of_master: Callable[[bool], Awaitable[MasterView]], with_segment_size: bool
+    ) -> MasterView | None:
+        try:
+            view = await view_of_master(with_segment_size)
+        except Exception as error:  # no answer, of whatever kind, is what the HA channel then makes up for
+            if self._remoting_answers:
+                self._log.warn(
+                    "the master's remoting port does not answer ({error}); going by its HA port alone",
+                    error=repr(error),
+                )
+            self._remoting_answers = False
+            return None
+        self._remoting_answers = True
+        return view
+
+    def _look(self) -> None:
+        """Now and then, compare with what the master's remoting port says; the loop never waits for an answer."""
+        self._check_done()
+        if self._view_of_master is not None and self._client.running:
+            Deferred.fromCoroutine(self._look_once(self._view_of_master)).addErrback(
+                lambda failure: self._log.failure("looking at the master failed", failure)
+            )
+        self._stalled_looks = self._stalled_looks + 1 if self.replica.state is ReplicaState.STALLED else 0
+        if self._stalled_looks * self._times.heartbeat_interval >= self._times.housekeeping_interval:
+            self._finish(ExitCode.STALLED, f"STALLED: {self.replica.lag_bytes} bytes behind, and nothing comes")
+
+    async def _look_once(self, view_of_master: Callable[[bool], Awaitable[MasterView]]) -> None:
+        connection, verified_when_asked = self._factory.connection, self._store.commit_log.verified_offset
+        view = await self._ask_remoting(view_of_master, with_segment_size=False)
+        if view is not None and connection is not None and connection is self._factory.connection:
+            connection.look(view, verified_when_asked)
+
+    def _durable_offset(self) -> int:
+        log = self._store.commit_log
+        return log.flushed_offset if self._sync_flush else log.max_offset
+
+    def _progressed(self) -> None:
+        if self._sync_flush:
+            self._flusher.flush()
+        if self._factory.connection is not None:
+            self._factory.connection.report_progress()
+        self._check_done()
+
+    def _check_done(self) -> None:
+        reached = self.replica.reportable_offset
+        if not self._options.once or reached is None:
+            return
+        if self.replica.holds_all or (self._target is not None and reached >= self._target):
+            self._finish(ExitCode.FINE, f"holds all up to {reached}")
+
+    def _finish(self, code: ExitCode, reason: str) -> None:
+        """End a ``--once`` run; others go on."""
+        if self._options.once and self.running:
+            self._finished(code, reason)
+
+    def _state_changed(self, state: ReplicaState, reason: str) -> None:
+        self._log.info("slave is {state}: {reason}", state=state.name, reason=reason)
+
+    def _gave_up(self, failure: Failure) -> None:
+        """A connection was ended from our side."""
+        error = failure.value
+        if isinstance(error, Verdict):
+            self._log.error("{state}: {reason}", state=error.state.name, reason=str(error))
+            self.replica.give_up(error)
+            if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED:
+                Deferred.fromCoroutine(self._reseed()).addErrback(self._disk_failed)
+            else:
+                self._finish(error.exit_code, f"{error.state.name}: {error}")
+        elif isinstance(error, ReplicaError):
+            self._log.warn("closing the connection to the master: {reason}", reason=str(error))
+        elif isinstance(error, OSError):
+            self._disk_failed(failure)
+        else:
+            self._log.failure("closing the connection to the master", failure)
+
+    async def _reseed(self) -> None:
+        """Begin anew at the master's min; the old files stay, aside. Raises OSError."""
+        await self._client.stopService()
+        await self._flusher.drained()
+        old_end = self._store.commit_log.verified_offset
+        aside = self._store.set_aside(int(time.time() * 1000))
+        self._log.warn("reseeding: the log up to {old_end} is set aside in {aside}", old_end=old_end, aside=str(aside))
+        if self.running:
+            self._client.startService()
+
+    def _connection_lost(self) -> None:
+        try:
+            self.replica.connection_lost()
+        except OSError:
+            self._disk_failed(Failure())
+            return
+        brought_nothing = self._store.commit_log.verified_offset == self._verified_at_connect
+        self._fruitless_connections = self._fruitless_connections + 1 if brought_nothing else 0
+        if not self.running:
+            return
+        if self._fruitless_connections >= ONCE_FRUITLESS_CONNECTIONS:
+            reason = f"{self._fruitless_connections} connections to the master brought nothing"
+            self._finish(ExitCode.STALLED, reason)
+        self._expect_connection()
+
+    def stopService(self) -> Deferred[None]:
+        Service.stopService(self)
+        if self._looks.running:
+            self._looks.stop()
+        stopped: Deferred[None] = self._client.stopService()
+        return stopped.addCallback(lambda _: self.replica.stop())

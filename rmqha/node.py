@@ -1,0 +1,262 @@
+"""A running node: opens its store, runs the services of its role, and leaves everything clean.
+
+``makeService`` in ``tap`` builds it; nothing of it runs before ``startService``, for twistd may change into a daemon
+until then, and a store's lock does not survive that.
+"""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from twisted.application.service import MultiService, Service
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.interfaces import IListeningPort, IReactorCore, IReactorTCP, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import ILogObserver, Logger
+from twisted.python.components import Componentized
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+from rmqha.broker.remoting import RemotingFactory
+from rmqha.broker.runtimeinfo import runtime_processors, view_of_master
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.master import HAMasterFactory, MasterTimes
+from rmqha.ha.service import HASlaveService, SlaveOptions
+from rmqha.ops.logs import NodeLogObserver
+from rmqha.ops.statefile import StateFileService
+from rmqha.settings import BrokerRole, Settings
+from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.flush import FlushService
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """All that a node is told: its settings, and what only the command line says.
+
+    ``master`` and ``master_remoting`` are a slave's ways to its master; the latter is None where there is none.
+    ``observer`` writes the node's events, None leaves that to twistd. A node that manages its process handles signals.
+    """
+
+    settings: Settings
+    slave: SlaveOptions = SlaveOptions()
+    master: IStreamClientEndpoint | None = None
+    master_remoting: IStreamClientEndpoint | None = None
+    bind_address: str = ""
+    observer: NodeLogObserver | None = None
+    manages_process: bool = False
+
+
+class Node(MultiService):
+    """One node as a service. When it ends by itself it calls ``leave`` with an exit code and the reason in one line."""
+
+    _log = Logger()
+
+    def __init__(self, plan: NodePlan, reactor: Any, leave: Callable[[ExitCode, str], None]) -> None:
+        MultiService.__init__(self)
+        self._plan = plan
+        self._reactor = reactor
+        self._leave = leave
+        self._store: MessageStore | None = None
+        self._flusher: FlushService | None = None
+        self._slave: HASlaveService | None = None
+        self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Become an application's service, and the place where its events go."""
+        MultiService.setServiceParent(self, parent)
+        if self._plan.observer is not None and isinstance(parent, Componentized):
+            parent.setComponent(ILogObserver, self._plan.observer)
+
+    def startService(self) -> None:
+        self._handle_signals()
+        try:
+            self._open()
+        except StoreInUse as error:
+            self._stop_with(ExitCode.IN_USE, str(error))
+        except StoreError as error:
+            self._stop_with(ExitCode.CORRUPT, str(error))
+        except OSError as error:
+            self._stop_with(ExitCode.IO_ERROR, str(error))
+        MultiService.startService(self)
+
+    def _handle_signals(self) -> None:
+        """SIGTERM and SIGINT end in exit status 0, as twistd's own handlers do not; SIGHUP reopens the log file."""
+
+        def install() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
+            signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
+
+        if self._plan.manages_process:
+            IReactorCore(self._reactor).callWhenRunning(install)
+
+    def _stop_reactor(self) -> None:
+        if self._reactor.running:
+            self._reactor.stop()
+
+    def _reopen_logs(self) -> None:
+        if self._plan.observer is not None:
+            try:
+                self._plan.observer.reopen()
+            except OSError as error:
+                self._log.error("cannot reopen the log file: {error}", error=str(error))
+            else:
+                self._log.info("log file reopened")
+
+    def _open(self) -> None:
+        plan, clock = self._plan, IReactorTime(self._reactor)
+        self._threads.start()
+        store = MessageStore(plan.settings)
+        self._store = store
+        self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
+        SERVICES[plan.settings.broker_role](self, store, self._flusher)
+        state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
+        state_file.setServiceParent(self)
+
+    def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
+        running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
+        return running
+
+    def run_master(self, store: MessageStore, flusher: FlushService) -> None:
+        """Serve the log on the HA port, and facts about it on the remoting ports."""
+        settings = self._plan.settings
+        times = MasterTimes(settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000)
+        factory = HAMasterFactory(
+            store.commit_log, settings.ha_transfer_batch_size_bytes, times, IReactorTime(self._reactor)
+        )
+        self._listen("ha", settings.ha_port, factory)
+        self._listen_for_remoting()
+
+    def run_slave(self, store: MessageStore, flusher: FlushService) -> None:
+        """Copy the master's log, and serve facts about ours on the remoting ports."""
+        plan, clock = self._plan, IReactorTime(self._reactor)
+        assert plan.master is not None, "a slave's plan has its master"
+        ask = None if plan.master_remoting is None else partial(view_of_master, plan.master_remoting, clock)
+        self._slave = HASlaveService(
+            store,
+            flusher,
+            plan.slave,
+            plan.master,
+            ask,
+            clock,
+            finished=self._leave,
+            disk_failed=self._disk_failed,
+        )
+        self._slave.setServiceParent(self)
+        if not plan.slave.once:
+            self._listen_for_remoting()
+
+    def _listen_for_remoting(self) -> None:
+        settings = self._plan.settings
+        factory = RemotingFactory(runtime_processors(self._runtime_info, self._config), IReactorTime(self._reactor))
+        self._listen("remoting", settings.listen_port, factory)
+        self._listen("fast remoting", settings.fast_port, factory)
+
+    def _listen(self, name: str, port: int, factory: Any) -> None:
+        endpoint = TCP4ServerEndpoint(IReactorTCP(self._reactor), port, interface=self._plan.bind_address)
+        service = ListeningService(endpoint, factory, name, lambda error: self._stop_with(ExitCode.IO_ERROR, error))
+        service.setServiceParent(self)
+
+    def _runtime_info(self) -> dict[str, str]:
+        assert self._store is not None, "ports listen only while the store is open"
+        offsets = self.state().offsets
+        empty = offsets.min == offsets.verified
+        return {
+            "brokerVersionDesc": "rmqha, as V4_9_3",
+            "commitLogMinOffset": "-1" if empty else str(offsets.min),
+            "commitLogMaxOffset": str(offsets.verified),
+            "rmqha.role": self._plan.settings.broker_role.value,
+            "rmqha.state": self.state().state,
+            **{f"rmqha.{name}": str(value) for name, value in self.state().as_json().items() if isinstance(value, int)},
+        }
+
+    def _config(self) -> dict[str, str]:
+        assert self._store is not None, "ports listen only while the store is open"
+        settings = self._plan.settings
+        return {
+            "brokerName": settings.broker_name,
+            "brokerClusterName": settings.broker_cluster_name,
+            "brokerRole": settings.broker_role.value,
+            "mappedFileSizeCommitLog": str(self._store.commit_log.segment_size),
+        }
+
+    def state(self) -> NodeState:
+        """What this node tells of itself now."""
+        assert self._store is not None, "the store is open while a node runs"
+        log, role = self._store.commit_log, self._plan.settings.broker_role
+        confirmed = max(log.min_offset, min(log.verified_offset, log.flushed_offset))
+        return replace(
+            self._store.node_state,
+            role=role.value,
+            state=self._slave.replica.state.name if self._slave is not None else "SERVING",
+            offsets=self._store.offsets(confirmed),
+        )
+
+    def _stop_with(self, code: ExitCode, reason: str) -> None:
+        self._log.critical("{reason}", reason=reason)
+        self._leave(code, reason)
+
+    def _disk_failed(self, failure: Failure) -> None:
+        self._stop_with(
+            ExitCode.IO_ERROR, f"the disk refuses, nothing more is acknowledged: {failure.getErrorMessage()}"
+        )
+
+    def stopService(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        await MultiService.stopService(self)
+        if self._store is not None:
+            try:
+                await self._store.close(self._flusher, self.state)
+            except OSError as error:
+                self._stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
+            else:
+                self._log.info("stopped at {offset}", offset=self._store.commit_log.verified_offset)
+        if self._threads.started:
+            self._threads.stop()
+
+
+SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {
+    BrokerRole.ASYNC_MASTER: Node.run_master,
+    BrokerRole.SYNC_MASTER: Node.run_master,
+    BrokerRole.SLAVE: Node.run_slave,
+}
+
+
+class ListeningService(Service):
+    """Listens, and says where; a port that cannot be had ends the node. Stopping it drops its connections."""
+
+    _log = Logger()
+
+    def __init__(
+        self, endpoint: TCP4ServerEndpoint, factory: Factory[Any], purpose: str, failed: Callable[[str], None]
+    ) -> None:
+        self._endpoint = endpoint
+        self._factory = factory
+        self._purpose = purpose
+        self._failed = failed
+        self._port: IListeningPort | None = None
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._endpoint.listen(self._factory).addCallbacks(self._listening, self._cannot_listen)
+
+    def _listening(self, port: IListeningPort) -> None:
+        self._port = port
+        self._log.info("{purpose} port is {port}", purpose=self._purpose, port=getattr(port.getHost(), "port", None))
+
+    def _cannot_listen(self, failure: Failure) -> None:
+        self._failed(f"cannot listen for {self._purpose}: {failure.getErrorMessage()}")
+
+    def stopService(self) -> Deferred[None] | None:
+        Service.stopService(self)
+        if isinstance(self._factory, HAMasterFactory):
+            self._factory.close_connections()
+        return None if self._port is None else self._port.stopListening()

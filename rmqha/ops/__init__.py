@@ -1,0 +1,1 @@
+"""What operators see: ``logs`` (where events go), ``statefile`` (state.json while a node runs), ``status``."""

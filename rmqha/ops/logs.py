@@ -1,0 +1,81 @@
+"""Where a node's events go: text for a person or JSON lines for a machine; SIGHUP reopens the file."""
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any, TextIO
+
+import orjson
+from twisted.logger import FileLogObserver, ILogObserver, LogEvent, formatEvent, textFileLogObserver
+from zope.interface import implementer
+
+HIDDEN_KEYS = frozenset(
+    {"log_logger", "log_source", "log_trace", "log_failure", "log_format", "log_flattened", "log_io"}
+)
+
+
+class LogFormat(Enum):
+    """How an event is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def format_event_as_json(event: LogEvent) -> str:
+    """One line: time in seconds, level, namespace, the text, and the event's own fields under their names."""
+    line: dict[str, Any] = {
+        "time": event.get("log_time"),
+        "level": getattr(event.get("log_level"), "name", None),
+        "namespace": event.get("log_namespace"),
+        "message": formatEvent(event),
+    }
+    failure = event.get("log_failure")
+    if failure is not None:
+        line["traceback"] = failure.getTraceback()
+    own_fields = {name: value for name, value in event.items() if not name.startswith("log_") and name not in line}
+    return orjson.dumps({**line, **own_fields}, default=str, option=orjson.OPT_NON_STR_KEYS).decode() + "\n"
+
+
+class ReopenedFile:
+    """A log file that can be moved away by others and is then made anew."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self._path = path
+        self._file = self._open()
+
+    def _open(self) -> TextIO:
+        return self._path.open("a", encoding="utf-8", buffering=1)
+
+    def reopen(self) -> None:
+        """Go on in a file of the same name. If that cannot be had, go on in the old one and raise OSError."""
+        old, self._file = self._file, self._open()
+        old.close()
+
+    def write(self, text: str) -> None:
+        self._file.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@implementer(ILogObserver)
+class NodeLogObserver:
+    """Writes a node's events to ``path``, or to standard output."""
+
+    def __init__(self, log_format: LogFormat, path: Path | None) -> None:
+        """Raises OSError."""
+        self._file = ReopenedFile(path) if path is not None else None
+        stream: Any = self._file or sys.stdout
+        if log_format is LogFormat.JSON:
+            self._write = FileLogObserver(stream, format_event_as_json)
+        else:
+            self._write = textFileLogObserver(stream)
+
+    def __call__(self, event: LogEvent) -> None:
+        self._write(event)
+
+    def reopen(self) -> None:
+        """As SIGHUP asks. Raises OSError."""
+        if self._file is not None:
+            self._file.reopen()

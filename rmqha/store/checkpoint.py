@@ -1,0 +1,50 @@
+"""``checkpoint``: store timestamps up to which the parts of a store are on disk (spec/store.md 5.5).
+
+::
+
+     0 i64 physicMsgTimestamp   8 i64 logicsMsgTimestamp   16 i64 indexMsgTimestamp   then zeros up to 4096 bytes
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+CHECKPOINT = Struct(">qqq")
+CHECKPOINT_FILE_BYTES = 4096
+SAFETY_MARGIN_MS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Milliseconds since the epoch; 0 for nothing."""
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+
+    @property
+    def recovery_timestamp(self) -> int:
+        """A record stored before this is certainly on disk in the commit log."""
+        return max(0, self.physic_msg_timestamp - SAFETY_MARGIN_MS)
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        """From the file; a missing or short one counts as zeros, which only makes recovery slower. Raises OSError."""
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            raw = b""
+        return cls(*CHECKPOINT.unpack(raw[: CHECKPOINT.size].ljust(CHECKPOINT.size, b"\0")))
+
+    def write(self, path: Path) -> None:
+        """In place, as Java does, in one write; then fdatasync. Raises OSError."""
+        raw = CHECKPOINT.pack(self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size != CHECKPOINT_FILE_BYTES:
+                os.ftruncate(fd, CHECKPOINT_FILE_BYTES)
+            os.pwrite(fd, raw, 0)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)

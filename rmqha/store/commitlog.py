@@ -1,0 +1,239 @@
+"""The commit log: segments as one endless run of bytes, of which a prefix is proved to be records."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from zope.interface import implementer
+
+from rmqha.interfaces import ICommitLog
+from rmqha.store.errors import StoreError
+from rmqha.store.mappedfile import MappedFile, MappedFileQueue, sync_folder
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
+from rmqha.wire.scan import Scan, scan_records
+
+DEFAULT_SEGMENT_SIZE = 1024 * 1024 * 1024
+
+
+@implementer(ICommitLog)
+class CommitLog:
+    """The log in a folder of segments. Opened, everything in its files counts as written; recovery says otherwise.
+
+    With ``owned`` false the files are only read.
+    """
+
+    def __init__(self, folder: Path, segment_size: int = DEFAULT_SEGMENT_SIZE, owned: bool = True) -> None:
+        """Raises StoreError for a folder that holds other things than segments of this size."""
+        self._queue = MappedFileQueue(folder, segment_size, writable=owned)
+        self._listeners: list[Callable[[], None]] = []
+        self._start: int = self._queue.first_base or 0
+        self.max_offset: int = self._queue.end_offset
+        self.verified_offset: int = self._start
+        self.flushed_offset: int = self._start
+        self.truncations = 0
+        self.last_message_offset: int | None = None
+        self.last_store_timestamp: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """The folder of segments."""
+        return self._queue.folder
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of every segment (mappedFileSizeCommitLog)."""
+        return self._queue.file_size
+
+    @segment_size.setter
+    def segment_size(self, size: int) -> None:
+        if len(self._queue):
+            raise StoreError(f"the log has segments of {self.segment_size} bytes already")
+        self._queue.file_size = size
+
+    @property
+    def segment_bases(self) -> list[int]:
+        """Where segments begin, ascending."""
+        return self._queue.bases
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset held."""
+        return self._start
+
+    def begin_at(self, offset: int) -> None:
+        """Make an empty log start at ``offset``; all before it in its segment reads as zero."""
+        if self.max_offset != self._start:
+            raise StoreError(f"the log holds bytes from {self._start} to {self.max_offset}")
+        while len(self._queue):
+            self._queue.remove_last()
+        base = offset - offset % self.segment_size
+        if offset != base:
+            self._queue.create(base)
+        self._start = base
+        self.max_offset = offset
+        self.verified_offset = self.flushed_offset = base
+
+    def append_data(self, offset: int, data: bytes | memoryview) -> None:
+        """Write raw bytes, as a slave receives them, at the log's end."""
+        if offset != self.max_offset:
+            raise StoreError(f"bytes for {offset} do not follow {self.max_offset}")
+        if offset % self.segment_size + len(data) > self.segment_size:
+            raise StoreError(
+                f"{len(data)} bytes at {offset} cross a segment's end; segments have {self.segment_size} bytes"
+            )
+        if not data:
+            return
+        mapped_file = self._file_for_append()
+        mapped_file.write(offset - mapped_file.base_offset, data)
+        self.max_offset += len(data)
+
+    def append(self, record: Record) -> int:
+        """Write one message at the log's end, rolling to the next segment where it must; returns its offset.
+
+        PHYSICALOFFSET is filled in. Raises RecordError, StoreError for a record that fits no segment, OSError.
+        """
+        if self.verified_offset != self.max_offset:
+            raise StoreError(f"the log's last {self.max_offset - self.verified_offset} bytes are no whole record")
+        room = self.segment_size - self.max_offset % self.segment_size
+        if record.total_size + END_FILE_MIN_BLANK_LENGTH > room:
+            if record.total_size + END_FILE_MIN_BLANK_LENGTH > self.segment_size:
+                raise StoreError(f"a record of {record.total_size} bytes fits no segment of {self.segment_size}")
+            self._append_blank(room)
+        offset = self.max_offset
+        self.append_data(offset, encode_record(replace(record, physical_offset=offset)))
+        self._advance(Scan(self.max_offset, 1, offset, record.store_timestamp))
+        return offset
+
+    def _append_blank(self, size: int) -> None:
+        """Fill the last segment; the next one exists before, so that no recovery takes the blank back."""
+        offset = self.max_offset
+        self._queue.create(offset + size)
+        mapped_file = self._find(offset)
+        mapped_file.write(offset - mapped_file.base_offset, encode_blank(size))
+        self.max_offset += size
+        self._advance(Scan(self.max_offset))
+
+    def _file_for_append(self) -> MappedFile:
+        base = self.max_offset - self.max_offset % self.segment_size
+        self._queue.trim_open(self.flushed_offset)
+        return self._queue.find(base) or self._queue.create(base)
+
+    def _find(self, offset: int) -> MappedFile:
+        mapped_file = self._queue.find(offset)
+        if mapped_file is None:
+            raise StoreError(f"no segment holds {offset}; the log is {self.min_offset} to {self.max_offset}")
+        return mapped_file
+
+    def verify(self) -> Scan:
+        """Prove what has been written since the last call."""
+        found = self.scan(self.verified_offset)
+        self._advance(found)
+        return found
+
+    def scan(self, start: int) -> Scan:
+        """Prove the records from ``start`` on and change nothing. Raises OSError."""
+        result = Scan(end=start)
+        while result.end < self.max_offset and result.problem is None:
+            mapped_file = self._find(result.end)
+            limit = min(self.max_offset, mapped_file.end_offset)
+            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, limit)
+            result = result.then(found)
+            if found.end < mapped_file.end_offset:
+                break
+        return result
+
+    def _advance(self, found: Scan) -> None:
+        if found.end == self.verified_offset:
+            return
+        self.verified_offset = found.end
+        if found.last_message is not None:
+            self.last_message_offset = found.last_message
+            self.last_store_timestamp = found.store_timestamp
+        for log_grew in list(self._listeners):
+            log_grew()
+
+    def get_data(self, offset: int, limit_bytes: int) -> memoryview | None:
+        """Up to ``limit_bytes`` written bytes at ``offset``, within one segment."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        mapped_file = self._find(offset)
+        position = offset - mapped_file.base_offset
+        end = min(position + limit_bytes, self.max_offset - mapped_file.base_offset, mapped_file.file_size)
+        return memoryview(mapped_file.segment)[position:end]
+
+    def select(self, offset: int, size: int) -> memoryview | None:
+        """Exactly ``size`` bytes at ``offset``, None where they are not written or cross a segment's end."""
+        view = self.get_data(offset, size)
+        return view if view is not None and len(view) == size else None
+
+    def truncate(self, offset: int) -> None:
+        """Forget all bytes from ``offset`` on, durably; later segments are deleted. Waits for the disk."""
+        if not self.min_offset <= offset <= self.max_offset:
+            raise StoreError(f"{offset} is outside the log, {self.min_offset} to {self.max_offset}")
+        while len(self._queue) and self._queue.bases[-1] > offset:
+            self._queue.remove_last()
+        mapped_file = self._queue.find(offset)
+        if mapped_file is not None:
+            mapped_file.zero_from(offset - mapped_file.base_offset)
+            mapped_file.sync()
+        self.truncations += 1
+        self.max_offset = offset
+        self.verified_offset = min(self.verified_offset, offset)
+        self.flushed_offset = min(self.flushed_offset, offset)
+        if self.last_message_offset is not None and self.last_message_offset >= offset:
+            self.last_message_offset = None
+
+    def trust(self, found: Scan) -> None:
+        """Take the log to be proved up to ``found.end``, which recovery found, and to end there."""
+        self.truncate(found.end)
+        self._advance(found)
+        self.prepare_next_segment()
+
+    def prepare_next_segment(self) -> None:
+        """Make the next segment exist where the last one is full.
+
+        Without it a Java broker's recovery would take back the blank that ends the full one (spec/ha.md 14, 23).
+        """
+        if len(self._queue) and self.max_offset == self._queue.end_offset:
+            self._queue.create(self.max_offset)
+
+    def set_aside(self, folder: Path) -> None:
+        """Move the segments to ``folder`` and be empty. Raises OSError."""
+        self._queue.close()
+        self.folder.rename(folder)
+        self._queue = MappedFileQueue(self.folder, self.segment_size)
+        self.truncations += 1
+        self._start = self.max_offset = self.verified_offset = self.flushed_offset = 0
+        self.last_message_offset = None
+
+    def unflushed_files(self) -> list[MappedFile]:
+        """The segments with bytes from ``flushed_offset`` to ``max_offset``."""
+        start = self.flushed_offset - self.flushed_offset % self.segment_size
+        return [self._find(base) for base in self._queue.bases if start <= base < self.max_offset]
+
+    def sync(self) -> None:
+        """Bring the whole log to the disk, waiting for it. Raises OSError."""
+        for mapped_file in self.unflushed_files():
+            mapped_file.sync()
+        if self.folder.is_dir():
+            sync_folder(self.folder)
+        self.flushed_offset = self.max_offset
+
+    def stale_end(self, offset: int) -> int:
+        """The offset behind the last byte other than zero in the segments from ``offset`` on; ``offset`` if none."""
+        for base in reversed(self._queue.bases):
+            if base + self.segment_size <= offset:
+                break
+            end = self._find(base).nonzero_end(max(0, offset - base))
+            if end is not None:
+                return base + end
+        return offset
+
+    def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
+        """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""
+        self._listeners.append(log_grew)
+        return lambda: self._listeners.remove(log_grew)
+
+    def close(self) -> None:
+        """Close all files. Nothing is flushed."""
+        self._queue.close()

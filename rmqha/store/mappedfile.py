@@ -1,0 +1,211 @@
+"""Segments: files of one size, named by the offset of their first byte (spec/store.md 2).
+
+Written with ``pwrite`` and read through a read-only mapping: the kernel keeps both coherent, a full or broken disk is
+an OSError and not a signal, and segments stay sparse (ARCHITECTURE.md, "Disk errors").
+"""
+
+import errno
+import mmap
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from rmqha.store.errors import StoreError
+from rmqha.wire.record import Buffer
+
+FILE_NAME_DIGITS = 20
+MAX_OPEN_FILES = 64
+"""Segments a queue keeps open beside those not flushed yet."""
+SEARCH_BYTES = 1 << 20
+
+
+def file_name(base_offset: int) -> str:
+    """The name of the segment that begins at ``base_offset``: 20 digits."""
+    return f"{base_offset:0{FILE_NAME_DIGITS}d}"
+
+
+class MappedFile:
+    """One segment of full size. ``segment`` is its content, read-only."""
+
+    def __init__(self, path: Path, file_size: int, writable: bool = True) -> None:
+        self.path = path
+        self.base_offset = int(path.name)
+        self.file_size = file_size
+        self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            self.segment = mmap.mmap(self._fd, file_size, access=mmap.ACCESS_READ)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.close = weakref.finalize(self, os.close, self._fd)
+        """Closes the file; so does the end of the last use of this object, be it a thread's."""
+
+    @classmethod
+    def create(cls, path: Path, file_size: int) -> "MappedFile":
+        """A new sparse segment. Raises FileExistsError, OSError."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.ftruncate(fd, file_size)
+        finally:
+            os.close(fd)
+        return cls(path, file_size)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that follows the segment."""
+        return self.base_offset + self.file_size
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write all of ``data`` at ``position``. Raises OSError."""
+        written = os.pwrite(self._fd, data, position)
+        while written < len(data):  # a signal, or a disk that is filling up and will say so now
+            written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
+
+    def zero_from(self, position: int) -> None:
+        """Make everything from ``position`` on read as zero, and sparse again. Raises OSError."""
+        os.ftruncate(self._fd, position)
+        os.ftruncate(self._fd, self.file_size)
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk. May run in another thread. Raises OSError."""
+        os.fdatasync(self._fd)
+
+    def nonzero_end(self, position: int) -> int | None:
+        """Where the last byte other than zero ends from ``position`` on, None if there is none."""
+        found = None
+        for start, end in self._data_ranges(position):
+            for at in range(start, end, SEARCH_BYTES):
+                rest = self.segment[at : min(at + SEARCH_BYTES, end)].rstrip(b"\0")
+                if rest:
+                    found = at + len(rest)
+        return found
+
+    def _data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+        """Ranges from ``position`` on that are no hole of the sparse file."""
+        while position < self.file_size:
+            try:
+                start = os.lseek(self._fd, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole follows
+                    return
+                raise
+            position = os.lseek(self._fd, start, os.SEEK_HOLE)
+            yield start, position
+
+
+class MappedFileQueue:
+    """The segments of one folder: contiguous, of one size, opened as they are needed."""
+
+    def __init__(self, folder: Path, file_size: int, writable: bool = True) -> None:
+        """Raises StoreError for a folder that no such queue could have written."""
+        self.folder = folder
+        self.file_size = file_size
+        self._writable = writable
+        self._open: OrderedDict[int, MappedFile] = OrderedDict()
+        self._bases = [base for base, _ in self._listing()]
+
+    def _listing(self) -> list[tuple[int, int]]:
+        sizes = list_segments(self.folder)
+        if sizes and sizes[-1][1] == 0:  # created, but not yet given its size, when the process died
+            empty, _ = sizes.pop()
+            if self._writable:
+                (self.folder / file_name(empty)).unlink()
+        expected = sizes[0][0] if sizes else 0
+        for base, size in sizes:
+            path = self.folder / file_name(base)
+            if size != self.file_size:
+                raise StoreError(f"{path} has {size} bytes, not {self.file_size} (mappedFileSizeCommitLog)")
+            if base % self.file_size:
+                raise StoreError(f"{path}: the name is no multiple of the file size {self.file_size}")
+            if base != expected:
+                raise StoreError(f"{self.folder / file_name(expected)} is missing; the next segment is {path.name}")
+            expected = base + self.file_size
+        return sizes
+
+    def __len__(self) -> int:
+        return len(self._bases)
+
+    @property
+    def bases(self) -> list[int]:
+        """The offsets at which segments begin, ascending."""
+        return list(self._bases)
+
+    @property
+    def first_base(self) -> int | None:
+        """Where the first segment begins, None if there is none."""
+        return self._bases[0] if self._bases else None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that follows the last segment; 0 without segments."""
+        return self._bases[-1] + self.file_size if self._bases else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The segment that holds ``offset``, None if there is none. Raises OSError."""
+        if not self._bases or not self._bases[0] <= offset < self.end_offset:
+            return None
+        base = offset - offset % self.file_size
+        mapped_file = self._open.get(base)
+        if mapped_file is None:
+            mapped_file = MappedFile(self.folder / file_name(base), self.file_size, self._writable)
+            self._open[base] = mapped_file
+        self._open.move_to_end(base)
+        return mapped_file
+
+    def create(self, base_offset: int) -> MappedFile:
+        """A new last segment. Raises StoreError if it does not follow the last one, OSError."""
+        if base_offset % self.file_size or (self._bases and base_offset != self.end_offset):
+            raise StoreError(f"a segment at {base_offset} does not follow {self.end_offset}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mapped_file = MappedFile.create(self.folder / file_name(base_offset), self.file_size)
+        self._bases.append(base_offset)
+        self._open[base_offset] = mapped_file
+        return mapped_file
+
+    def remove_last(self) -> None:
+        """Delete the last segment. Raises OSError."""
+        base = self._bases.pop()
+        self._forget(base)
+        (self.folder / file_name(base)).unlink()
+
+    def trim_open(self, flushed_offset: int) -> None:
+        """Close the segments that were not used for longest, never one with bytes that are not flushed."""
+        for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:
+            if base + self.file_size <= flushed_offset:
+                self._forget(base)
+
+    def _forget(self, base: int) -> None:
+        """Close the segment's file, as soon as no flush uses it any more."""
+        self._open.pop(base, None)
+
+    def close(self) -> None:
+        """Close all files."""
+        for mapped_file in self._open.values():
+            mapped_file.close()
+        self._open.clear()
+
+
+def list_segments(folder: Path) -> list[tuple[int, int]]:
+    """Base offset and size in bytes of each segment, ascending; empty if there is no such folder.
+
+    Raises StoreError for anything in the folder that is no segment.
+    """
+    if not folder.is_dir():
+        return []
+    segments = []
+    for entry in os.scandir(folder):
+        if not (entry.name.isdecimal() and len(entry.name) == FILE_NAME_DIGITS and entry.is_file()):
+            raise StoreError(f"{entry.path} is no segment: move it elsewhere")
+        segments.append((int(entry.name), entry.stat().st_size))
+    return sorted(segments)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the folder's entries to the disk: files made, renamed and deleted in it. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,110 @@
+"""``<store>/rmqha``: what a node of ours tells readers outside its process, and keeps beside the log.
+
+``state.json`` is replaced as a whole. ``confirmed`` is what no failover can take back; readers outside go no further.
+"""
+
+import os
+import uuid
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rmqha.store.errors import StoreError
+from rmqha.store.mappedfile import sync_folder
+
+NODE_FOLDER = "rmqha"
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Offsets in the log: min and the ends of its written, proved, flushed and confirmed prefixes."""
+
+    min: int = 0
+    written: int = 0
+    verified: int = 0
+    flushed: int = 0
+    confirmed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The content of state.json.
+
+    ``epoch`` grows whenever bytes that were confirmed are taken back: ``epoch_start`` is the offset from which on the
+    log may differ from what an earlier epoch confirmed.
+    """
+
+    store_id: str
+    epoch: int = 1
+    epoch_start: int = 0
+    role: str = ""
+    state: str = ""
+    offsets: Offsets = Offsets()
+
+    @classmethod
+    def new(cls) -> "NodeState":
+        """The state of a store that has none yet."""
+        return cls(store_id=uuid.uuid4().hex)
+
+    def after_loss(self, offset: int) -> "NodeState":
+        """The state after the log was cut to ``offset``: a new epoch if that takes confirmed bytes back."""
+        if offset >= self.offsets.confirmed:
+            return self
+        return replace(self, epoch=self.epoch + 1, epoch_start=offset)
+
+    @classmethod
+    def read(cls, store: Path) -> "NodeState | None":
+        """The state beside the log of ``store``, None if no node of ours has written one.
+
+        Raises StoreError for a file that is none of ours, OSError.
+        """
+        path = state_path(store)
+        try:
+            content = orjson.loads(path.read_bytes())
+            offsets = Offsets(**{name.name: int(content[name.name]) for name in fields(Offsets)})
+            return cls(
+                store_id=str(content["storeId"]),
+                epoch=int(content["epoch"]),
+                epoch_start=int(content["epochStart"]),
+                role=str(content["role"]),
+                state=str(content["state"]),
+                offsets=offsets,
+            )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} is no state of a node ({error!r}): move it elsewhere") from error
+
+    def as_json(self) -> dict[str, Any]:
+        """The names and values as state.json has them."""
+        return {
+            "storeId": self.store_id,
+            "epoch": self.epoch,
+            "epochStart": self.epoch_start,
+            "role": self.role,
+            "state": self.state,
+            **asdict(self.offsets),
+        }
+
+    def write(self, store: Path) -> None:
+        """Replace the state beside the log of ``store``, durably. Raises OSError."""
+        replace_file(state_path(store), orjson.dumps(self.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def state_path(store: Path) -> Path:
+    """Where the state of a store's node is."""
+    return store / NODE_FOLDER / "state.json"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give the file this content, whole or not at all, durably: temporary file, fsync, rename, fsync of the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)

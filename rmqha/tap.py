@@ -1,0 +1,254 @@
+"""The twistd plugin: options, and the wiring of a node. ``twistd -n rmqha --help`` shows it from outside."""
+
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from twisted.application.service import IService
+from twisted.internet.endpoints import HostnameEndpoint, clientFromString
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python import usage
+
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.replica import StartFrom
+from rmqha.ha.service import OnGap, SlaveOptions
+from rmqha.node import Node, NodePlan
+from rmqha.ops.logs import LogFormat, NodeLogObserver
+from rmqha.settings import BrokerRole, Settings, SettingsError, make_settings, read_properties
+
+DEFAULT_HA_PORT = 10912
+NO_REMOTING = "none"
+
+SETTING_OPTIONS = {
+    "store": "storePathRootDir",
+    "port": "listenPort",
+    "ha-port": "haListenPort",
+    "master": "haMasterAddress",
+    "name": "brokerName",
+    "cluster": "brokerClusterName",
+    "broker-id": "brokerId",
+    "namesrv": "namesrvAddr",
+}
+"""Options that are settings of broker.conf under another name; given, they win over the file."""
+
+
+class Options(usage.Options):
+    """What ``twistd rmqha`` accepts. ``settings`` and ``slave`` hold the outcome."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Runs one node of a RocketMQ master/slave pair: a slave copies the commit log of its master, Java's or ours, "
+        "and proves every record; a master serves the log of its store."
+    )
+    optParameters = [
+        ["role", None, None, "slave, async-master or sync-master; else brokerRole of --conf"],
+        ["store", None, None, "folder of the store (storePathRootDir)"],
+        ["conf", None, None, "a RocketMQ broker.conf, read as it is; options here win over it"],
+        ["master", None, None, "slave: the master's HA port, host:port or a Twisted endpoint (haMasterAddress)"],
+        [
+            "master-remoting",
+            None,
+            None,
+            "slave: the master's remoting port, as --master, or 'none'; default: the one below its HA port",
+        ],
+        ["port", None, None, "listenPort, 0 for any free one; default 10911. The fast port is two below"],
+        ["ha-port", None, None, "haListenPort, 0 for any free one; default: one above --port"],
+        ["bind", None, "", "address to listen at; default: all"],
+        [
+            "from",
+            None,
+            "min",
+            "slave with an empty store: begin at the master's min, at its last segment, or at an OFFSET",
+        ],
+        [
+            "on-gap",
+            None,
+            "stop",
+            "slave: when the master has deleted what comes next: stop, or reseed (keeps the old log aside)",
+        ],
+        ["name", None, None, "brokerName"],
+        ["cluster", None, None, "brokerClusterName"],
+        ["broker-id", None, None, "brokerId; a slave's is greater than 0"],
+        ["namesrv", None, None, "name servers, host:port;host:port (namesrvAddr)"],
+        ["set", None, None, "any other setting of broker.conf, KEY=VALUE; may be repeated"],
+        ["log-format", None, "text", "text for people, json for machines"],
+    ]
+    optFlags = [
+        [
+            "once",
+            None,
+            "slave: copy all the master has now, then exit: 0, 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED, 7 not connected",
+        ],
+    ]
+
+    settings: Settings
+    slave: SlaveOptions
+    log_format: LogFormat
+
+    def __init__(self) -> None:
+        self._overrides: dict[str, str] = {}
+        usage.Options.__init__(self)
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """As Twisted calls it; wrong usage ends the process with status 2 and one line on stderr."""
+        try:
+            usage.Options.parseOptions(self, options)
+        except usage.UsageError as error:
+            _leave_now(ExitCode.USAGE, f"{error} (twistd rmqha --help tells more)")
+
+    def opt_set(self, text: str) -> None:
+        """any other setting of broker.conf, KEY=VALUE; may be repeated"""
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise usage.UsageError(f"--set {text}: not of the form KEY=VALUE")
+        self._overrides[key.strip()] = value
+
+    def postOptions(self) -> None:
+        """Check all that can be checked before anything runs. Raises UsageError."""
+        try:
+            self.settings = make_settings(self._properties())
+            self.slave = SlaveOptions(StartFrom.parse(self["from"]), _choice(OnGap, self, "on-gap"), bool(self["once"]))
+            self.log_format = _choice(LogFormat, self, "log-format")
+            self._check_role()
+        except (SettingsError, ValueError) as error:
+            raise usage.UsageError(str(error)) from error
+
+    def _properties(self) -> dict[str, str]:
+        properties = read_properties(Path(self["conf"])) if self["conf"] is not None else {}
+        given = {key: self[option] for option, key in SETTING_OPTIONS.items() if self[option] is not None}
+        if self["store"] is not None:
+            properties.pop("storePathCommitLog", None)  # the option moves the whole store
+        if self["role"] is not None:
+            given["brokerRole"] = BrokerRole.from_option(self["role"]).value
+        elif "brokerRole" not in properties:
+            raise SettingsError("give --role=slave, async-master or sync-master, or a --conf with brokerRole")
+        return {**properties, **self._overrides, **given}
+
+    def _check_role(self) -> None:
+        if self.settings.broker_role is BrokerRole.SLAVE:
+            if not self.settings.ha_master_address:
+                raise SettingsError("a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress)")
+            self._endpoints(None)
+        elif self["once"]:
+            raise SettingsError("--once is a slave's")
+
+    def _endpoints(self, reactor: Any) -> tuple[IStreamClientEndpoint, IStreamClientEndpoint | None]:
+        """The ways to the master's HA port and to its remoting port. Raises ValueError."""
+        ha_address, remoting_address = self.settings.ha_master_address, self["master-remoting"]
+        ha = make_endpoint(reactor, ha_address)
+        if remoting_address == NO_REMOTING:
+            return ha, None
+        if remoting_address is None:
+            remoting_address = remoting_address_of(ha_address)
+        return ha, None if remoting_address is None else make_endpoint(reactor, remoting_address)
+
+    def plan(self, reactor: Any) -> NodePlan:
+        """What the node is to do."""
+        is_slave = self.settings.broker_role is BrokerRole.SLAVE
+        master, master_remoting = self._endpoints(reactor) if is_slave else (None, None)
+        return NodePlan(
+            self.settings,
+            self.slave,
+            master,
+            master_remoting,
+            bind_address=self["bind"],
+            observer=self._observer(),
+            manages_process=True,
+        )
+
+    def _observer(self) -> NodeLogObserver | None:
+        """Ours, unless twistd was told of another; under a .tac, whose twistd keeps its options to itself, for JSON."""
+        twistd_options = self.parent
+        if twistd_options is None:
+            return NodeLogObserver(self.log_format, None) if self.log_format is LogFormat.JSON else None
+        if twistd_options.get("syslog") or twistd_options.get("logger"):
+            return None
+        path = twistd_options.get("logfile")
+        if path == "-" or (path is None and twistd_options.get("nodaemon")):
+            return NodeLogObserver(self.log_format, None)
+        return NodeLogObserver(self.log_format, Path(path or "twistd.log"))
+
+
+def _choice(kind: Any, options: Options, name: str) -> Any:
+    try:
+        return kind(options[name])
+    except ValueError:
+        raise SettingsError(
+            f"{name} is {options[name]!r}, not {' or '.join(member.value for member in kind)}"
+        ) from None
+
+
+def _split_host_port(address: str) -> tuple[str, int] | None:
+    """Host and port of ``host:port`` or ``[v6]:port``, None for anything else."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal():
+        return None
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], int(port)
+    return (host, int(port)) if host and ":" not in host else None
+
+
+def make_endpoint(reactor: Any, address: str) -> IStreamClientEndpoint:
+    """From ``host:port`` or a Twisted client endpoint string. Raises ValueError."""
+    host_port = _split_host_port(address)
+    if host_port is not None:
+        return HostnameEndpoint(reactor, *host_port)
+    try:
+        endpoint: IStreamClientEndpoint = clientFromString(reactor, address)
+        return endpoint
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise ValueError(f"{address!r} is neither HOST:PORT nor a Twisted client endpoint ({error})") from error
+
+
+def remoting_address_of(ha_address: str) -> str | None:
+    """The remoting port that belongs to an HA port: one below, where the address is plain TCP."""
+    host_port = _split_host_port(ha_address.removeprefix("tcp:"))
+    if host_port is None:
+        return None
+    host, port = host_port
+    return f"[{host}]:{port - 1}" if ":" in host else f"{host}:{port - 1}"
+
+
+def makeService(options: Options) -> IService:
+    """A node, as the options say; twistd runs it."""
+    from twisted.internet import reactor
+
+    return Node(options.plan(reactor), reactor, partial(_leave, reactor))
+
+
+def _leave(reactor: Any, code: ExitCode, reason: str) -> None:
+    """Stop the reactor, and let the process end with ``code``; the first call wins."""
+    if code is not ExitCode.FINE and not _leaving:
+        _leaving.append(code)
+        _complain(reason)
+        # twistd itself always ends with status 0; what is registered last runs first, after the reactor's clean stop.
+        atexit.register(_exit_hard, code)
+    reactor.callWhenRunning(_stop_once, reactor)
+
+
+_leaving: list[ExitCode] = []
+
+
+def _stop_once(reactor: Any) -> None:
+    if reactor.running:
+        reactor.stop()
+
+
+def _exit_hard(code: ExitCode) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _leave_now(code: ExitCode, reason: str) -> NoReturn:
+    _complain(reason)
+    raise SystemExit(int(code))
+
+
+def _complain(reason: str) -> None:
+    if sys.__stderr__ is not None:
+        print(f"rmqha: {reason}", file=sys.__stderr__, flush=True)

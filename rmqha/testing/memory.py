@@ -1,0 +1,87 @@
+"""A commit log in memory: what ``ICommitLog`` promises, with no disk behind it."""
+
+from collections.abc import Callable
+
+from zope.interface import implementer
+
+from rmqha.interfaces import ICommitLog
+from rmqha.store.errors import StoreError
+from rmqha.wire.scan import Scan, scan_records
+
+
+@implementer(ICommitLog)
+class MemoryCommitLog:
+    """The log from ``min_offset`` on, in one buffer a segment; what is written counts as flushed."""
+
+    def __init__(self, segment_size: int = 4096) -> None:
+        self.segment_size = segment_size
+        self._segments: dict[int, bytearray] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.min_offset = self.max_offset = self.verified_offset = 0
+        self.last_message_offset: int | None = None
+        self.last_store_timestamp = 0
+
+    @property
+    def flushed_offset(self) -> int:
+        """Memory needs no flush."""
+        return self.max_offset
+
+    def _segment(self, base: int) -> bytearray:
+        return self._segments.setdefault(base, bytearray(self.segment_size))
+
+    def begin_at(self, offset: int) -> None:
+        """Make an empty log start at ``offset``'s segment."""
+        if self.max_offset != self.min_offset:
+            raise StoreError(f"the log holds bytes from {self.min_offset} to {self.max_offset}")
+        self._segments.clear()
+        self.min_offset = self.verified_offset = offset - offset % self.segment_size
+        self.max_offset = offset
+
+    def append_data(self, offset: int, data: bytes | memoryview) -> None:
+        """Write raw bytes at the log's end, within one segment."""
+        position = offset % self.segment_size
+        if offset != self.max_offset or position + len(data) > self.segment_size:
+            raise StoreError(f"{len(data)} bytes for {offset} do not follow {self.max_offset} within one segment")
+        self._segment(offset - position)[position : position + len(data)] = data
+        self.max_offset += len(data)
+
+    def verify(self) -> Scan:
+        """Prove what has been written since."""
+        found = Scan(end=self.verified_offset)
+        while found.end < self.max_offset and found.problem is None:
+            base = found.end - found.end % self.segment_size
+            limit = min(self.max_offset, base + self.segment_size)
+            found = found.then(scan_records(bytes(self._segment(base)), base, found.end, limit))
+            if found.end < base + self.segment_size:
+                break
+        grew = found.end > self.verified_offset
+        self.verified_offset = found.end
+        if found.last_message is not None:
+            self.last_message_offset, self.last_store_timestamp = found.last_message, found.store_timestamp
+        if grew:
+            for log_grew in list(self._listeners):
+                log_grew()
+        return found
+
+    def get_data(self, offset: int, limit_bytes: int) -> memoryview | None:
+        """Up to ``limit_bytes`` written bytes at ``offset``, a copy, within one segment."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        position = offset % self.segment_size
+        end = min(position + limit_bytes, self.segment_size, position + self.max_offset - offset)
+        return memoryview(bytes(self._segment(offset - position)[position:end]))
+
+    def truncate(self, offset: int) -> None:
+        """Forget all bytes from ``offset`` on."""
+        for base in [base for base in self._segments if base > offset]:
+            del self._segments[base]
+        position = offset % self.segment_size
+        self._segment(offset - position)[position:] = bytes(self.segment_size - position)
+        self.max_offset, self.verified_offset = offset, min(self.verified_offset, offset)
+        if self.last_message_offset is not None and self.last_message_offset >= offset:
+            self.last_message_offset = None
+
+    def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
+        """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""
+        self._listeners.append(log_grew)
+        return lambda: self._listeners.remove(log_grew)

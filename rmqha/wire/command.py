@@ -1,0 +1,173 @@
+"""A remoting command and its frame (spec/remoting.md 1).
+
+::
+
+    0 i32 totalLength of what follows   4 u8 serializeType   5 u24 headerLength   8 header, then the body
+
+Both header encodings are read; JSON is written, which every peer reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+import orjson
+
+FRAME_MAX_LENGTH = 16 * 1024 * 1024 - 4
+"""The largest totalLength."""
+JSON_SERIALIZE_TYPE = 0
+ROCKETMQ_SERIALIZE_TYPE = 1
+OUR_VERSION = 399
+OUR_LANGUAGE = "PYTHON"
+RESPONSE_FLAG = 1
+ONEWAY_FLAG = 2
+LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS")
+
+HEADER_LENGTH = Struct(">I")
+BINARY_HEAD = Struct(">hBhiii")  # code, language, version, opaque, flag, remarkLength
+INT32 = Struct(">i")
+INT16 = Struct(">h")
+
+
+class RequestCode:
+    """Codes of the requests that we send or answer."""
+
+    GET_BROKER_CONFIG = 26
+    GET_BROKER_RUNTIME_INFO = 28
+
+
+class ResponseCode:
+    """Codes of answers."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    REQUEST_CODE_NOT_SUPPORTED = 3
+
+
+class CommandError(ValueError):
+    """The bytes are no remoting command."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingCommand:
+    """A request or an answer. ``ext_fields`` is the custom header; ``body`` empty means none."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    version: int = OUR_VERSION
+    language: str = OUR_LANGUAGE
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & ONEWAY_FLAG)
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """The frame without its leading totalLength. Raises CommandError if it would be too long."""
+    header = orjson.dumps(
+        {
+            "code": command.code,
+            "extFields": dict(command.ext_fields),
+            "flag": command.flag,
+            "language": command.language,
+            "opaque": command.opaque,
+            **({} if command.remark is None else {"remark": command.remark}),
+            "serializeTypeCurrentRPC": "JSON",
+            "version": command.version,
+        }
+    )
+    frame = HEADER_LENGTH.pack(JSON_SERIALIZE_TYPE << 24 | len(header)) + header + command.body
+    if len(frame) > FRAME_MAX_LENGTH:
+        raise CommandError(f"a command of {len(frame)} bytes is longer than {FRAME_MAX_LENGTH}")
+    return frame
+
+
+def decode_command(frame: bytes) -> RemotingCommand:
+    """From a frame without its leading totalLength. Raises CommandError."""
+    if len(frame) < HEADER_LENGTH.size:
+        raise CommandError(f"a frame of {len(frame)} bytes has no header")
+    (word,) = HEADER_LENGTH.unpack_from(frame)
+    serialize_type, header_length = word >> 24, word & 0xFFFFFF
+    end = HEADER_LENGTH.size + header_length
+    if end > len(frame):
+        raise CommandError(f"a header of {header_length} bytes in a frame of {len(frame)}")
+    header, body = frame[HEADER_LENGTH.size : end], frame[end:]
+    if serialize_type == JSON_SERIALIZE_TYPE:
+        return _decode_json(header, body)
+    if serialize_type == ROCKETMQ_SERIALIZE_TYPE:
+        return _decode_binary(header, body)
+    raise CommandError(f"serialize type {serialize_type} is neither JSON nor ROCKETMQ")
+
+
+def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        content = orjson.loads(header)
+        ext_fields = content.get("extFields") or {}
+        return RemotingCommand(
+            code=int(content["code"]),
+            opaque=int(content.get("opaque", 0)),
+            flag=int(content.get("flag", 0)),
+            remark=content.get("remark"),
+            ext_fields={str(k): _scalar(v) for k, v in ext_fields.items() if v is not None},
+            body=body,
+            version=int(content.get("version", 0)),
+            language=_language(content.get("language")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CommandError(f"the header is no JSON object of a command: {error!r}") from error
+
+
+def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        code, language, version, opaque, flag, remark_length = BINARY_HEAD.unpack_from(header)
+        at = BINARY_HEAD.size
+        remark, at = _take(header, at, remark_length)
+        (ext_length,) = INT32.unpack_from(header, at)
+        entries, _ = _take(header, at + INT32.size, ext_length)
+        return RemotingCommand(
+            code=code,
+            opaque=opaque,
+            flag=flag,
+            remark=remark.decode("utf-8") or None,
+            ext_fields=_decode_entries(entries),
+            body=body,
+            version=version,
+            language=_language(language),
+        )
+    except (StructError, UnicodeDecodeError) as error:
+        raise CommandError(f"the header is no ROCKETMQ header: {error}") from error
+
+
+def _decode_entries(entries: bytes) -> dict[str, str]:
+    fields, at = {}, 0
+    while at < len(entries):
+        key, at = _take(entries, at + INT16.size, INT16.unpack_from(entries, at)[0])
+        value, at = _take(entries, at + INT32.size, INT32.unpack_from(entries, at)[0])
+        fields[key.decode("utf-8")] = value.decode("utf-8")
+    return fields
+
+
+def _take(data: bytes, at: int, length: int) -> tuple[bytes, int]:
+    if not 0 <= length <= len(data) - at:
+        raise CommandError(f"a length of {length} where {len(data) - at} bytes are left")
+    return data[at : at + length], at + length
+
+
+def _scalar(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _language(value: Any) -> str:
+    if isinstance(value, int):
+        return LANGUAGES[value] if 0 <= value < len(LANGUAGES) else "OTHER"
+    return str(value or "OTHER")

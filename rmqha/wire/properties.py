@@ -1,0 +1,33 @@
+"""A message's properties as the commit log stores them (spec/store.md 3.4).
+
+``name 0x01 value`` joined by ``0x02``. Writers up to 4.9.0 and from 5.2.0 on end the string with one more ``0x02``;
+both styles are read, and the one without is written, as 4.9.3 does.
+"""
+
+from collections.abc import Mapping
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+
+
+def parse_properties(stored: str) -> dict[str, str]:
+    """Properties in stored order; empty names and empty values are dropped, the last of equal names wins."""
+    properties: dict[str, str] = {}
+    for segment in stored.split(PROPERTY_SEPARATOR):
+        name, separator, value = segment.partition(NAME_VALUE_SEPARATOR)
+        if separator and name and value:
+            properties[name] = value
+    return properties
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """The stored form, without a trailing separator.
+
+    Raises ValueError for what could not be read back: an empty name or value, or a separator inside them.
+    """
+    for name, value in properties.items():
+        if not name or not value:
+            raise ValueError(f"property {name!r}={value!r}: neither the name nor the value may be empty")
+        if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name + value:
+            raise ValueError(f"property {name!r}={value!r} holds a separator byte, 0x01 or 0x02")
+    return PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items())

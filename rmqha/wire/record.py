@@ -1,0 +1,391 @@
+"""A record of the commit log: one message, or the blank that ends a segment (spec/store.md 3).
+
+Offsets for two IPv4 hosts; each IPv6 host takes 12 bytes more::
+
+     0 i32 TOTALSIZE        36 i32 SYSFLAG             72 i32 RECONSUMETIMES
+     4 i32 MAGICCODE        40 i64 BORNTIMESTAMP       76 i64 PREPAREDTRANSACTIONOFFSET
+     8 i32 BODYCRC          48     BORNHOST            84 i32 BODYLENGTH, then the body
+    12 i32 QUEUEID          56 i64 STORETIMESTAMP         i8  TOPICLENGTH (V2: i16), then the topic
+    16 i32 FLAG             64     STOREHOST              i16 PROPERTIESLENGTH, then the properties
+    20 i64 QUEUEOFFSET
+    28 i64 PHYSICALOFFSET
+
+All integers are big-endian and signed. Times are milliseconds since the epoch.
+"""
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from struct import Struct
+from typing import Any, NamedTuple
+
+from isal.isal_zlib import crc32
+
+from rmqha.wire.properties import parse_properties
+
+Buffer = bytes | bytearray | memoryview
+
+MESSAGE_MAGIC_CODE = -626843481
+MESSAGE_MAGIC_CODE_V2 = -626843477
+BLANK_MAGIC_CODE = -875286124
+
+BLANK_HEADER = Struct(">ii")
+END_FILE_MIN_BLANK_LENGTH = 8
+assert BLANK_HEADER.size == END_FILE_MIN_BLANK_LENGTH
+
+FIXED_HEAD = Struct(">iiiiiqqiq")  # TOTALSIZE … BORNTIMESTAMP
+FIXED_TAIL = Struct(">iqi")  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, BODYLENGTH
+INT64 = Struct(">q")
+INT32 = Struct(">i")
+INT16 = Struct(">h")
+IPV6_EXTRA_BYTES = 12
+FIXED_BYTES = FIXED_HEAD.size + (4 + 4) + INT64.size + (4 + 4) + FIXED_TAIL.size + 1 + INT16.size
+assert (FIXED_HEAD.size, FIXED_BYTES) == (48, 91)
+
+MAX_TOPIC_BYTES = 127
+MAX_TOPIC_BYTES_V2 = 32767
+MAX_PROPERTIES_BYTES = 32767
+CRC_MASK = 0x7FFFFFFF
+
+COMPRESSED_FLAG = 0x1
+TRANSACTION_PREPARED_TYPE = 0x4
+TRANSACTION_COMMIT_TYPE = 0x8
+TRANSACTION_ROLLBACK_TYPE = 0xC
+BORNHOST_V6_FLAG = 0x10
+STOREHOSTADDRESS_V6_FLAG = 0x20
+COMPRESSION_TYPE_MASK = 0x700
+ZLIB_COMPRESSION_TYPES = (0, 0x300)
+
+
+class RecordError(ValueError):
+    """The bytes are no record. The text says which rule they break."""
+
+
+class IncompleteRecord(RecordError):
+    """The bytes so far may be the start of a record, which needs more of them."""
+
+
+class Host(NamedTuple):
+    """A peer's address as a record holds it: 4 or 16 raw bytes, and the port."""
+
+    address: bytes
+    port: int
+
+    @classmethod
+    def parse(cls, address: str, port: int) -> "Host":
+        """From the usual text; an IPv4-mapped IPv6 address becomes IPv4, as Java has it. Raises ValueError."""
+        ip = ip_address(address)
+        if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
+            ip = ip.ipv4_mapped
+        return cls(ip.packed, port)
+
+    @property
+    def is_ipv6(self) -> bool:
+        return len(self.address) == 16
+
+    def __str__(self) -> str:
+        """``ip:port``, IPv6 as Java prints it: in brackets, without compressing zeros."""
+        if not self.is_ipv6:
+            return f"{IPv4Address(self.address)}:{self.port}"
+        groups = (int.from_bytes(self.address[i : i + 2], "big") for i in range(0, 16, 2))
+        return f"[{':'.join(f'{group:x}' for group in groups)}]:{self.port}"
+
+
+LOOPBACK = Host(b"\x7f\0\0\x01", 0)
+
+
+class Blank(NamedTuple):
+    """The end of a segment: ``size`` bytes from the record's place to the segment's end."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message as it lies in the commit log. The IPv6 bits of ``sys_flag`` always follow the hosts."""
+
+    topic: str
+    body: bytes
+    properties_stored: str = ""
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: Host = LOOPBACK
+    store_timestamp: int = 0
+    store_host: Host = LOOPBACK
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    body_crc: int | None = None
+    magic: int = MESSAGE_MAGIC_CODE
+
+    def __post_init__(self) -> None:
+        v6_bits = BORNHOST_V6_FLAG * self.born_host.is_ipv6 | STOREHOSTADDRESS_V6_FLAG * self.store_host.is_ipv6
+        cleared = self.sys_flag & ~(BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG)
+        object.__setattr__(self, "sys_flag", cleared | v6_bits)
+        if self.body_crc is None:
+            object.__setattr__(self, "body_crc", body_crc(self.body))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties in stored order."""
+        return parse_properties(self.properties_stored)
+
+    @property
+    def total_size(self) -> int:
+        """TOTALSIZE: the encoded length in bytes."""
+        return encoded_size(
+            self.sys_flag,
+            len(self.body),
+            len(_to_bytes(self.topic)),
+            len(_to_bytes(self.properties_stored)),
+            self.magic,
+        )
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id: store host, port and physical offset in upper-case hex (spec/store.md 3.10)."""
+        return format_msg_id(self.store_host, self.physical_offset)
+
+
+def body_crc(body: Buffer) -> int:
+    """CRC-32 of the stored body without its sign bit; 0 for an empty body (spec/store.md 3.3)."""
+    return crc32(body) & CRC_MASK
+
+
+def encoded_size(sys_flag: int, body_bytes: int, topic_bytes: int, properties_bytes: int, magic: int) -> int:
+    """TOTALSIZE of a record with parts of these sizes, in bytes."""
+    v6_hosts = bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOSTADDRESS_V6_FLAG)
+    wide_topic_length = magic == MESSAGE_MAGIC_CODE_V2
+    return FIXED_BYTES + wide_topic_length + IPV6_EXTRA_BYTES * v6_hosts + body_bytes + topic_bytes + properties_bytes
+
+
+def format_msg_id(store_host: Host, physical_offset: int) -> str:
+    """32 hex characters for an IPv4 store host, 56 for IPv6."""
+    raw = store_host.address + INT32.pack(store_host.port) + INT64.pack(physical_offset)
+    return raw.hex().upper()
+
+
+def parse_msg_id(msg_id: str) -> tuple[Host, int]:
+    """Store host and physical offset of an offset message id. Raises ValueError."""
+    if len(msg_id) not in (32, 56):
+        raise ValueError(f"message id {msg_id!r} has {len(msg_id)} characters, not 32 or 56")
+    raw = bytes.fromhex(msg_id)
+    return Host(raw[:-12], INT32.unpack(raw[-12:-8])[0]), INT64.unpack(raw[-8:])[0]
+
+
+def encode_record(record: Record) -> bytes:
+    """The record's bytes. Raises RecordError where a length has no room in its field."""
+    topic, properties = _to_bytes(record.topic), _to_bytes(record.properties_stored)
+    longest_topic = MAX_TOPIC_BYTES_V2 if record.magic == MESSAGE_MAGIC_CODE_V2 else MAX_TOPIC_BYTES
+    if len(topic) > longest_topic:
+        raise RecordError(f"a topic of {len(topic)} bytes is longer than {longest_topic}")
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise RecordError(f"properties of {len(properties)} bytes are longer than {MAX_PROPERTIES_BYTES}")
+    head = FIXED_HEAD.pack(
+        record.total_size,
+        record.magic,
+        record.body_crc,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_timestamp,
+    )
+    topic_length = INT16 if record.magic == MESSAGE_MAGIC_CODE_V2 else Struct(">b")
+    return b"".join(
+        (
+            head,
+            _encode_host(record.born_host),
+            INT64.pack(record.store_timestamp),
+            _encode_host(record.store_host),
+            FIXED_TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.body)),
+            record.body,
+            topic_length.pack(len(topic)),
+            topic,
+            INT16.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+def encode_blank(size: int) -> bytes:
+    """The eight bytes that a blank of ``size`` bytes starts with; the rest of it is whatever lies there."""
+    if size < END_FILE_MIN_BLANK_LENGTH:
+        raise RecordError(f"a blank needs {END_FILE_MIN_BLANK_LENGTH} bytes, not {size}")
+    return BLANK_HEADER.pack(size, BLANK_MAGIC_CODE)
+
+
+def peek_size(view: Buffer, position: int, available: int) -> tuple[int, int]:
+    """TOTALSIZE and MAGICCODE at ``position``, of which ``available`` bytes are there and belong to its segment.
+
+    Raises IncompleteRecord when fewer than eight bytes are there, and RecordError when they cannot start a record.
+    """
+    if available < BLANK_HEADER.size:
+        raise IncompleteRecord(f"{available} bytes, a record starts with {BLANK_HEADER.size}")
+    total_size, magic = BLANK_HEADER.unpack_from(view, position)
+    if magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+        smallest = FIXED_BYTES
+    elif magic == BLANK_MAGIC_CODE:
+        smallest = END_FILE_MIN_BLANK_LENGTH
+    else:
+        raise RecordError(f"magic code {magic & 0xFFFFFFFF:08X} is none of a record's")
+    if total_size < smallest:
+        raise RecordError(f"a size of {total_size} bytes is too small")
+    return total_size, magic
+
+
+def decode_record(view: Buffer, position: int = 0) -> Record | Blank:
+    """The record or blank at ``position``; its body CRC is not checked, see ``check_record``.
+
+    Raises IncompleteRecord when ``view`` ends before the record does, RecordError when the lengths disagree.
+    """
+    available = len(view) - position
+    total_size, magic = peek_size(view, position, available)
+    if magic == BLANK_MAGIC_CODE:
+        return Blank(total_size)
+    if total_size > available:
+        raise IncompleteRecord(f"{available} bytes of a record of {total_size}")
+    end = position + total_size
+    (_, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp) = FIXED_HEAD.unpack_from(
+        view, position
+    )
+    at = position + FIXED_HEAD.size
+    v6_bytes = bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOSTADDRESS_V6_FLAG)
+    if total_size < FIXED_BYTES + IPV6_EXTRA_BYTES * v6_bytes:
+        raise RecordError(f"a size of {total_size} bytes is too small for its hosts")
+    born_host, at = _decode_host(view, at, sys_flag & BORNHOST_V6_FLAG)
+    (store_timestamp,) = INT64.unpack_from(view, at)
+    store_host, at = _decode_host(view, at + INT64.size, sys_flag & STOREHOSTADDRESS_V6_FLAG)
+    reconsume_times, prepared_transaction_offset, body_length = FIXED_TAIL.unpack_from(view, at)
+    body, at = _take(view, at + FIXED_TAIL.size, body_length, end, "BODYLENGTH")
+    if magic == MESSAGE_MAGIC_CODE_V2:
+        topic_length, at = _take_length(view, at, INT16, end, "TOPICLENGTH")
+    else:
+        topic_length, at = _take_length(view, at, Struct(">b"), end, "TOPICLENGTH")
+    topic, at = _take(view, at, topic_length, end, "TOPICLENGTH")
+    properties_length, at = _take_length(view, at, INT16, end, "PROPERTIESLENGTH")
+    properties, at = _take(view, at, properties_length, end, "PROPERTIESLENGTH")
+    if at != end:
+        raise RecordError(f"the parts take {at - position} bytes, TOTALSIZE says {total_size}")
+    return Record(
+        topic=_to_str(topic),
+        body=body,
+        properties_stored=_to_str(properties),
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        born_timestamp=born_timestamp,
+        born_host=born_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+        body_crc=crc,
+        magic=magic,
+    )
+
+
+def check_record(view: Buffer, position: int, physical_offset: int, segment_room: int) -> Record | Blank:
+    """The record at ``position``, proved: lengths, body CRC, own offset, and that it keeps to its segment.
+
+    ``physical_offset`` is where the record lies in the log, ``segment_room`` the bytes from there to its segment's
+    end. Raises IncompleteRecord or RecordError.
+    """
+    total_size, magic = peek_size(view, position, min(len(view) - position, segment_room))
+    if magic == BLANK_MAGIC_CODE:
+        if total_size != segment_room:
+            raise RecordError(f"a blank of {total_size} bytes lies {segment_room} bytes before its segment's end")
+    elif total_size > segment_room:
+        raise RecordError(f"a record of {total_size} bytes lies {segment_room} bytes before its segment's end")
+    if total_size > len(view) - position:
+        raise IncompleteRecord(f"{len(view) - position} bytes of a record of {total_size}")
+    record = decode_record(view, position)
+    if isinstance(record, Blank):
+        return record
+    if record.physical_offset != physical_offset:
+        raise RecordError(f"it says its offset is {record.physical_offset}")
+    if record.body and record.body_crc != body_crc(record.body):
+        raise RecordError(f"the body's CRC is {body_crc(record.body)}, BODYCRC says {record.body_crc}")
+    return record
+
+
+def record_as_json(record: Record) -> dict[str, Any]:
+    """The record with Java's field names, as ``rmqha dump --json`` prints it; bytes that are no UTF-8 become U+FFFD."""
+    fields: dict[str, Any] = {
+        "physicalOffset": record.physical_offset,
+        "totalSize": record.total_size,
+        "magic": record.magic,
+        "bodyCRC": record.body_crc,
+        "queueId": record.queue_id,
+        "flag": record.flag,
+        "queueOffset": record.queue_offset,
+        "sysFlag": record.sys_flag,
+        "bornTimestamp": record.born_timestamp,
+        "bornHost": str(record.born_host),
+        "storeTimestamp": record.store_timestamp,
+        "storeHost": str(record.store_host),
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "bodyLength": len(record.body),
+        "body": base64.b64encode(record.body).decode("ascii"),
+    }
+    if record.sys_flag & COMPRESSED_FLAG and record.sys_flag & COMPRESSION_TYPE_MASK in ZLIB_COMPRESSION_TYPES:
+        try:
+            inflated = zlib.decompress(record.body)
+        except zlib.error:
+            fields["inflatedLength"] = None
+        else:
+            fields["inflatedLength"] = len(inflated)
+            fields["inflatedSha256"] = hashlib.sha256(inflated).hexdigest()
+    fields["topic"] = _printable(record.topic)
+    fields["properties"] = {_printable(k): _printable(v) for k, v in record.properties.items()}
+    fields["propertiesStored"] = _printable(record.properties_stored)
+    fields["msgId"] = record.msg_id
+    return fields
+
+
+# Text keeps bytes that are no UTF-8 as lone surrogates, so that decoding and encoding give the same bytes back.
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _to_str(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _printable(text: str) -> str:
+    return _to_bytes(text).decode("utf-8", "replace")
+
+
+def _encode_host(host: Host) -> bytes:
+    return host.address + INT32.pack(host.port)
+
+
+def _decode_host(view: Buffer, at: int, is_v6: int) -> tuple[Host, int]:
+    end = at + (16 if is_v6 else 4)
+    (port,) = INT32.unpack_from(view, end)
+    return Host(bytes(view[at:end]), port), end + INT32.size
+
+
+def _take(view: Buffer, at: int, length: int, end: int, name: str) -> tuple[bytes, int]:
+    if not 0 <= length <= end - at:
+        raise RecordError(f"{name} is {length}, {end - at} bytes are left")
+    return bytes(view[at : at + length]), at + length
+
+
+def _take_length(view: Buffer, at: int, field: Struct, end: int, name: str) -> tuple[int, int]:
+    if at + field.size > end:
+        raise RecordError(f"no room is left for {name}")
+    unpack: Callable[[Buffer, int], tuple[int]] = field.unpack_from
+    return unpack(view, at)[0], at + field.size

@@ -1,0 +1,186 @@
+"""Proves many records at once: what a slave does with every byte before it acknowledges it.
+
+The rules are those of ``record.check_record``, which stays the reference and judges whatever is not plainly sound here.
+Python hops from size to size, numpy gathers the fields of all records found, and CRCs run in a C library: about five
+times as fast as one ``check_record`` a record (``make bench-scan``).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from mmap import mmap
+from struct import Struct
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from isal.isal_zlib import crc32
+
+from rmqha.wire import record as layout
+
+INT32_AT: Callable[[Any, int], tuple[int]] = Struct(">i").unpack_from
+HOP_LIMIT_RECORDS = 16384
+"""Records a single pass looks at: bounds the memory of the arrays."""
+
+# Places in a record, from its first byte; those behind the hosts move by 12 for each IPv6 host.
+MAGIC_AT, CRC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT, STORE_TIMESTAMP_AT, BODY_LENGTH_AT = 4, 8, 28, 36, 56, 84
+MIN_RECORD_BYTES = layout.FIXED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a scan found: all positions are offsets in the log.
+
+    ``end`` follows the last sound record or blank. ``last_message`` is where the last message of the scan starts, None
+    if there was none; ``store_timestamp`` is that message's. ``problem`` says why the bytes at ``end`` can never be a
+    record, and is None when the bytes have ended, or the next record has not arrived as a whole.
+    """
+
+    end: int
+    messages: int = 0
+    last_message: int | None = None
+    store_timestamp: int = 0
+    problem: str | None = None
+
+    def then(self, later: "Scan") -> "Scan":
+        """This scan and the one that went on from its end, as one."""
+        has_messages = later.last_message is not None
+        return Scan(
+            end=later.end,
+            messages=self.messages + later.messages,
+            last_message=later.last_message if has_messages else self.last_message,
+            store_timestamp=later.store_timestamp if has_messages else self.store_timestamp,
+            problem=later.problem,
+        )
+
+
+def scan_records(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
+    """Proves the records of one segment from ``start`` on.
+
+    ``segment`` holds a whole segment, whose first byte lies at ``base`` in the log; ``start`` is where a record begins
+    and ``limit`` where the written bytes end, both offsets in the log.
+    """
+    result = Scan(end=start)
+    while result.problem is None:
+        several = _scan_plain(segment, base, result.end, limit)
+        result = result.then(several)
+        one = _scan_one(segment, base, result.end, limit)
+        if one.end == result.end:
+            return result.then(one)
+        result = result.then(one)
+    return result
+
+
+def _scan_one(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
+    """The record at ``start``, by the reference rules."""
+    if start >= limit:
+        return Scan(end=start)
+    position = start - base
+    with memoryview(segment) as whole, whole[: limit - base] as written:
+        try:
+            found = layout.check_record(written, position, start, len(whole) - position)
+        except layout.IncompleteRecord:
+            return Scan(end=start)
+        except layout.RecordError as error:
+            return Scan(end=start, problem=str(error))
+    if isinstance(found, layout.Blank):
+        return Scan(end=start + found.size)
+    return Scan(start + found.total_size, 1, start, found.store_timestamp)
+
+
+def _scan_plain(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
+    """The unbroken run of sound messages at ``start``; ends, without a verdict, before whatever is not plainly one."""
+    positions, end = _hop(segment, start - base, limit - base)
+    if not positions:
+        return Scan(end=start)
+    at = np.array(positions, dtype=np.int64)
+    total_size = np.diff(at, append=end)
+    body_at, body_length, sound = _check_lengths(segment, at, total_size)
+    sound &= _gather(segment, at + PHYSICAL_OFFSET_AT, ">i8") == at + base
+    count = _run_length(sound)
+    count = _check_bodies(segment, body_at[:count], body_length[:count], _gather(segment, at[:count] + CRC_AT, ">i4"))
+    if not count:
+        return Scan(end=start)
+    last = at[count - 1 : count]
+    store_timestamp = _gather(segment, last + STORE_TIMESTAMP_AT + _born_host_extra(segment, last), ">i8")
+    return Scan(
+        end=base + int(last[0] + total_size[count - 1]),
+        messages=count,
+        last_message=base + int(last[0]),
+        store_timestamp=int(store_timestamp[0]),
+    )
+
+
+Positions = npt.NDArray[np.int64]
+
+
+def _hop(segment: "mmap | bytes | memoryview", position: int, limit: int) -> tuple[list[int], int]:
+    """Where records would begin if every size were true, and where the last of them would end."""
+    positions: list[int] = []
+    found = positions.append
+    last = limit - MIN_RECORD_BYTES
+    bound = position + HOP_LIMIT_RECORDS * MIN_RECORD_BYTES
+    while position <= last and position < bound:
+        (size,) = INT32_AT(segment, position)
+        if size < MIN_RECORD_BYTES or position + size > limit:
+            break
+        found(position)
+        position += size
+    return positions, position
+
+
+def _check_lengths(
+    segment: "mmap | bytes | memoryview", at: Positions, total_size: Positions
+) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
+    """Bodies' positions and lengths, and whether magic and lengths are sound, a record each.
+
+    A position that would lie outside its record is replaced by the record's own, so that gathering is always safe.
+    """
+    magic = _gather(segment, at + MAGIC_AT, ">i4")
+    is_v2 = magic == layout.MESSAGE_MAGIC_CODE_V2
+    sound = is_v2 | (magic == layout.MESSAGE_MAGIC_CODE)
+    sys_flag = _gather(segment, at + SYS_FLAG_AT, ">i4")
+    v6_hosts = ((sys_flag & layout.BORNHOST_V6_FLAG) != 0).astype(np.int64)
+    v6_hosts += (sys_flag & layout.STOREHOSTADDRESS_V6_FLAG) != 0
+    body_at = BODY_LENGTH_AT + 4 + layout.IPV6_EXTRA_BYTES * v6_hosts
+    room = total_size - body_at - 3 - is_v2  # for body, topic and properties
+    sound &= room >= 0
+    body_length = _gather(segment, at + np.where(sound, body_at - 4, 0), ">i4")
+    sound &= (body_length >= 0) & (body_length <= room)
+    topic_length_at = at + np.where(sound, body_at + body_length, 0)
+    topic_length = _gather(segment, topic_length_at, "i1")
+    if is_v2.any():
+        topic_length = np.where(is_v2, _gather(segment, topic_length_at, ">i2"), topic_length)
+    sound &= (topic_length >= 0) & (topic_length <= room - body_length)
+    properties_length_at = np.where(sound, topic_length_at + 1 + is_v2 + topic_length, at)
+    properties_length = _gather(segment, properties_length_at, ">i2")
+    sound &= (properties_length >= 0) & (properties_length == room - body_length - topic_length)
+    return at + body_at, body_length, sound
+
+
+def _check_bodies(
+    segment: "mmap | bytes | memoryview", body_at: Positions, body_length: Positions, stored_crc: Positions
+) -> int:
+    """How many of the bodies, from the first on, agree with their CRC; that of an empty body is not looked at."""
+    if not len(body_at):
+        return 0
+    with memoryview(segment) as view:
+        crcs = [crc32(view[a:b]) for a, b in zip(body_at.tolist(), (body_at + body_length).tolist(), strict=True)]
+    computed = np.array(crcs, dtype=np.int64) & layout.CRC_MASK
+    return _run_length((computed == stored_crc) | (body_length == 0))
+
+
+def _born_host_extra(segment: "mmap | bytes | memoryview", at: Positions) -> Positions:
+    is_v6 = (_gather(segment, at + SYS_FLAG_AT, ">i4") & layout.BORNHOST_V6_FLAG) != 0
+    return np.where(is_v6, layout.IPV6_EXTRA_BYTES, 0)
+
+
+def _gather(segment: "mmap | bytes | memoryview", positions: Positions, kind: str) -> Positions:
+    """The integers of numpy type ``kind`` at these positions, aligned or not."""
+    width = np.dtype(kind).itemsize
+    everywhere: npt.NDArray[Any] = np.ndarray((len(segment) - width + 1,), kind, segment, strides=(1,))
+    return cast(Positions, everywhere[positions].astype(np.int64))
+
+
+def _run_length(sound: npt.NDArray[np.bool_]) -> int:
+    """How many are true before the first that is not."""
+    return len(sound) if sound.all() else int(np.argmin(sound))

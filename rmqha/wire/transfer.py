@@ -1,0 +1,116 @@
+"""The HA channel between master and slave (spec/ha.md 2).
+
+::
+
+    slave to master, a report:          0 i64 slaveMaxOffset: the next byte the slave wants
+    master to slave, a transfer frame:  0 i64 physicOffset of the first body byte
+                                        8 i32 bodySize, 0 for a heartbeat
+                                       12     body: commit log bytes, cut anywhere, never across a segment's end
+"""
+
+from collections.abc import Generator, Iterator
+from struct import Struct
+from typing import NamedTuple
+
+TRANSFER_HEADER = Struct(">qi")
+REPORT_HEADER = Struct(">q")
+assert (TRANSFER_HEADER.size, REPORT_HEADER.size) == (8 + 4, 8)
+
+MAX_TRANSFER_BODY_BYTES = 4 * 1024 * 1024 - TRANSFER_HEADER.size  # what Java's slave can receive
+
+
+class FrameError(ValueError):
+    """The peer's bytes break the channel's framing."""
+
+
+class Transfer(NamedTuple):
+    """A piece of the master's commit log; an empty body is a heartbeat.
+
+    The body may be a view of a receive buffer: use it before the next read, or copy it.
+    """
+
+    physic_offset: int
+    body: bytes | memoryview
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that follows the body's last byte."""
+        return self.physic_offset + len(self.body)
+
+
+def encode_transfer(transfer: Transfer) -> bytes:
+    """The frame's bytes. Raises FrameError for a body that a Java slave could not receive."""
+    if len(transfer.body) > MAX_TRANSFER_BODY_BYTES:
+        raise FrameError(f"a body of {len(transfer.body)} bytes is larger than {MAX_TRANSFER_BODY_BYTES}")
+    return TRANSFER_HEADER.pack(transfer.physic_offset, len(transfer.body)) + transfer.body
+
+
+def encode_report(slave_max_offset: int) -> bytes:
+    """The report's eight bytes."""
+    return REPORT_HEADER.pack(slave_max_offset)
+
+
+class TransferDecoder:
+    """Bytes of the channel in, whole frames out. Holds at most one unfinished frame."""
+
+    def __init__(self, max_body_bytes: int = MAX_TRANSFER_BODY_BYTES) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._held = bytearray()
+        self._needed_bytes = TRANSFER_HEADER.size
+
+    def feed(self, data: bytes) -> Iterator[Transfer]:
+        """Frames as they become whole. Raises FrameError at a body size or an offset that cannot be.
+
+        The iterator must be run to its end before the next call.
+        """
+        view = memoryview(data)
+        if self._held:
+            view = yield from self._finish_held(view)
+        while len(view) >= TRANSFER_HEADER.size:
+            frame_bytes = self._frame_bytes(view)
+            if len(view) < frame_bytes:
+                self._needed_bytes = frame_bytes
+                break
+            yield self._frame(view[:frame_bytes])
+            view = view[frame_bytes:]
+        self._held += view
+
+    def _finish_held(self, view: memoryview) -> Generator[Transfer, None, memoryview]:
+        """Completes the unfinished frame from ``view`` and returns what is left of that."""
+        while view and self._held:
+            missing = self._needed_bytes - len(self._held)
+            self._held += view[:missing]
+            view = view[missing:]
+            if len(self._held) == self._needed_bytes:
+                self._needed_bytes = self._frame_bytes(self._held)
+            if len(self._held) == self._needed_bytes:
+                whole, self._held = self._held, bytearray()
+                self._needed_bytes = TRANSFER_HEADER.size
+                yield self._frame(memoryview(whole))
+        return view
+
+    def _frame_bytes(self, view: memoryview | bytearray) -> int:
+        physic_offset, body_size = TRANSFER_HEADER.unpack_from(view)
+        if not 0 <= body_size <= self._max_body_bytes:
+            raise FrameError(f"a body size of {body_size} bytes is not between 0 and {self._max_body_bytes}")
+        if physic_offset < 0:
+            raise FrameError(f"an offset of {physic_offset} is negative")
+        return TRANSFER_HEADER.size + int(body_size)
+
+    @staticmethod
+    def _frame(view: memoryview) -> Transfer:
+        return Transfer(TRANSFER_HEADER.unpack_from(view)[0], view[TRANSFER_HEADER.size :])
+
+
+class ReportDecoder:
+    """Bytes of the channel in, reported offsets out. Holds at most seven bytes."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> list[int]:
+        """The reports that became whole, oldest first."""
+        data = self._held + data
+        whole = len(data) - len(data) % REPORT_HEADER.size
+        self._held = data[whole:]
+        return [offset for (offset,) in REPORT_HEADER.iter_unpack(data[:whole])]

@@ -1,0 +1,6 @@
+"""The real Apache RocketMQ 4.9.3, run for tests and benchmarks. It alone needs a JDK (17 or later) and Maven.
+
+In reading order: `rocketmq` starts name servers, brokers and clients of the Java release and needs no pytest;
+`java/Driver.java` is what those clients run; `pom.xml` names the release; `conftest` hands all of it to tests
+as fixtures; `test_harness` proves that the harness itself tells the truth.
+"""

@@ -1,0 +1,109 @@
+"""Java name servers, brokers and clients as fixtures; what a test starts through them ends with the test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+
+from .rocketmq import SMALL_FILES, Broker, Driver, NameServer, class_path, java_home_problem
+
+SEGMENT_SIZE: Final = 256 << 10
+
+_serial = count(1)
+
+
+class MasterFactory(Protocol):
+    """Starts a master in a cluster of its own; options as `Broker` has them, `role` among them."""
+
+    def __call__(self, **options: Any) -> Broker: ...
+
+
+class SlaveFactory(Protocol):
+    """Starts a slave of a Java master; of any other by `ha_master`, `name` and `cluster`.
+
+    haSendHeartbeatInterval=1000 makes a Java slave report within 2 s of connecting instead of 6.
+    """
+
+    def __call__(self, master: Broker | None = None, **options: Any) -> Broker: ...
+
+
+@pytest.fixture(scope="session")
+def java_class_path() -> str:
+    """The release on this machine: without a JDK or Maven tests are skipped, but on CI they fail."""
+    problem = java_home_problem()
+    if problem is not None:
+        if os.environ.get("CI", "").lower() not in ("", "0", "false"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+    return class_path()
+
+
+@pytest.fixture(scope="session")
+def namesrv(java_class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
+    """One Java name server for all tests."""
+    server = NameServer(tmp_path_factory.mktemp("namesrv"))
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def java_brokers(java_class_path: str) -> Iterator[ExitStack]:
+    """Where the factories leave what must be killed at the end, the latest first."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def java_master(namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path) -> MasterFactory:
+    """Starts Java masters with small files."""
+
+    def start(**options: Any) -> Broker:
+        serial = next(_serial)
+        own: dict[str, Any] = {
+            "namesrv": namesrv.address,
+            "name": f"broker-{serial}",
+            "cluster": f"cluster-{serial}",
+            "segment_size": SEGMENT_SIZE,
+        }
+        return _start(tmp_path / f"master-{serial}", java_brokers, {**SMALL_FILES, **own, **options})
+
+    return start
+
+
+@pytest.fixture
+def java_slave(namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path) -> SlaveFactory:
+    """Starts Java slaves with small files."""
+
+    def start(master: Broker | None = None, **options: Any) -> Broker:
+        serial = next(_serial)
+        own: dict[str, Any] = {"role": "SLAVE", "namesrv": namesrv.address, "segment_size": SEGMENT_SIZE}
+        if master is not None:
+            own |= {
+                "ha_master": master.ha_address,
+                "name": master.name,
+                "cluster": master.cluster,
+                "segment_size": master.segment_size,
+            }
+        return _start(tmp_path / f"slave-{serial}", java_brokers, {**SMALL_FILES, **own, **options})
+
+    return start
+
+
+@pytest.fixture
+def driver(namesrv: NameServer, tmp_path: Path) -> Driver:
+    """The official client."""
+    return Driver(namesrv.address, tmp_path / "driver")
+
+
+def _start(work: Path, brokers: ExitStack, options: dict[str, Any]) -> Broker:
+    broker = Broker(work, **options)
+    brokers.callback(broker.kill)
+    return broker.start()
