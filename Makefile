@@ -43,13 +43,13 @@ wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for
 	$(BIN)/python tests/check_wheel.py
 
 bench-catchup: $(READY)  ## catching up: ours against the Java 4.9.3 pair, one run
-	$(BIN)/python benchmarks/catchup.py
+	$(BIN)/python -m benchmarks.catchup
 
 bench-scan: $(READY)  ## proving records: many at once against one by one
-	$(BIN)/python benchmarks/scan.py
+	$(BIN)/python -m benchmarks.scan
 
 bench-append: $(READY)  ## appending: pwrite against a mapping on reserved blocks
-	$(BIN)/python benchmarks/append.py
+	$(BIN)/python -m benchmarks.append
 
 news: $(READY)  ## what the next release's news would say
 	$(BIN)/towncrier build --draft --version next

@@ -25,8 +25,8 @@ class ICommitLog(Interface):
     def begin_at(offset: int) -> None:
         """Make an empty log start at ``offset``. Raises StoreError if it holds anything beyond."""
 
-    def append_data(offset: int, data: bytes | memoryview) -> None:
-        """Write raw bytes at ``offset``, which must be ``max_offset``, within one segment.
+    def append_data(offset: int, *pieces: bytes | memoryview) -> None:
+        """Write raw bytes, in one go, at ``offset``, which must be ``max_offset``, within one segment.
 
         Raises StoreError when they do not follow or cross a segment's end, OSError when the disk refuses.
         """

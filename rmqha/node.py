@@ -6,13 +6,16 @@ until then, and a store's lock does not survive that.
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import orjson
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IListeningPort, IReactorCore, IReactorTCP, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.threads import deferToThreadPool
@@ -22,7 +25,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from rmqha.broker.remoting import RemotingFactory
-from rmqha.broker.runtimeinfo import runtime_processors, view_of_master
+from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.master import HAMasterFactory, MasterTimes
 from rmqha.ha.service import HASlaveService, SlaveOptions
@@ -65,6 +68,7 @@ class Node(MultiService):
         self._store: MessageStore | None = None
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
+        self._ha_factory: HAMasterFactory | None = None
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
 
     def setServiceParent(self, parent: Any) -> None:
@@ -97,7 +101,7 @@ class Node(MultiService):
             IReactorCore(self._reactor).callWhenRunning(install)
 
     def _stop_reactor(self) -> None:
-        if self._reactor.running:
+        with suppress(ReactorNotRunning):  # a second signal, while the first is being obeyed
             self._reactor.stop()
 
     def _reopen_logs(self) -> None:
@@ -127,10 +131,10 @@ class Node(MultiService):
         """Serve the log on the HA port, and facts about it on the remoting ports."""
         settings = self._plan.settings
         times = MasterTimes(settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000)
-        factory = HAMasterFactory(
+        self._ha_factory = HAMasterFactory(
             store.commit_log, settings.ha_transfer_batch_size_bytes, times, IReactorTime(self._reactor)
         )
-        self._listen("ha", settings.ha_port, factory)
+        self._listen("ha", settings.ha_port, self._ha_factory)
         self._listen_for_remoting()
 
     def run_slave(self, store: MessageStore, flusher: FlushService) -> None:
@@ -164,16 +168,13 @@ class Node(MultiService):
         service.setServiceParent(self)
 
     def _runtime_info(self) -> dict[str, str]:
-        assert self._store is not None, "ports listen only while the store is open"
-        offsets = self.state().offsets
-        empty = offsets.min == offsets.verified
+        state = self.state()
+        empty = state.offsets.min == state.offsets.verified
         return {
-            "brokerVersionDesc": "rmqha, as V4_9_3",
-            "commitLogMinOffset": "-1" if empty else str(offsets.min),
-            "commitLogMaxOffset": str(offsets.verified),
-            "rmqha.role": self._plan.settings.broker_role.value,
-            "rmqha.state": self.state().state,
-            **{f"rmqha.{name}": str(value) for name, value in self.state().as_json().items() if isinstance(value, int)},
+            "brokerVersionDesc": "V4_9_3",
+            "commitLogMinOffset": "-1" if empty else str(state.offsets.min),
+            "commitLogMaxOffset": str(state.offsets.verified),
+            NODE_STATE_KEY: orjson.dumps(state.as_json()).decode(),
         }
 
     def _config(self) -> dict[str, str]:
@@ -196,6 +197,9 @@ class Node(MultiService):
             role=role.value,
             state=self._slave.replica.state.name if self._slave is not None else "SERVING",
             offsets=self._store.offsets(confirmed),
+            lag_bytes=self._slave.replica.lag_bytes if self._slave is not None else None,
+            lag_seconds=self._slave.lag_seconds if self._slave is not None else None,
+            peers=tuple(connection.facts() for connection in self._ha_factory.connections) if self._ha_factory else (),
         )
 
     def _stop_with(self, code: ExitCode, reason: str) -> None:
@@ -211,16 +215,16 @@ class Node(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        await MultiService.stopService(self)
-        if self._store is not None:
-            try:
+        try:
+            await MultiService.stopService(self)
+            if self._store is not None:
                 await self._store.close(self._flusher, self.state)
-            except OSError as error:
-                self._stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
-            else:
                 self._log.info("stopped at {offset}", offset=self._store.commit_log.verified_offset)
-        if self._threads.started:
-            self._threads.stop()
+        except OSError as error:
+            self._stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
+        finally:
+            if self._threads.started:
+                self._threads.stop()
 
 
 SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {

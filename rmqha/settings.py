@@ -90,7 +90,8 @@ def _setting(key: str, parse: Callable[[str], Any], default: Any) -> Any:
     return field(default=default, metadata={"key": key, "parse": parse})
 
 
-PORT = _number(0, 65535)
+LARGEST_PORT = 65535
+PORT = _number(0, LARGEST_PORT)
 MILLISECONDS = _number(1, 24 * 3600 * 1000)
 LARGEST_SEGMENT = 2**31 - 1
 SMALLEST_SEGMENT = 4096
@@ -172,6 +173,8 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("brokerId=0 is a master's; a slave's is greater than 0")
     if settings.listen_port and settings.listen_port < 3:
         raise SettingsError(f"listenPort={settings.listen_port} leaves no room for the fast port, two before it")
+    if settings.ha_port > LARGEST_PORT:
+        raise SettingsError(f"listenPort={settings.listen_port} leaves no room for haListenPort, the one behind it")
     ports = [settings.listen_port, settings.fast_port, settings.ha_port]
     if settings.listen_port and len({port for port in ports if port}) < sum(1 for port in ports if port):
         raise SettingsError(f"haListenPort={settings.ha_port} is also listenPort or the fast port, two before it")

@@ -4,15 +4,17 @@ import atexit
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from twisted.application.service import IService
-from twisted.internet.endpoints import HostnameEndpoint, clientFromString
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python import usage
 
+from rmqha.endpoints import make_endpoint, remoting_address_of
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.replica import StartFrom
 from rmqha.ha.service import OnGap, SlaveOptions
@@ -20,7 +22,6 @@ from rmqha.node import Node, NodePlan
 from rmqha.ops.logs import LogFormat, NodeLogObserver
 from rmqha.settings import BrokerRole, Settings, SettingsError, make_settings, read_properties
 
-DEFAULT_HA_PORT = 10912
 NO_REMOTING = "none"
 
 SETTING_OPTIONS = {
@@ -182,37 +183,6 @@ def _choice(kind: Any, options: Options, name: str) -> Any:
         ) from None
 
 
-def _split_host_port(address: str) -> tuple[str, int] | None:
-    """Host and port of ``host:port`` or ``[v6]:port``, None for anything else."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not port.isdecimal():
-        return None
-    if host.startswith("[") and host.endswith("]"):
-        return host[1:-1], int(port)
-    return (host, int(port)) if host and ":" not in host else None
-
-
-def make_endpoint(reactor: Any, address: str) -> IStreamClientEndpoint:
-    """From ``host:port`` or a Twisted client endpoint string. Raises ValueError."""
-    host_port = _split_host_port(address)
-    if host_port is not None:
-        return HostnameEndpoint(reactor, *host_port)
-    try:
-        endpoint: IStreamClientEndpoint = clientFromString(reactor, address)
-        return endpoint
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"{address!r} is neither HOST:PORT nor a Twisted client endpoint ({error})") from error
-
-
-def remoting_address_of(ha_address: str) -> str | None:
-    """The remoting port that belongs to an HA port: one below, where the address is plain TCP."""
-    host_port = _split_host_port(ha_address.removeprefix("tcp:"))
-    if host_port is None:
-        return None
-    host, port = host_port
-    return f"[{host}]:{port - 1}" if ":" in host else f"{host}:{port - 1}"
-
-
 def makeService(options: Options) -> IService:
     """A node, as the options say; twistd runs it."""
     from twisted.internet import reactor
@@ -234,7 +204,7 @@ _leaving: list[ExitCode] = []
 
 
 def _stop_once(reactor: Any) -> None:
-    if reactor.running:
+    with suppress(ReactorNotRunning):  # it may be on its way down already
         reactor.stop()
 
 

@@ -9,7 +9,11 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
 from rmqha.broker.remoting import Processors, RemotingError, call_once
 from rmqha.ha.replica import MasterView
+from rmqha.settings import LARGEST_SEGMENT
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
+
+NODE_STATE_KEY = "rmqha"
+"""In a node's runtime info: its state as state.json has it. A Java broker has no such entry."""
 
 
 def runtime_processors(table: Callable[[], Mapping[str, str]], config: Callable[[], Mapping[str, str]]) -> Processors:
@@ -47,16 +51,21 @@ async def ask_config(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> di
 
 
 def log_range(table: Mapping[str, str]) -> tuple[int, int]:
-    """Min and max offset of the commit log; both 0 for an empty one. Raises RemotingError."""
+    """Min and max offset of the commit log; equal for an empty one, which says its min is -1. Raises RemotingError."""
     try:
         smallest, largest = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
     except (KeyError, ValueError) as error:
         raise RemotingError(f"the runtime info does not tell the commit log's range: {error!r}") from error
-    return max(0, smallest), largest
+    smallest = largest if smallest < 0 else smallest
+    if not 0 <= smallest <= largest:
+        raise RemotingError(f"the runtime info says the commit log is {smallest} to {largest}")
+    return smallest, largest
 
 
 async def view_of_master(endpoint: IStreamClientEndpoint, clock: IReactorTime, with_segment_size: bool) -> MasterView:
     """The master's range, and segment size if wanted. Raises RemotingError, TimeoutError or what connecting raises."""
     min_offset, max_offset = log_range(await ask_runtime_info(endpoint, clock))
-    size = (await ask_config(endpoint, clock)).get("mappedFileSizeCommitLog", "") if with_segment_size else ""
-    return MasterView(min_offset, max_offset, segment_size=int(size) if size.isdecimal() else None)
+    config = await ask_config(endpoint, clock) if with_segment_size else {}
+    text = config.get("mappedFileSizeCommitLog", "")
+    size = int(text) if text.isdecimal() else 0
+    return MasterView(min_offset, max_offset, segment_size=size if 0 < size <= LARGEST_SEGMENT else None)

@@ -75,6 +75,18 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
         return self._clock.callLater(period, func)
 
+    def facts(self) -> dict[str, str | int | None]:
+        """What an operator wants to know of this slave; offsets are None until they are known."""
+        lag = None if self.slave_ack_offset is None else self._commit_log.verified_offset - self.slave_ack_offset
+        return {
+            "peer": self.peer,
+            "state": self.state.name,
+            "requestOffset": self.slave_request_offset,
+            "ackOffset": self.slave_ack_offset,
+            "sentOffset": self.sent_offset,
+            "lagBytes": lag,
+        }
+
     def connectionMade(self) -> None:
         assert self.transport is not None, "Twisted sets it before this call"
         if ITCPTransport.providedBy(self.transport):
@@ -144,6 +156,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         assert self.sent_offset is not None, "set when the transfer began"
         log = self._commit_log
         ready_bytes = min(WRITE_BYTES, log.verified_offset - self.sent_offset)
+        if ready_bytes < 0:
+            self._refuse("is at {offset}, our log was cut to {end}", offset=self.sent_offset, end=log.verified_offset)
         if ready_bytes <= 0:
             return False
         data = log.get_data(self.sent_offset, ready_bytes)
@@ -164,6 +178,9 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     def _beat(self) -> None:
         """A heartbeat goes out after half an interval without writing, if nothing waits to be sent."""
+        self.log_grew()
+        if self.state is not HAConnectionState.TRANSFER:
+            return
         idle = self._clock.seconds() - self._last_write_time
         if not self._paused and idle >= self._times.heartbeat_interval / 2:
             assert self.sent_offset is not None, "set when the transfer began"
@@ -191,14 +208,25 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._log.failure("heartbeats to {peer} ended", failure, peer=self.peer)
         self._close()
 
+    def hang_up(self) -> None:
+        """Send what waits in the transport, and close; a slave that takes none of it is timed out."""
+        if self.state is not HAConnectionState.CLOSED:
+            self._stop_sending()
+            assert self.transport is not None, "it was connected"
+            self.transport.unregisterProducer()  # type: ignore[attr-defined]  # TLS never closes under a producer
+            self.transport.loseConnection()
+
     def _close(self) -> None:
         self._end()
         assert self.transport is not None, "it was connected"
         self.transport.abortConnection()  # type: ignore[attr-defined]  # every stream transport has it
 
     def _end(self) -> None:
-        self.state = HAConnectionState.CLOSED
+        self._stop_sending()
         self.setTimeout(None)
+
+    def _stop_sending(self) -> None:
+        self.state = HAConnectionState.CLOSED
         if self._heartbeat.running:
             self._heartbeat.stop()
 
@@ -253,7 +281,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         """Drop every slave."""
         for connection in list(self.connections):
             if connection.transport is not None:
-                connection.transport.loseConnection()
+                connection.hang_up()
 
 
 def _peer_name(addr: IAddress | None) -> str:

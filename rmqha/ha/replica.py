@@ -120,6 +120,7 @@ class Replica:
         self.state = ReplicaState.CONNECTING
         self.master = MasterView()
         self._next: int | None = None  # where the next transfer begins; None: the master chooses
+        self._pending: list[bytes | memoryview] = []  # received, not yet written; empty between two reads
         self._connected = False
         self._heartbeats_in_a_row = 0
         self._corrupt_at: int | None = None
@@ -180,15 +181,14 @@ class Replica:
         if self._start_from.last:
             self._next = None
             return 0
+        start = master.min_offset or 0
         if self._start_from.offset is not None:
             start = self._start_from.offset - self._start_from.offset % log.segment_size
             self._check_range(start, master)
-        elif master.max_offset == 0 or master.last_segment_offset == 0:
+        if start == 0 and 0 in (master.max_offset, master.last_segment_offset):
             log.begin_at(0)  # the master's last segment is its first: it sends all from 0 if asked for 0
             self._next = 0
             return 0
-        else:
-            start = master.min_offset or 0
         # Asked for 0, a master sends its last segment only. Byte 0 of a log is the high byte of a size below 16 MiB, so
         # it is zero, as our file has it, and the first record proves that.
         request = start or 1
@@ -250,11 +250,21 @@ class Replica:
                 f"a frame of {len(transfer.body)} bytes at {transfer.physic_offset} crosses a segment's end: is "
                 f"mappedFileSizeCommitLog={size} the master's too?"
             )
-        known_bytes = min(len(transfer.body), log.max_offset - transfer.physic_offset)
+        body = transfer.body
+        known_bytes = min(len(body), log.max_offset - transfer.physic_offset)
         if known_bytes > 0:
-            self._compare(transfer.physic_offset, transfer.body[:known_bytes])
-        log.append_data(log.max_offset, transfer.body[known_bytes:])
+            self._compare(transfer.physic_offset, body[:known_bytes])
+            body = body[known_bytes:]
+        self._pending.append(body)
         self._next = transfer.end_offset
+        if self._next % size == 0:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        """Append what one read has brought to one segment, at once: a write for each frame would cost much more."""
+        pending, self._pending = self._pending, []
+        if pending:
+            self._commit_log.append_data(self._commit_log.max_offset, *pending)
 
     def _compare(self, offset: int, theirs: bytes | memoryview) -> None:
         ours = self._commit_log.get_data(offset, len(theirs))
@@ -281,11 +291,15 @@ class Replica:
             raise Gap(f"the master sends nothing at {offset}, but has {last}: its first segments were deleted", None)
         if log.verified_offset > offset:
             raise Ahead(f"the master's log ends at {offset}, {log.verified_offset - offset} bytes before ours")
-        if log.verified_offset == log.min_offset:
+        if not self._pending and log.max_offset <= log.min_offset + 1:
             raise PeerBreach(f"the master sends nothing at {offset} and does not tell what it has")
 
     def read_completed(self) -> None:
-        """Prove what has come. Raises CorruptTransfer or Diverged; nothing unproved is ever reported."""
+        """Append and prove what has come; nothing unproved is ever reported.
+
+        Raises CorruptTransfer, Diverged, or OSError if the disk refuses.
+        """
+        self._write_pending()
         log = self._commit_log
         if log.max_offset == log.verified_offset:
             self._arrived()
@@ -329,7 +343,7 @@ class Replica:
         lag = self.lag_bytes or 0
         progress = log.max_offset
         if lag and progress == self._progress_at_last_look:
-            if self.state is not ReplicaState.STALLED:
+            if self.state is not ReplicaState.STALLED and self.state not in VERDICTS:
                 self._move(ReplicaState.STALLED, f"{lag} bytes behind and nothing came since the last look")
         elif lag > IN_SYNC_LAG_BYTES and self.state is ReplicaState.IN_SYNC:
             self._move(ReplicaState.CATCHING_UP, f"{lag} bytes behind")
@@ -344,6 +358,7 @@ class Replica:
         """Drop what is no whole record yet: the next connection asks for it again. Raises OSError."""
         self._connected = False
         self._next = None
+        self._pending.clear()
         log = self._commit_log
         if log.max_offset != log.verified_offset:
             log.truncate(log.verified_offset)

@@ -7,7 +7,7 @@ from enum import Enum
 
 from twisted.application.internet import ClientService, backoffPolicy
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.endpoints import connectProtocol
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
@@ -134,6 +134,7 @@ class HASlaveService(Service):
         self._fruitless_connections = 0
         self._verified_at_connect = -1
         self._remoting_answers = True
+        self._behind_since: float | None = None
         log = store.commit_log
         self.replica = Replica(log, options.start_from, self._state_changed)
         self._times = SlaveTimes(
@@ -145,7 +146,15 @@ class HASlaveService(Service):
         self._looks = LoopingCall(self._look)
         self._looks.clock = clock
         self._stalled_looks = 0
+        self._asking: Deferred[None] = succeed(None)
         flusher.subscribe(self._progressed)
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """For how long we have been behind the master, as far as the looks at it tell; None if that is not known."""
+        if self.replica.lag_bytes is None:
+            return None
+        return self._clock.seconds() - self._behind_since if self._behind_since is not None else 0.0
 
     def _make_protocol(self) -> HASlaveProtocol:
         self._verified_at_connect = self._store.commit_log.verified_offset
@@ -175,7 +184,7 @@ class HASlaveService(Service):
         )
 
     def _expect_connection(self) -> None:
-        if self._options.once:
+        if self._options.once and self._client.running:
             self._client.whenConnected(failAfterFailures=ONCE_CONNECT_ATTEMPTS).addErrback(self._cannot_connect)
 
     def _cannot_connect(self, failure: Failure) -> None:
@@ -191,6 +200,8 @@ class HASlaveService(Service):
         if view is None:
             try:
                 view = MasterView(last_segment_offset=await probe_last_segment(self._endpoint, self._clock))
+            except CancelledError:  # the connection is gone
+                raise
             except Exception as error:  # whatever kept the probe from an answer, the connection itself will show
                 self._log.info("a probe of the master gave no answer: {error}", error=repr(error))
                 return None
@@ -205,6 +216,8 @@ class HASlaveService(Service):
     ) -> MasterView | None:
         try:
             view = await view_of_master(with_segment_size)
+        except CancelledError:  # the connection is gone, or the service stops
+            raise
         except Exception as error:  # no answer, of whatever kind, is what the HA channel then makes up for
             if self._remoting_answers:
                 self._log.warn(
@@ -219,19 +232,26 @@ class HASlaveService(Service):
     def _look(self) -> None:
         """Now and then, compare with what the master's remoting port says; the loop never waits for an answer."""
         self._check_done()
-        if self._view_of_master is not None and self._client.running:
-            Deferred.fromCoroutine(self._look_once(self._view_of_master)).addErrback(
-                lambda failure: self._log.failure("looking at the master failed", failure)
-            )
+        if self._view_of_master is not None and self._client.running and self._asking.called:
+            self._asking = Deferred.fromCoroutine(self._look_once(self._view_of_master))
+            self._asking.addErrback(self._look_failed)
         self._stalled_looks = self._stalled_looks + 1 if self.replica.state is ReplicaState.STALLED else 0
         if self._stalled_looks * self._times.heartbeat_interval >= self._times.housekeeping_interval:
             self._finish(ExitCode.STALLED, f"STALLED: {self.replica.lag_bytes} bytes behind, and nothing comes")
+
+    def _look_failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            self._log.failure("looking at the master failed", failure)
 
     async def _look_once(self, view_of_master: Callable[[bool], Awaitable[MasterView]]) -> None:
         connection, verified_when_asked = self._factory.connection, self._store.commit_log.verified_offset
         view = await self._ask_remoting(view_of_master, with_segment_size=False)
         if view is not None and connection is not None and connection is self._factory.connection:
             connection.look(view, verified_when_asked)
+            if not self.replica.lag_bytes:
+                self._behind_since = None
+            elif self._behind_since is None:
+                self._behind_since = self._clock.seconds()
 
     def _durable_offset(self) -> int:
         log = self._store.commit_log
@@ -265,7 +285,7 @@ class HASlaveService(Service):
         if isinstance(error, Verdict):
             self._log.error("{state}: {reason}", state=error.state.name, reason=str(error))
             self.replica.give_up(error)
-            if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED:
+            if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED and self._holds_records():
                 Deferred.fromCoroutine(self._reseed()).addErrback(self._disk_failed)
             else:
                 self._finish(error.exit_code, f"{error.state.name}: {error}")
@@ -276,6 +296,11 @@ class HASlaveService(Service):
         else:
             self._log.failure("closing the connection to the master", failure)
 
+    def _holds_records(self) -> bool:
+        """Whether there is anything to set aside; an empty log would only meet the same gap again."""
+        log = self._store.commit_log
+        return log.verified_offset > log.min_offset
+
     async def _reseed(self) -> None:
         """Begin anew at the master's min; the old files stay, aside. Raises OSError."""
         await self._client.stopService()
@@ -285,6 +310,7 @@ class HASlaveService(Service):
         self._log.warn("reseeding: the log up to {old_end} is set aside in {aside}", old_end=old_end, aside=str(aside))
         if self.running:
             self._client.startService()
+            self._expect_connection()
 
     def _connection_lost(self) -> None:
         try:
@@ -299,11 +325,12 @@ class HASlaveService(Service):
         if self._fruitless_connections >= ONCE_FRUITLESS_CONNECTIONS:
             reason = f"{self._fruitless_connections} connections to the master brought nothing"
             self._finish(ExitCode.STALLED, reason)
-        self._expect_connection()
+        self._clock.callLater(0, self._expect_connection)  # until then ClientService takes itself for connected
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
         if self._looks.running:
             self._looks.stop()
+        self._asking.cancel()
         stopped: Deferred[None] = self._client.stopService()
         return stopped.addCallback(lambda _: self.replica.stop())

@@ -64,6 +64,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._requested = False
         self._reported = -1
         self._last_report_time = 0.0
+        self._handshaking: Deferred[None] | None = None
         self._heartbeat = LoopingCall(self._beat)
         self._heartbeat.clock = clock
 
@@ -77,7 +78,8 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
             self.transport.setTcpNoDelay(True)
         self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]  # what doRead asks the socket for
         self._replica.connected()
-        Deferred.fromCoroutine(self._handshake()).addErrback(self._failed)
+        self._handshaking = Deferred.fromCoroutine(self._handshake())
+        self._handshaking.addErrback(self._failed)
 
     async def _handshake(self) -> None:
         view = await self._ask_master()
@@ -148,6 +150,8 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
 
     def _end(self) -> None:
         self._open = False
+        if self._handshaking is not None:
+            self._handshaking.cancel()
         self.setTimeout(None)
         if self._heartbeat.running:
             self._heartbeat.stop()

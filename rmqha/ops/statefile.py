@@ -35,6 +35,7 @@ class StateFileService(Service):
         self._run_in_thread = run_in_thread
         self._failed = failed
         self._written: NodeState | None = None
+        self._writing: Deferred[None] | None = None
         self._loop = LoopingCall(self._write_if_changed)
         self._loop.clock = clock
 
@@ -47,9 +48,17 @@ class StateFileService(Service):
         if state == self._written:
             return None
         self._written = state
-        return self._run_in_thread(partial(state.write, self._store))
+        self._writing = self._run_in_thread(partial(state.write, self._store))
+        return self._writing
 
-    def stopService(self) -> None:
+    def stopService(self) -> Deferred[None]:
+        """Fires when nothing is being written any more: whoever closes the store writes the last state."""
         Service.stopService(self)
         if self._loop.running:
             self._loop.stop()
+        written: Deferred[None] = Deferred()
+        if self._writing is None or self._writing.called:
+            written.callback(None)
+        else:
+            self._writing.addBoth(lambda _: written.callback(None))
+        return written

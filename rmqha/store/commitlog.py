@@ -31,6 +31,8 @@ class CommitLog:
         self.verified_offset: int = self._start
         self.flushed_offset: int = self._start
         self.truncations = 0
+        self._untouched_end = self.max_offset
+        """Nothing before it was written since the log was opened, so that it needs no flush to be let go of."""
         self.last_message_offset: int | None = None
         self.last_store_timestamp: int = 0
 
@@ -69,23 +71,24 @@ class CommitLog:
         base = offset - offset % self.segment_size
         if offset != base:
             self._queue.create(base)
-        self._start = base
+        self._start = self._untouched_end = base
         self.max_offset = offset
         self.verified_offset = self.flushed_offset = base
 
-    def append_data(self, offset: int, data: bytes | memoryview) -> None:
+    def append_data(self, offset: int, *pieces: bytes | memoryview) -> None:
         """Write raw bytes, as a slave receives them, at the log's end."""
+        size = sum(map(len, pieces))
         if offset != self.max_offset:
             raise StoreError(f"bytes for {offset} do not follow {self.max_offset}")
-        if offset % self.segment_size + len(data) > self.segment_size:
+        if offset % self.segment_size + size > self.segment_size:
             raise StoreError(
-                f"{len(data)} bytes at {offset} cross a segment's end; segments have {self.segment_size} bytes"
+                f"{size} bytes at {offset} cross a segment's end; segments have {self.segment_size} bytes"
             )
-        if not data:
+        if not size:
             return
         mapped_file = self._file_for_append()
-        mapped_file.write(offset - mapped_file.base_offset, data)
-        self.max_offset += len(data)
+        mapped_file.write(offset - mapped_file.base_offset, *pieces)
+        self.max_offset += size
 
     def append(self, record: Record) -> int:
         """Write one message at the log's end, rolling to the next segment where it must; returns its offset.
@@ -115,13 +118,17 @@ class CommitLog:
 
     def _file_for_append(self) -> MappedFile:
         base = self.max_offset - self.max_offset % self.segment_size
-        self._queue.trim_open(self.flushed_offset)
+        self._trim_open()
         return self._queue.find(base) or self._queue.create(base)
+
+    def _trim_open(self) -> None:
+        self._queue.trim_open(max(self.flushed_offset, self._untouched_end))
 
     def _find(self, offset: int) -> MappedFile:
         mapped_file = self._queue.find(offset)
         if mapped_file is None:
             raise StoreError(f"no segment holds {offset}; the log is {self.min_offset} to {self.max_offset}")
+        self._trim_open()
         return mapped_file
 
     def verify(self) -> Scan:
@@ -130,13 +137,14 @@ class CommitLog:
         self._advance(found)
         return found
 
-    def scan(self, start: int) -> Scan:
-        """Prove the records from ``start`` on and change nothing. Raises OSError."""
+    def scan(self, start: int, limit: int | None = None) -> Scan:
+        """Prove the records from ``start`` on, of the bytes before ``limit``, and change nothing. Raises OSError."""
+        limit = self.max_offset if limit is None else min(limit, self.max_offset)
         result = Scan(end=start)
-        while result.end < self.max_offset and result.problem is None:
+        while result.end < limit and result.problem is None:
             mapped_file = self._find(result.end)
-            limit = min(self.max_offset, mapped_file.end_offset)
-            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, limit)
+            segment_limit = min(limit, mapped_file.end_offset)
+            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, segment_limit)
             result = result.then(found)
             if found.end < mapped_file.end_offset:
                 break
@@ -170,8 +178,11 @@ class CommitLog:
         """Forget all bytes from ``offset`` on, durably; later segments are deleted. Waits for the disk."""
         if not self.min_offset <= offset <= self.max_offset:
             raise StoreError(f"{offset} is outside the log, {self.min_offset} to {self.max_offset}")
+        removes = bool(self._queue.bases) and self._queue.bases[-1] > offset
         while len(self._queue) and self._queue.bases[-1] > offset:
             self._queue.remove_last()
+        if removes:
+            sync_folder(self.folder)
         mapped_file = self._queue.find(offset)
         if mapped_file is not None:
             mapped_file.zero_from(offset - mapped_file.base_offset)
@@ -180,8 +191,9 @@ class CommitLog:
         self.max_offset = offset
         self.verified_offset = min(self.verified_offset, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
+        self._untouched_end = min(self._untouched_end, offset)
         if self.last_message_offset is not None and self.last_message_offset >= offset:
-            self.last_message_offset = None
+            self.last_message_offset, self.last_store_timestamp = None, 0
 
     def trust(self, found: Scan) -> None:
         """Take the log to be proved up to ``found.end``, which recovery found, and to end there."""
@@ -200,11 +212,13 @@ class CommitLog:
     def set_aside(self, folder: Path) -> None:
         """Move the segments to ``folder`` and be empty. Raises OSError."""
         self._queue.close()
-        self.folder.rename(folder)
+        if self.folder.is_dir():
+            self.folder.rename(folder)
+            sync_folder(folder.parent)
         self._queue = MappedFileQueue(self.folder, self.segment_size)
         self.truncations += 1
-        self._start = self.max_offset = self.verified_offset = self.flushed_offset = 0
-        self.last_message_offset = None
+        self._start = self.max_offset = self.verified_offset = self.flushed_offset = self._untouched_end = 0
+        self.last_message_offset, self.last_store_timestamp = None, 0
 
     def unflushed_files(self) -> list[MappedFile]:
         """The segments with bytes from ``flushed_offset`` to ``max_offset``."""
@@ -213,8 +227,10 @@ class CommitLog:
 
     def sync(self) -> None:
         """Bring the whole log to the disk, waiting for it. Raises OSError."""
-        for mapped_file in self.unflushed_files():
-            mapped_file.sync()
+        start = self.flushed_offset - self.flushed_offset % self.segment_size
+        for base in self._queue.bases:
+            if start <= base < self.max_offset:  # one at a time: after opening these are all, however many
+                self._find(base).sync()
         if self.folder.is_dir():
             sync_folder(self.folder)
         self.flushed_offset = self.max_offset

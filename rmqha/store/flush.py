@@ -109,7 +109,7 @@ class FlushService:
 
     def _next_checkpoint(self) -> Checkpoint:
         """The checkpoint that holds once all that is proved now is on disk."""
-        physic = max(self._commit_log.last_store_timestamp, self._checkpoint.physic_msg_timestamp)
+        physic = self._commit_log.last_store_timestamp
         self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=physic)
         return self._checkpoint
 
@@ -143,11 +143,15 @@ class FlushService:
         self._tell()
 
     def drained(self) -> Deferred[None]:
-        """Fires when no flush is under way."""
+        """Fires when no flush is under way, also none that the end of the last one asked for."""
         done: Deferred[None] = Deferred()
-        if self._running is None:
-            done.callback(None)
-        else:
-            self._again = False
-            self._running.addBoth(lambda _: done.callback(None))
+
+        def look(_: object) -> None:
+            if self._running is None:
+                done.callback(None)
+            else:
+                self._again = False
+                self._running.addBoth(look)
+
+        look(None)
         return done

@@ -2,12 +2,21 @@
 
 import fcntl
 import os
+import struct
 from pathlib import Path
 
 from rmqha.store.errors import StoreInUse
 
 LOCK_CONTENT = b"lock"
 LOCKED_BYTES = 1
+FLOCK = "hhqqi"  # l_type, l_whence, l_start, l_len, l_pid
+
+# Open file description locks: Java's (POSIX) lock of another process and ours shut each other out, a second opening in
+# this process is refused like any other's, and looking at the lock does not drop it.
+
+
+def _exclusive_lock() -> bytes:
+    return struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, LOCKED_BYTES, 0)
 
 
 class LockFile:
@@ -17,11 +26,14 @@ class LockFile:
         """Raises StoreInUse, OSError."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCKED_BYTES, 0)
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _exclusive_lock())
+            os.pwrite(self._fd, LOCK_CONTENT, 0)
         except (BlockingIOError, PermissionError):
             os.close(self._fd)
             raise StoreInUse(f"{path.parent} is in use by another process: stop it first") from None
-        os.pwrite(self._fd, LOCK_CONTENT, 0)
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def release(self) -> None:
         """Let others have the store."""
@@ -29,15 +41,14 @@ class LockFile:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some other process holds the lock. Changes nothing. Raises OSError."""
+    """Whether somebody holds the lock. Changes nothing. Raises OSError."""
     try:
-        fd = os.open(path, os.O_RDWR)
+        fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCKED_BYTES, 0)
-    except (BlockingIOError, PermissionError):
-        return True
+        found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _exclusive_lock())
     finally:
         os.close(fd)
-    return False
+    lock_type: int = struct.unpack(FLOCK, found)[0]
+    return lock_type != fcntl.F_UNLCK

@@ -19,6 +19,7 @@ FILE_NAME_DIGITS = 20
 MAX_OPEN_FILES = 64
 """Segments a queue keeps open beside those not flushed yet."""
 SEARCH_BYTES = 1 << 20
+MOST_PIECES = os.sysconf("SC_IOV_MAX")
 
 
 def file_name(base_offset: int) -> str:
@@ -57,11 +58,17 @@ class MappedFile:
         """The offset that follows the segment."""
         return self.base_offset + self.file_size
 
-    def write(self, position: int, data: Buffer) -> None:
-        """Write all of ``data`` at ``position``. Raises OSError."""
-        written = os.pwrite(self._fd, data, position)
-        while written < len(data):  # a signal, or a disk that is filling up and will say so now
-            written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
+    def write(self, position: int, *pieces: Buffer) -> None:
+        """Write all pieces at ``position``, one behind the other. Raises OSError."""
+        for start in range(0, len(pieces), MOST_PIECES):
+            some = pieces[start : start + MOST_PIECES]
+            size = sum(map(len, some))
+            written = os.pwritev(self._fd, some, position)
+            if written < size:  # a signal, or a disk that is filling up and will say so now
+                rest = memoryview(b"".join(some))
+                while written < size:
+                    written += os.pwrite(self._fd, rest[written:], position + written)
+            position += size
 
     def zero_from(self, position: int) -> None:
         """Make everything from ``position`` on read as zero, and sparse again. Raises OSError."""

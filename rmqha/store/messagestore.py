@@ -4,6 +4,7 @@ Order of opening: lock, segments, checkpoint, recovery, ``abort`` file. Order of
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from twisted.internet.defer import Deferred
@@ -54,13 +55,15 @@ class MessageStore:
         sync_folder(self.root)
 
     def _recover(self) -> Recovery:
+        checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE)
         recovery = recover_log(
             self.commit_log,
-            Checkpoint.read(self.root / CHECKPOINT_FILE),
+            checkpoint,
             clean_stop=not (self.root / ABORT_FILE).exists(),
             cut_folder=self.root / NODE_FOLDER / "cut",
         )
-        self.node_state = self.node_state.after_loss(recovery.end)
+        self._lower_checkpoint(checkpoint)
+        self._tell_loss(recovery.end)
         self._log.info(
             "log of {store} is {min_offset} to {end}, checked from {checked_from} after {stop} stop",
             store=str(self.root),
@@ -78,6 +81,19 @@ class MessageStore:
                 kept_in=str(recovery.kept_in),
             )
         return recovery
+
+    def _lower_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keep the checkpoint from being ahead of the log: what was cut may come again, and not be on disk yet."""
+        physic = self.commit_log.last_store_timestamp
+        if checkpoint.physic_msg_timestamp > physic:
+            replace(checkpoint, physic_msg_timestamp=physic).write(self.root / CHECKPOINT_FILE)
+
+    def _tell_loss(self, end: int) -> None:
+        """Begin a new epoch, durably, if bytes that were confirmed are gone from ``end`` on."""
+        state = self.node_state.after_loss(end)
+        if state is not self.node_state:
+            self.node_state = replace(state, offsets=self.offsets(end))
+            self.node_state.write(self.root)
 
     def start_flushing(
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
@@ -101,8 +117,10 @@ class MessageStore:
         aside = self.root / NODE_FOLDER / f"aside-{now_ms}"
         aside.parent.mkdir(exist_ok=True)
         log.sync()
+        self.node_state = replace(self.node_state, offsets=self.offsets(log.verified_offset))
         log.set_aside(aside)
-        self.node_state = self.node_state.after_loss(log.min_offset)
+        self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE))
+        self._tell_loss(log.min_offset)
         return aside
 
     def offsets(self, confirmed: int) -> Offsets:

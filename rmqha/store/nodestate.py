@@ -5,6 +5,7 @@
 
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ class NodeState:
     """The content of state.json.
 
     ``epoch`` grows whenever bytes that were confirmed are taken back: ``epoch_start`` is the offset from which on the
-    log may differ from what an earlier epoch confirmed.
+    log may differ from what an earlier epoch confirmed. The lag behind the master is a slave's, None where it is not
+    known; ``peers`` are the nodes connected, with what is known of each.
     """
 
     store_id: str
@@ -42,6 +44,9 @@ class NodeState:
     role: str = ""
     state: str = ""
     offsets: Offsets = Offsets()
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    peers: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -62,20 +67,30 @@ class NodeState:
         """
         path = state_path(store)
         try:
-            content = orjson.loads(path.read_bytes())
-            offsets = Offsets(**{name.name: int(content[name.name]) for name in fields(Offsets)})
+            return cls.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StoreError(f"{path} is no state of a node ({error}): move it elsewhere") from error
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "NodeState":
+        """From what ``as_json`` gave. Raises ValueError."""
+        try:
+            content = orjson.loads(text)
             return cls(
                 store_id=str(content["storeId"]),
                 epoch=int(content["epoch"]),
                 epoch_start=int(content["epochStart"]),
                 role=str(content["role"]),
                 state=str(content["state"]),
-                offsets=offsets,
+                offsets=Offsets(**{name.name: int(content[name.name]) for name in fields(Offsets)}),
+                lag_bytes=content.get("lagBytes"),
+                lag_seconds=content.get("lagSeconds"),
+                peers=tuple(dict(peer) for peer in content.get("peers", ())),
             )
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{path} is no state of a node ({error!r}): move it elsewhere") from error
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it lacks or misuses {error}") from error
 
     def as_json(self) -> dict[str, Any]:
         """The names and values as state.json has them."""
@@ -86,6 +101,9 @@ class NodeState:
             "role": self.role,
             "state": self.state,
             **asdict(self.offsets),
+            "lagBytes": self.lag_bytes,
+            "lagSeconds": self.lag_seconds,
+            "peers": [dict(peer) for peer in self.peers],
         }
 
     def write(self, store: Path) -> None:

@@ -4,7 +4,8 @@ Every record looked at must also say that it lies where it lies. What follows th
 then zeroed, durably, before anything is appended there: stale bytes can never pass for records, and nothing is lost.
 """
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rmqha.store.checkpoint import Checkpoint
@@ -17,8 +18,10 @@ from rmqha.wire.record import (
     IPV6_EXTRA_BYTES,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
+    Blank,
+    decode_record,
 )
-from rmqha.wire.scan import MAGIC_AT, STORE_TIMESTAMP_AT, SYS_FLAG_AT
+from rmqha.wire.scan import MAGIC_AT, STORE_TIMESTAMP_AT, SYS_FLAG_AT, Scan
 
 SEGMENTS_CHECKED_AFTER_CLEAN_STOP = 3
 COPY_BYTES = 1 << 20
@@ -53,6 +56,8 @@ def recover_log(log: CommitLog, checkpoint: Checkpoint, clean_stop: bool, cut_fo
         return Recovery(clean_stop, 0, 0, 0, 0)
     start = _start_after_clean_stop(bases) if clean_stop else _start_after_crash(log, checkpoint)
     found = log.scan(start)
+    if not clean_stop:
+        found = _without_torn_end(log, found, start)
     stale_end = log.stale_end(found.end)
     kept_in = _keep(log, found.end, stale_end, cut_folder) if stale_end > found.end else None
     log.trust(found)
@@ -68,6 +73,24 @@ def recover_log(log: CommitLog, checkpoint: Checkpoint, clean_stop: bool, cut_fo
         problem=(found.problem or "the record is not whole") if kept_in else None,
         kept_in=kept_in,
     )
+
+
+def _without_torn_end(log: CommitLog, found: Scan, start: int) -> Scan:
+    """What was found, less a last record of which only the beginning was written.
+
+    What is missing of it reads as zeros. Where that begins among the properties, or in the topic of a message without
+    any, no length and no CRC tells; but neither ever ends in a zero byte when it is whole.
+    """
+    at = found.last_message
+    view = None if at is None else log.select(at, found.end - at)
+    if at is None or view is None:
+        return found
+    record = decode_record(view)
+    if isinstance(record, Blank) or record.total_size < len(view):  # a blank follows: it was written later
+        return found
+    if not (record.properties_stored or record.topic).endswith("\0"):
+        return found
+    return replace(log.scan(start, at), problem="the end of the record was never written")
 
 
 def _start_after_clean_stop(bases: list[int]) -> int:
@@ -108,5 +131,8 @@ def _keep(log: CommitLog, start: int, end: int, folder: Path) -> Path:
                 kept.write(data)
             at += len(data)
         kept.truncate(end - start)
+        kept.flush()
+        os.fsync(kept.fileno())
     sync_folder(folder)
+    sync_folder(folder.parent)
     return path

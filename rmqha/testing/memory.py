@@ -37,8 +37,9 @@ class MemoryCommitLog:
         self.min_offset = self.verified_offset = offset - offset % self.segment_size
         self.max_offset = offset
 
-    def append_data(self, offset: int, data: bytes | memoryview) -> None:
+    def append_data(self, offset: int, *pieces: bytes | memoryview) -> None:
         """Write raw bytes at the log's end, within one segment."""
+        data = b"".join(pieces)
         position = offset % self.segment_size
         if offset != self.max_offset or position + len(data) > self.segment_size:
             raise StoreError(f"{len(data)} bytes for {offset} do not follow {self.max_offset} within one segment")
@@ -73,13 +74,15 @@ class MemoryCommitLog:
 
     def truncate(self, offset: int) -> None:
         """Forget all bytes from ``offset`` on."""
+        if not self.min_offset <= offset <= self.max_offset:
+            raise StoreError(f"{offset} is outside the log, {self.min_offset} to {self.max_offset}")
         for base in [base for base in self._segments if base > offset]:
             del self._segments[base]
         position = offset % self.segment_size
         self._segment(offset - position)[position:] = bytes(self.segment_size - position)
         self.max_offset, self.verified_offset = offset, min(self.verified_offset, offset)
         if self.last_message_offset is not None and self.last_message_offset >= offset:
-            self.last_message_offset = None
+            self.last_message_offset, self.last_store_timestamp = None, 0
 
     def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
         """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""

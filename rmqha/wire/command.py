@@ -114,16 +114,16 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         content = orjson.loads(header)
         ext_fields = content.get("extFields") or {}
         return RemotingCommand(
-            code=int(content["code"]),
-            opaque=int(content.get("opaque", 0)),
-            flag=int(content.get("flag", 0)),
-            remark=content.get("remark"),
+            code=_int32(content["code"]),
+            opaque=_int32(content.get("opaque", 0)),
+            flag=_int32(content.get("flag", 0)),
+            remark=None if content.get("remark") is None else _scalar(content["remark"]),
             ext_fields={str(k): _scalar(v) for k, v in ext_fields.items() if v is not None},
             body=body,
-            version=int(content.get("version", 0)),
+            version=_int32(content.get("version", 0)),
             language=_language(content.get("language")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CommandError(f"the header is no JSON object of a command: {error!r}") from error
 
 
@@ -161,6 +161,13 @@ def _take(data: bytes, at: int, length: int) -> tuple[bytes, int]:
     if not 0 <= length <= len(data) - at:
         raise CommandError(f"a length of {length} where {len(data) - at} bytes are left")
     return data[at : at + length], at + length
+
+
+def _int32(value: Any) -> int:
+    number = int(value)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{number} is no signed 32-bit number")
+    return number
 
 
 def _scalar(value: Any) -> str:

@@ -176,6 +176,8 @@ def parse_msg_id(msg_id: str) -> tuple[Host, int]:
     if len(msg_id) not in (32, 56):
         raise ValueError(f"message id {msg_id!r} has {len(msg_id)} characters, not 32 or 56")
     raw = bytes.fromhex(msg_id)
+    if 2 * len(raw) != len(msg_id):
+        raise ValueError(f"message id {msg_id!r} holds blanks")
     return Host(raw[:-12], INT32.unpack(raw[-12:-8])[0]), INT64.unpack(raw[-8:])[0]
 
 
@@ -300,6 +302,8 @@ def check_record(view: Buffer, position: int, physical_offset: int, segment_room
     ``physical_offset`` is where the record lies in the log, ``segment_room`` the bytes from there to its segment's
     end. Raises IncompleteRecord or RecordError.
     """
+    if segment_room < END_FILE_MIN_BLANK_LENGTH:
+        raise RecordError(f"{segment_room} bytes before its segment's end there is no room for a record or a blank")
     total_size, magic = peek_size(view, position, min(len(view) - position, segment_room))
     if magic == BLANK_MAGIC_CODE:
         if total_size != segment_room:

@@ -1,0 +1,155 @@
+"""A node as its own twistd process, for tests, benchmarks and the demo: start it, watch it, stop or kill it."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from rmqha.store.nodestate import NodeState
+
+POLL_SECONDS = 0.02
+
+Found = TypeVar("Found")
+
+
+class NodeError(Exception):
+    """A node did not do what was waited for. The text ends with its last log lines."""
+
+
+class TwistdNode:
+    """``twistd -n rmqha`` with JSON logs, below ``work``. A context manager: leaving it kills what still runs."""
+
+    def __init__(self, work: Path, options: Sequence[str], store: Path | None = None, name: str = "node") -> None:
+        self.name = name
+        self.work = work
+        self.store = store if store is not None else work / f"{name}-store"
+        self._options = [f"--store={self.store}", "--bind=127.0.0.1", "--log-format=json", *options]
+        self._log_path = work / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    def start(self) -> "TwistdNode":
+        """Start the process; it is running when this returns, but may not have opened its store yet."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
+        twistd = Path(sys.executable).with_name("twistd")
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(twistd), "-n", "--pidfile=", "rmqha", *self._options],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The process's id. Raises NodeError if it was never started."""
+        if self._process is None:
+            raise NodeError(f"{self.name} was not started")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def events(self, text: str = "") -> list[dict[str, Any]]:
+        """The events logged since the last start whose message holds ``text``, oldest first."""
+        with self._log_path.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().splitlines()
+        events = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+        return [event for event in events if text in str(event["message"])]
+
+    def errors(self) -> list[str]:
+        """Lines since the last start that are no events: what went to stderr."""
+        return [line for line in self._tail().splitlines() if not line.startswith("{")]
+
+    def _tail(self) -> str:
+        with self._log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode("utf-8", "replace")
+
+    def state(self) -> NodeState | None:
+        """What state.json says, None before the node has written one."""
+        return NodeState.read(self.store)
+
+    def wait_for_event(self, text: str, seconds: float = 30.0) -> dict[str, Any]:
+        """The first event since the last start whose message holds ``text``. Raises NodeError."""
+        return self._wait(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
+
+    def wait_for_state(self, reached: Callable[[NodeState], bool], what: str, seconds: float = 30.0) -> NodeState:
+        """The first state.json that ``reached`` accepts. Raises NodeError."""
+
+        def look() -> NodeState | None:
+            state = self.state()
+            return state if state is not None and reached(state) else None
+
+        return self._wait(look, what, seconds)
+
+    def _wait(self, look: Callable[[], Found | None], what: str, seconds: float) -> Found:
+        deadline = time.monotonic() + seconds
+        while True:
+            running = self.is_running  # before the look: what a process did before its end counts
+            found = look()
+            if found is not None:
+                return found
+            if not running:
+                raise NodeError(f"{self.name} ended before {what}:\n{self._tail()[-3000:]}")
+            if time.monotonic() > deadline:
+                raise NodeError(f"{self.name}: no {what} within {seconds:g} s:\n{self._tail()[-3000:]}")
+            time.sleep(POLL_SECONDS)
+
+    def port(self, purpose: str = "ha", seconds: float = 30.0) -> int:
+        """The port that the node listens at for ``purpose``: ha, remoting or fast remoting. Raises NodeError."""
+        return int(self.wait_for_event(f"{purpose} port is ", seconds)["port"])
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """The exit status of a node that ends by itself. Raises NodeError."""
+        assert self._process is not None, "it was started"
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise NodeError(f"{self.name} did not end within {seconds:g} s:\n{self._tail()[-3000:]}") from None
+
+    def stop(self, seconds: float = 15.0) -> int:
+        """SIGTERM; gives the exit status. Raises NodeError."""
+        os.kill(self.pid, signal.SIGTERM)
+        return self.wait(seconds)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> "TwistdNode":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def free_port() -> int:
+    """A base port on 127.0.0.1 whose fast port, two below, and HA port, one above, are free too."""
+    for _ in range(100):
+        base = random.randrange(20_000, 32_000, 10)
+        try:
+            for port in (base - 2, base, base + 1):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base
+    raise NodeError("no free ports between 20000 and 32000")
