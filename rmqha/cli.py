@@ -11,7 +11,6 @@ import click
 import orjson
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -268,13 +267,12 @@ def status(target: str, as_json: bool) -> None:
     if as_json:
         _print_json(found.as_json())
         return
-    table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in found.as_json().items():
         if name != "peers" and value is not None:
-            table.add_row(name, str(value))
+            click.echo(f"{name:<10}  {value}")
     for peer in found.peers:
-        table.add_row("peer", "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None))
-    Console().print(table)
+        facts = "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None)
+        click.echo(f"{'peer':<10}  {facts}")
 
 
 def _ask(address: str) -> Status:

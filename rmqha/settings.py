@@ -12,6 +12,8 @@ from typing import Any
 
 import javaproperties
 
+from rmqha.wire.delay import DelayLevels
+
 
 class SettingsError(ValueError):
     """A setting cannot be used. The text names the key and the reason."""
@@ -74,6 +76,19 @@ def _nonempty(text: str) -> str:
     return text
 
 
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return text.lower() == "true"
+
+
+def _hours(text: str) -> tuple[int, ...]:
+    hours = [hour.strip() for hour in text.split(";") if hour.strip()]
+    if not hours or not all(hour.isdecimal() and int(hour) < 24 for hour in hours):
+        raise ValueError("is no hour of the day, or several separated by semicolons")
+    return tuple(int(hour) for hour in hours)
+
+
 def _not_true(text: str) -> bool:
     if text.lower() == "true":
         raise ValueError("cannot be true here: that mode has its own replication, which rmqha does not speak")
@@ -83,7 +98,12 @@ def _not_true(text: str) -> bool:
 def _single_path(text: str) -> Path:
     if "," in _nonempty(text):
         raise ValueError("names several paths; rmqha keeps the log in one")
-    return Path(text).expanduser()
+    if "\0" in text:
+        raise ValueError("holds a zero byte")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("begins with the home of a user who has none") from None
 
 
 def _setting(key: str, parse: Callable[[str], Any], default: Any) -> Any:
@@ -93,6 +113,8 @@ def _setting(key: str, parse: Callable[[str], Any], default: Any) -> Any:
 LARGEST_PORT = 65535
 PORT = _number(0, LARGEST_PORT)
 MILLISECONDS = _number(1, 24 * 3600 * 1000)
+BYTES = _number(1, 2**31 - 1)
+COUNT = _number(1, 2**20)
 LARGEST_SEGMENT = 2**31 - 1
 SMALLEST_SEGMENT = 4096
 
@@ -119,6 +141,27 @@ class Settings:
     flush_interval_commit_log_ms: int = _setting("flushIntervalCommitLog", MILLISECONDS, 500)
     flush_commit_log_least_pages: int = _setting("flushCommitLogLeastPages", _number(0, 2**20), 4)
     flush_commit_log_thorough_interval_ms: int = _setting("flushCommitLogThoroughInterval", MILLISECONDS, 10_000)
+    sync_flush_timeout_ms: int = _setting("syncFlushTimeout", MILLISECONDS, 5_000)
+    mapped_file_size_consume_queue: int | None = _setting(
+        "mappedFileSizeConsumeQueue", _number(20, LARGEST_SEGMENT), None
+    )
+    max_hash_slot_num: int | None = _setting("maxHashSlotNum", _number(1, 2**30), None)
+    max_index_num: int | None = _setting("maxIndexNum", _number(2, 2**30), None)
+    message_index_enable: bool = _setting("messageIndexEnable", _boolean, True)
+    message_delay_level: DelayLevels = _setting("messageDelayLevel", DelayLevels, DelayLevels())
+    max_message_size_bytes: int = _setting("maxMessageSize", _number(1024, 2**30), 4 * 1024 * 1024)
+    max_msgs_num_batch: int = _setting("maxMsgsNumBatch", _number(1, 2**20), 64)
+    max_transfer_bytes_on_message_in_memory: int = _setting("maxTransferBytesOnMessageInMemory", BYTES, 262_144)
+    max_transfer_count_on_message_in_memory: int = _setting("maxTransferCountOnMessageInMemory", COUNT, 32)
+    max_transfer_bytes_on_message_in_disk: int = _setting("maxTransferBytesOnMessageInDisk", BYTES, 65_536)
+    max_transfer_count_on_message_in_disk: int = _setting("maxTransferCountOnMessageInDisk", COUNT, 8)
+    access_message_in_memory_max_ratio: int = _setting("accessMessageInMemoryMaxRatio", _number(0, 100), 40)
+    offset_check_in_slave: bool = _setting("offsetCheckInSlave", _boolean, False)
+    delete_when: tuple[int, ...] = _setting("deleteWhen", _hours, (4,))
+    file_reserved_time_hours: int = _setting("fileReservedTime", _number(0, 24 * 366 * 100), 72)
+    disk_max_used_space_ratio: int = _setting("diskMaxUsedSpaceRatio", _number(10, 95), 75)
+    clean_resource_interval_ms: int = _setting("cleanResourceInterval", MILLISECONDS, 10_000)
+    clean_file_forcibly_enable: bool = _setting("cleanFileForciblyEnable", _boolean, True)
     ha_send_heartbeat_interval_ms: int = _setting("haSendHeartbeatInterval", MILLISECONDS, 5_000)
     ha_housekeeping_interval_ms: int = _setting("haHousekeepingInterval", MILLISECONDS, 20_000)
     ha_transfer_batch_size_bytes: int = _setting("haTransferBatchSize", _number(1, 4 * 1024 * 1024 - 12), 32 * 1024)

@@ -72,6 +72,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _peer(self) -> str:
         return str(self.transport.getPeer()) if self.transport is not None else "nobody"
 
+    def timeoutConnection(self) -> None:
+        self.hang_up()  # at once: a peer that does not read would keep a polite end waiting for ever
+
     def hang_up(self) -> None:
         """Drop the connection."""
         if ITCPTransport.providedBy(self.transport):

@@ -136,9 +136,9 @@ class Replica:
 
     @property
     def holds_all(self) -> bool:
-        """Whether two heartbeats in a row have proved that the master has no more than we do."""
+        """Whether two heartbeats in a row have proved that the master has no more, and nothing known says otherwise."""
         at_end = self._next == self._commit_log.max_offset == self._commit_log.verified_offset
-        return at_end and self._heartbeats_in_a_row >= HEARTBEATS_THAT_PROVE_SILENCE
+        return at_end and self._heartbeats_in_a_row >= HEARTBEATS_THAT_PROVE_SILENCE and not self.lag_bytes
 
     @property
     def reportable_offset(self) -> int | None:

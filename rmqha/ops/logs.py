@@ -7,11 +7,8 @@ from typing import Any, TextIO
 
 import orjson
 from twisted.logger import FileLogObserver, ILogObserver, LogEvent, formatEvent, textFileLogObserver
+from twisted.python.reflect import safe_str
 from zope.interface import implementer
-
-HIDDEN_KEYS = frozenset(
-    {"log_logger", "log_source", "log_trace", "log_failure", "log_format", "log_flattened", "log_io"}
-)
 
 
 class LogFormat(Enum):
@@ -33,7 +30,21 @@ def format_event_as_json(event: LogEvent) -> str:
     if failure is not None:
         line["traceback"] = failure.getTraceback()
     own_fields = {name: value for name, value in event.items() if not name.startswith("log_") and name not in line}
-    return orjson.dumps({**line, **own_fields}, default=str, option=orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    fields = {**line, **own_fields}
+    try:
+        return _dump(fields)
+    except TypeError:  # text that is no UTF-8, integers beyond 64 bits: rare, and no reason to lose the event
+        return _dump({name: _plain(value) for name, value in fields.items()})
+
+
+def _dump(fields: dict[str, Any]) -> str:
+    return orjson.dumps(fields, default=safe_str, option=orjson.OPT_NON_STR_KEYS).decode() + "\n"
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 64):
+        return value
+    return safe_str(value).encode("utf-8", "backslashreplace").decode()
 
 
 class ReopenedFile:
@@ -41,11 +52,11 @@ class ReopenedFile:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
-        self._path = path
+        self._path = path.absolute()  # a daemon may go to another folder before the file is made anew
         self._file = self._open()
 
     def _open(self) -> TextIO:
-        return self._path.open("a", encoding="utf-8", buffering=1)
+        return self._path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
 
     def reopen(self) -> None:
         """Go on in a file of the same name. If that cannot be had, go on in the old one and raise OSError."""

@@ -8,7 +8,7 @@ from zope.interface import implementer
 
 from rmqha.interfaces import ICommitLog
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import MappedFile, MappedFileQueue, sync_folder
+from rmqha.store.mappedfile import MappedFile, MappedFileQueue, file_name, sync_folder
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records
 
@@ -81,9 +81,7 @@ class CommitLog:
         if offset != self.max_offset:
             raise StoreError(f"bytes for {offset} do not follow {self.max_offset}")
         if offset % self.segment_size + size > self.segment_size:
-            raise StoreError(
-                f"{size} bytes at {offset} cross a segment's end; segments have {self.segment_size} bytes"
-            )
+            raise StoreError(f"{size} bytes at {offset} cross a segment's end; segments have {self.segment_size} bytes")
         if not size:
             return
         mapped_file = self._file_for_append()
@@ -106,6 +104,31 @@ class CommitLog:
         self.append_data(offset, encode_record(replace(record, physical_offset=offset)))
         self._advance(Scan(self.max_offset, 1, offset, record.store_timestamp))
         return offset
+
+    def append_records(self, data: bytes, store_timestamp: int, count: int) -> int:
+        """Write encoded records that fit the last segment; gives the first one's offset.
+
+        ``store_timestamp`` is that of all of them, ``count`` their number. Raises OSError.
+        """
+        offset = self.max_offset
+        mapped_file = self._file_for_append()
+        mapped_file.write(offset - mapped_file.base_offset, data)
+        self.max_offset = offset + len(data)
+        self._advance(Scan(self.max_offset, count, offset, store_timestamp))
+        return offset
+
+    def roll(self) -> None:
+        """End the last segment with a blank. Raises OSError."""
+        self._append_blank(self.segment_size - self.max_offset % self.segment_size)
+
+    def first_segment_time(self) -> float:
+        """When the first segment was last written to, in seconds since the epoch. Raises OSError."""
+        return (self.folder / file_name(self._queue.bases[0])).stat().st_mtime
+
+    def delete_first_segment(self) -> None:
+        """Delete the first segment; the log begins at the next one. Raises OSError."""
+        self._queue.remove_first()
+        self._start = self._queue.bases[0]
 
     def _append_blank(self, size: int) -> None:
         """Fill the last segment; the next one exists before, so that no recovery takes the blank back."""

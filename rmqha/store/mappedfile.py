@@ -177,6 +177,12 @@ class MappedFileQueue:
         self._forget(base)
         (self.folder / file_name(base)).unlink()
 
+    def remove_first(self) -> None:
+        """Delete the first segment. Raises OSError."""
+        base = self._bases.pop(0)
+        self._forget(base)
+        (self.folder / file_name(base)).unlink()
+
     def trim_open(self, flushed_offset: int) -> None:
         """Close the segments that were not used for longest, never one with bytes that are not flushed."""
         for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:

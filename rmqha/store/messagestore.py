@@ -3,6 +3,7 @@
 Order of opening: lock, segments, checkpoint, recovery, ``abort`` file. Order of closing: the reverse.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -169,9 +170,10 @@ def segment_size_of(folder: Path, configured: int | None) -> int:
 
     Raises StoreError if segments have another size than configured.
     """
-    sizes = [size for _, size in list_segments(folder) if size]
-    if not sizes:
+    counts = Counter(size for _, size in list_segments(folder) if size)
+    if not counts:
         return configured or DEFAULT_SEGMENT_SIZE
-    if configured is not None and configured != sizes[0]:
-        raise StoreError(f"segments of {folder} have {sizes[0]} bytes; mappedFileSizeCommitLog says {configured}")
-    return sizes[0]
+    size = max(counts, key=lambda size: (counts[size], size))  # one that was cut short is then named as such
+    if configured is not None and configured != size:
+        raise StoreError(f"segments of {folder} have {size} bytes; mappedFileSizeCommitLog says {configured}")
+    return size

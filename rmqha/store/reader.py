@@ -7,7 +7,7 @@ from pathlib import Path
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import StoreError
 from rmqha.store.lockfile import is_locked
-from rmqha.store.mappedfile import list_segments
+from rmqha.store.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.messagestore import LOCK_FILE, segment_size_of
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.record import Blank, Record, RecordError, check_record
@@ -51,11 +51,7 @@ class StoreReader:
     def __init__(self, path: Path) -> None:
         """Raises StoreError if there is no log, OSError."""
         self.root = path
-        folder = path / "commitlog" if (path / "commitlog").is_dir() else path
-        if not folder.is_dir():
-            raise StoreError(f"{path} is no store: there is no such folder")
-        if folder == path and not list_segments(folder) and any(path.iterdir()):
-            raise StoreError(f"{path} is no store: it has no commitlog")
+        folder = _log_folder(path)
         self.live = is_locked(path / LOCK_FILE)
         self.state = NodeState.read(path)
         self.log = CommitLog(folder, segment_size_of(folder, None), owned=False)
@@ -135,3 +131,16 @@ class StoreReader:
     def close(self) -> None:
         """Close all files."""
         self.log.close()
+
+
+def _log_folder(path: Path) -> Path:
+    """Where the segments of the store are, or will be. Raises StoreError, OSError."""
+    if not path.is_dir():
+        raise StoreError(f"{path} is no store: there is no such folder")
+    folder = path / "commitlog"
+    names = [entry.name for entry in path.iterdir()]
+    if not names or LOCK_FILE in names or folder.is_dir():  # a node that has no byte yet has no commitlog either
+        return folder
+    if not any(name.isdecimal() and len(name) == FILE_NAME_DIGITS for name in names):
+        raise StoreError(f"{path} is no store: it has no commitlog")
+    return path

@@ -25,13 +25,26 @@ class NodeError(Exception):
 
 
 class TwistdNode:
-    """``twistd -n rmqha`` with JSON logs, below ``work``. A context manager: leaving it kills what still runs."""
+    """``twistd -n rmqha`` with JSON logs, below ``work``. A context manager: leaving it kills what still runs.
 
-    def __init__(self, work: Path, options: Sequence[str], store: Path | None = None, name: str = "node") -> None:
+    ``twistd_options`` stand before ``rmqha``, ``prefix`` before all: a command that executes the rest in its own place.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        options: Sequence[str],
+        store: Path | None = None,
+        name: str = "node",
+        twistd_options: Sequence[str] = ("--pidfile=",),
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.work = work
         self.store = store if store is not None else work / f"{name}-store"
         self._options = [f"--store={self.store}", "--bind=127.0.0.1", "--log-format=json", *options]
+        self._twistd_options = twistd_options
+        self._prefix = prefix
         self._log_path = work / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -43,7 +56,7 @@ class TwistdNode:
         twistd = Path(sys.executable).with_name("twistd")
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(twistd), "-n", "--pidfile=", "rmqha", *self._options],
+                [*self._prefix, str(twistd), "-n", *self._twistd_options, "rmqha", *self._options],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

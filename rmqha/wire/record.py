@@ -307,7 +307,10 @@ def check_record(view: Buffer, position: int, physical_offset: int, segment_room
     total_size, magic = peek_size(view, position, min(len(view) - position, segment_room))
     if magic == BLANK_MAGIC_CODE:
         if total_size != segment_room:
-            raise RecordError(f"a blank of {total_size} bytes lies {segment_room} bytes before its segment's end")
+            raise RecordError(
+                f"a blank of {total_size} bytes lies {segment_room} bytes before its segment's end: "
+                "do the writer's segments have another size (mappedFileSizeCommitLog)?"
+            )
     elif total_size > segment_room:
         raise RecordError(f"a record of {total_size} bytes lies {segment_room} bytes before its segment's end")
     if total_size > len(view) - position:

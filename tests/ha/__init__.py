@@ -1,0 +1,1 @@
+"""Unit tests of ``rmqha.ha``: no reactor, no sockets; ``doubles`` has what they share."""

@@ -1,4 +1,4 @@
-"""Java name servers, brokers and clients as fixtures; what a test starts through them ends with the test."""
+"""Java brokers and clients, and our nodes, as fixtures; what a test starts through them ends with the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from .rocketmq import SMALL_FILES, Broker, Driver, NameServer, class_path, java_home_problem
+from .nodes import RecordingRelay, RmqhaNode
+from .rocketmq import HA_PORT_STEP, SMALL_FILES, Broker, Driver, NameServer, class_path, java_home_problem
 
 SEGMENT_SIZE: Final = 256 << 10
 
@@ -31,6 +32,26 @@ class SlaveFactory(Protocol):
     """
 
     def __call__(self, master: Broker | None = None, **options: Any) -> Broker: ...
+
+
+class SlaveNodeFactory(Protocol):
+    """Starts a slave of ours for a Java master, on a store of its own unless given one, perhaps behind a relay."""
+
+    def __call__(
+        self, master: Broker, *options: str, store: Path | None = None, relay: RecordingRelay | None = None
+    ) -> RmqhaNode: ...
+
+
+class MasterNodeFactory(Protocol):
+    """Starts an async master of ours on a store; its HA port is `listen_port` + 1."""
+
+    def __call__(self, store: Path, listen_port: int) -> RmqhaNode: ...
+
+
+class RelayFactory(Protocol):
+    """Starts a relay in front of a Java master's HA port."""
+
+    def __call__(self, master: Broker) -> RecordingRelay: ...
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +122,51 @@ def java_slave(namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path) -> 
 def driver(namesrv: NameServer, tmp_path: Path) -> Driver:
     """The official client."""
     return Driver(namesrv.address, tmp_path / "driver")
+
+
+@pytest.fixture
+def our_slave(java_brokers: ExitStack, tmp_path: Path) -> SlaveNodeFactory:
+    """Starts slaves of ours."""
+
+    def start(
+        master: Broker, *options: str, store: Path | None = None, relay: RecordingRelay | None = None
+    ) -> RmqhaNode:
+        ha_address = master.ha_address if relay is None else relay.address
+        own = ("--role=slave", "--port=0", f"--master={ha_address}", f"--master-remoting={master.address}")
+        return _start_node(RmqhaNode(tmp_path, [*own, *options], store, f"our-slave-{next(_serial)}"), java_brokers)
+
+    return start
+
+
+@pytest.fixture
+def our_master(java_brokers: ExitStack, tmp_path: Path) -> MasterNodeFactory:
+    """Starts async masters of ours, and waits until they serve slaves."""
+
+    def start(store: Path, listen_port: int) -> RmqhaNode:
+        options = ("--role=async-master", f"--port={listen_port}")
+        node = _start_node(RmqhaNode(tmp_path, options, store, f"our-master-{next(_serial)}"), java_brokers)
+        assert node.port("ha") == listen_port + HA_PORT_STEP
+        return node
+
+    return start
+
+
+@pytest.fixture
+def relay(java_brokers: ExitStack) -> RelayFactory:
+    """Starts recording relays."""
+
+    def start(master: Broker) -> RecordingRelay:
+        started = RecordingRelay(master.ha_address)
+        java_brokers.callback(started.close)
+        return started
+
+    return start
+
+
+def _start_node(node: RmqhaNode, stack: ExitStack) -> RmqhaNode:
+    stack.callback(node.kill)
+    node.start()
+    return node
 
 
 def _start(work: Path, brokers: ExitStack, options: dict[str, Any]) -> Broker:

@@ -1,0 +1,37 @@
+"""Delay levels: how long a delayed message waits, by its level (spec/store.md 12)."""
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNKNOWN_LEVEL_MS = 1000
+
+
+class DelayLevels:
+    """``messageDelayLevel``, read."""
+
+    def __init__(self, text: str = DEFAULT_DELAY_LEVELS) -> None:
+        """Raises ValueError for anything but numbers with the units s, m, h or d."""
+        self._delays_ms: list[int] = []
+        for word in text.split():
+            number, unit = word[:-1], word[-1:]
+            if unit not in UNIT_MS or not number.isdecimal():
+                raise ValueError(f"has {word!r}, which is no time such as 10s, 5m, 1h or 1d")
+            self._delays_ms.append(int(number) * UNIT_MS[unit])
+
+    @property
+    def max_level(self) -> int:
+        """The highest level, from 1."""
+        return len(self._delays_ms)
+
+    def delivery_time(self, level: int, store_timestamp: int) -> int:
+        """When a message stored then is to be delivered, in ms."""
+        known = 1 <= level <= self.max_level
+        return store_timestamp + (self._delays_ms[level - 1] if known else UNKNOWN_LEVEL_MS)
+
+    def tags_code(self, delay: str, store_timestamp: int) -> int | None:
+        """tagsCode in the consume queue of the schedule topic, by property DELAY; None if that is no level."""
+        try:
+            level = min(int(delay), self.max_level)
+        except ValueError:
+            return None
+        return self.delivery_time(level, store_timestamp) if level > 0 else None

@@ -1,0 +1,158 @@
+"""What a broker says of itself, and what a slave makes of what other brokers say."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import javaproperties
+import orjson
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.broker.remoting import Processors, RemotingError, RemotingProtocol
+from rmqha.broker.runtimeinfo import ask_config, ask_runtime_info, log_range, runtime_processors, view_of_master
+from rmqha.ha.replica import MasterView
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+
+from ..ha.doubles import FakeEndpoint, LineTransport
+
+T = TypeVar("T")
+
+
+def a_broker(min_offset: str, max_offset: str, segment_size: str = "1073741824") -> Processors:
+    """Answers as a broker with this log does."""
+    table = {"commitLogMinOffset": min_offset, "commitLogMaxOffset": max_offset, "bootTimestamp": "1"}
+    return runtime_processors(lambda: table, lambda: {"mappedFileSizeCommitLog": segment_size})
+
+
+def a_broker_that_says(body: bytes) -> Processors:
+    """Answers everything with this body."""
+    answer = RemotingCommand(ResponseCode.SUCCESS, body=body)
+    return {code: lambda _: answer for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG)}
+
+
+class RuntimeInfoTestCase(SynchronousTestCase):
+    """Questions to a broker over a line in memory."""
+
+    def ask(self, question: Callable[[FakeEndpoint, Clock], Awaitable[T]], processors: Processors) -> Deferred[T]:
+        """Ask a broker that answers so."""
+        clock = Clock()
+        endpoint = FakeEndpoint(clock)
+        answer: Deferred[T] = Deferred.fromCoroutine(question(endpoint, clock))  # type: ignore[arg-type]
+        while endpoint.attempts:
+            line, other = endpoint.next().accept(), LineTransport(clock)
+            other.attach(RemotingProtocol(processors, clock))
+            other.deliver(line.take())
+            line.deliver(other.take())
+            other.lose()
+            clock.advance(0)
+        self.assertEqual(clock.getDelayedCalls(), [])
+        return answer
+
+    def view(self, processors: Processors, with_segment_size: bool = True) -> MasterView:
+        """What a slave makes of such a broker."""
+        return self.successResultOf(
+            self.ask(lambda endpoint, clock: view_of_master(endpoint, clock, with_segment_size), processors)
+        )
+
+
+class ProcessorsTests(RuntimeInfoTestCase):
+    """What we answer."""
+
+    def test_the_table_is_asked_for_each_time_and_has_our_version(self) -> None:
+        table = {"a": "1"}
+        processors = runtime_processors(lambda: table, dict)
+        self.assertEqual(
+            self.successResultOf(self.ask(ask_runtime_info, processors)), {"brokerVersion": "399", "a": "1"}
+        )
+        table["a"] = "2"
+        self.assertEqual(self.successResultOf(self.ask(ask_runtime_info, processors))["a"], "2")
+
+    def test_the_body_is_a_table_as_javas(self) -> None:
+        answer = a_broker("0", "10")[RequestCode.GET_BROKER_RUNTIME_INFO](RemotingCommand(28))
+        self.assertEqual(set(orjson.loads(answer.body)), {"table"})
+
+    def test_the_config_is_properties_with_a_data_version(self) -> None:
+        config = {"brokerName": "broker-a", "odd": "a=b\nc \u20ac"}
+        processors = runtime_processors(dict, lambda: config)
+        self.assertEqual(self.successResultOf(self.ask(ask_config, processors)), config)
+        answer = processors[RequestCode.GET_BROKER_CONFIG](RemotingCommand(26))
+        self.assertEqual(orjson.loads(answer.ext_fields["version"]), {"counter": 0, "timestamp": 0})
+        self.assertNotIn("#", answer.body.decode(), "no date: equal settings are equal bytes")
+
+    def test_a_config_of_java_is_read(self) -> None:
+        body = b"#Tue Nov 17 12:00:00 UTC 2026\nhaListenPort=10912\nstorePathRootDir=/tmp\\:x\n"
+        config = self.successResultOf(self.ask(ask_config, a_broker_that_says(body)))
+        self.assertEqual(config, {"haListenPort": "10912", "storePathRootDir": "/tmp:x"})
+        self.assertEqual(config, javaproperties.loads(body.decode()))
+
+
+class LogRangeTests(SynchronousTestCase):
+    """The range of the log, out of the table's texts."""
+
+    def range(self, smallest: str, largest: str) -> tuple[int, int]:
+        return log_range({"commitLogMinOffset": smallest, "commitLogMaxOffset": largest})
+
+    def test_a_log_has_a_range(self) -> None:
+        self.assertEqual(self.range("1073741824", "2000000000"), (1073741824, 2000000000))
+
+    def test_an_empty_log_of_java_says_minus_1_and_0(self) -> None:
+        self.assertEqual(self.range("-1", "0"), (0, 0))
+
+    def test_an_emptied_log_begins_where_it_ends(self) -> None:
+        """A slave that took 0 for its min would ask for bytes that are gone."""
+        self.assertEqual(self.range("-1", "8192"), (8192, 8192))
+
+    def test_what_is_no_range_is_refused(self) -> None:
+        tables: list[Mapping[str, str]] = [
+            {},
+            {"commitLogMinOffset": "0"},
+            {"commitLogMaxOffset": "0"},
+            {"commitLogMinOffset": "", "commitLogMaxOffset": "0"},
+            {"commitLogMinOffset": "0", "commitLogMaxOffset": "many"},
+            {"commitLogMinOffset": "-1", "commitLogMaxOffset": "-1"},
+            {"commitLogMinOffset": "10", "commitLogMaxOffset": "9"},
+        ]
+        for table in tables:
+            self.assertRaises(RemotingError, log_range, table)
+
+
+class ViewTests(RuntimeInfoTestCase):
+    """What a slave learns of its master."""
+
+    def test_range_and_segment_size(self) -> None:
+        self.assertEqual(self.view(a_broker("4096", "9000", "4096")), MasterView(4096, 9000, segment_size=4096))
+
+    def test_the_config_is_asked_for_only_when_it_is_wanted(self) -> None:
+        only_table = {RequestCode.GET_BROKER_RUNTIME_INFO: a_broker("0", "1")[RequestCode.GET_BROKER_RUNTIME_INFO]}
+        self.assertEqual(self.view(only_table, with_segment_size=False), MasterView(0, 1))
+        question = self.ask(lambda endpoint, clock: view_of_master(endpoint, clock, True), only_table)
+        self.failureResultOf(question, RemotingError)
+
+    def test_a_segment_size_that_is_none_is_not_known(self) -> None:
+        """Nothing is adopted that no segment could have."""
+        for size in ("", "0", "-4096", "1e9", "4k", str(2**31), "9" * 30):
+            self.assertIsNone(self.view(a_broker("0", "1", size)).segment_size, size)
+
+    def test_garbage_instead_of_a_table_is_refused(self) -> None:
+        for body in (b"", b"{", b"[]", b"{}", b"null", b'{"table":[]}', b'{"table":null}', b'{"table":3}', b"\xff\xfe"):
+            question = self.ask(ask_runtime_info, a_broker_that_says(body))
+            self.assertIn(
+                "the runtime info is no table", str(self.failureResultOf(question, RemotingError).value), body
+            )
+
+    def test_a_table_of_other_things_than_texts_is_read(self) -> None:
+        body = b'{"table":{"commitLogMinOffset":0,"commitLogMaxOffset":"7","x":null}}'
+        table = self.successResultOf(self.ask(ask_runtime_info, a_broker_that_says(body)))
+        self.assertEqual(log_range(table), (0, 7))
+
+    def test_garbage_instead_of_a_config_is_refused(self) -> None:
+        for body in (b"\xff\xfe", b"a=\\u12"):
+            question = self.ask(ask_config, a_broker_that_says(body))
+            self.assertIn(
+                "the broker's config is no properties", str(self.failureResultOf(question, RemotingError).value)
+            )
+
+    def test_a_broker_without_the_request_is_an_error(self) -> None:
+        error = self.failureResultOf(self.ask(ask_runtime_info, {}), RemotingError).value
+        self.assertEqual(str(error), "code 3:  request type 28 not supported")

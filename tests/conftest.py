@@ -1,0 +1,23 @@
+"""What pytest does as trial does it."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+
+@pytest.fixture(autouse=True)
+def mktemp_outside_of_the_checkout(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``mktemp`` of a trial test makes folders in the current one, which trial, but not pytest, has changed before."""
+    if isinstance(request.instance, SynchronousTestCase):
+        numbers, folders = itertools.count(), list[Path]()
+
+        def mktemp() -> str:
+            if not folders:
+                folders.append(tmp_path_factory.mktemp("trial"))
+            return str(folders[0] / str(next(numbers)))
+
+        monkeypatch.setattr(request.instance, "mktemp", mktemp)

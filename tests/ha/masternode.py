@@ -1,0 +1,78 @@
+"""A master of one log in memory, on a clock; the test plays its slaves."""
+
+from twisted.internet.error import ConnectionLost
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterTimes
+from rmqha.testing.memory import MemoryCommitLog
+from rmqha.wire.transfer import encode_report
+
+from .doubles import PEER, LineTransport, LogImage, append, make_image, memory_log
+
+IMAGE = make_image([300] * 30)  # several segments
+BATCH_BYTES = 1000
+
+
+class SlowTransport(LineTransport):
+    """Pauses its producer like a socket whose peer does not read: when more than ``bufferSize`` bytes wait."""
+
+    bufferSize = 64 * 1024
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if len(self.value()) > self.bufferSize and self.producer is not None:
+            self.producer.pauseProducing()
+
+    def drain(self) -> bytes:
+        """The peer reads all that waits."""
+        data = self.take()
+        if self.producer is not None:
+            self.producer.resumeProducing()
+        return data
+
+
+class MasterTestCase(SynchronousTestCase):
+    """A master of one log on a clock; each slave is a transport that takes what is sent."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.factories: list[HAMasterFactory] = []
+        self.transports: list[LineTransport] = []
+        self.serve(memory_log(IMAGE))
+
+    def serve(self, log: MemoryCommitLog, batch_bytes: int = BATCH_BYTES) -> None:
+        """Begin anew with this log."""
+        self.log = log
+        self.factory = HAMasterFactory(log, batch_bytes, MasterTimes(), self.clock)
+        self.factory.doStart()
+        self.factories.append(self.factory)
+
+    def tearDown(self) -> None:
+        """All connections end, and leave nothing on the clock."""
+        self.clock.advance(0)
+        for transport in self.transports:
+            transport.lose(ConnectionLost())
+        for factory in self.factories:
+            factory.doStop()
+            self.assertEqual(factory.connections, [])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def connect(self, transport: LineTransport | None = None) -> tuple[HAMasterProtocol, LineTransport]:
+        """A slave connects."""
+        connection = self.factory.buildProtocol(PEER)
+        assert connection is not None
+        transport = LineTransport(self.clock) if transport is None else transport
+        self.transports.append(transport)
+        transport.attach(connection)
+        return connection, transport
+
+    def request(self, *reports: int) -> tuple[HAMasterProtocol, LineTransport]:
+        """A slave connects and sends these reports at once."""
+        connection, transport = self.connect()
+        transport.deliver(b"".join(encode_report(offset) for offset in reports))
+        return connection, transport
+
+    def grow(self, image: LogImage) -> None:
+        """The log becomes this image."""
+        append(self.log, image)

@@ -1,0 +1,159 @@
+"""Where events go: lines for people or for machines, in a file that may be moved away."""
+
+import json
+import os
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import orjson
+from twisted.logger import LogEvent, Logger, LogLevel
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.ops.logs import LogFormat, NodeLogObserver, ReopenedFile, format_event_as_json
+from tests.fixtures import new_folder
+
+
+def event(**fields: Any) -> LogEvent:
+    return {
+        "log_time": 1_795_000_000.25,
+        "log_level": LogLevel.warn,
+        "log_namespace": "rmqha.ha.slave",
+        "log_format": "slave {peer} is at {offset}",
+        "log_logger": object(),
+        "peer": "10.0.0.1:5",
+        "offset": 7,
+        **fields,
+    }
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("not today")
+
+    __repr__ = __str__
+
+
+class JsonTests(SynchronousTestCase):
+    def line(self, **fields: Any) -> dict[str, Any]:
+        text = format_event_as_json(event(**fields))
+        self.assertTrue(text.endswith("\n"))
+        self.assertEqual(text.count("\n"), 1)
+        line: dict[str, Any] = orjson.loads(text)  # which takes no lone surrogates, as many readers do
+        return line
+
+    def test_an_event_is_one_line_with_its_own_fields(self) -> None:
+        self.assertEqual(
+            self.line(),
+            {
+                "time": 1_795_000_000.25,
+                "level": "warn",
+                "namespace": "rmqha.ha.slave",
+                "message": "slave 10.0.0.1:5 is at 7",
+                "peer": "10.0.0.1:5",
+                "offset": 7,
+            },
+        )
+
+    def test_a_failure_brings_its_traceback(self) -> None:
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            line = self.line(log_failure=Failure())
+        self.assertIn("OSError: [Errno 28] No space left on device", line["traceback"])
+        self.assertIn("test_logs.py", line["traceback"])
+
+    def test_text_of_several_lines_stays_one_line(self) -> None:
+        self.assertEqual(self.line(peer="a\nb")["message"], "slave a\nb is at 7")
+
+    def test_no_value_loses_the_event(self) -> None:
+        values = [
+            "\udcff",
+            2**70,
+            -(2**64),
+            b"\xff",
+            {("a",): 1},
+            {"a": ["\udcff"]},
+            Unprintable(),
+            object(),
+            Path("x"),
+        ]
+        for value in values:
+            with self.subTest(type(value).__name__):
+                line = self.line(value=value)
+                self.assertEqual((line["offset"], line["message"]), (7, "slave 10.0.0.1:5 is at 7"))
+                self.assertIn("value", line)
+
+    def test_a_file_name_that_is_no_utf8_is_told_with_escapes(self) -> None:
+        self.assertEqual(self.line(peer="a\udcffb")["message"], "slave a\\udcffb is at 7")
+
+    def test_what_a_format_lacks_is_told_too(self) -> None:
+        self.assertIn("lacking", self.line(log_format="{lacking}")["message"])
+
+
+class ObserverTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.path = new_folder(self) / "node.log"
+
+    def log(self, observer: NodeLogObserver, text: str) -> None:
+        Logger("rmqha.test", observer=observer).info("{text}", text=text)
+
+    def test_json_lines_parse(self) -> None:
+        observer = NodeLogObserver(LogFormat.JSON, self.path)
+        for text in ("one", "two\nlines", "\udcff", "{"):
+            self.log(observer, text)
+        lines = [json.loads(line) for line in self.path.read_text().splitlines()]
+        self.assertEqual([line["text"] for line in lines], ["one", "two\nlines", "\\udcff", "{"])
+        self.assertEqual({line["namespace"] for line in lines}, {"rmqha.test"})
+
+    def test_text_is_for_people(self) -> None:
+        self.log(NodeLogObserver(LogFormat.TEXT, self.path), "caf\xe9 \udcff")
+        self.assertRegex(self.path.read_text("utf-8"), r"^\d{4}-\S+ \[rmqha.test#info\] caf\xe9 \\udcff\n$")
+
+    def test_without_a_path_it_is_standard_output(self) -> None:
+        output = StringIO()
+        self.patch(sys, "stdout", output)
+        observer = NodeLogObserver(LogFormat.JSON, None)
+        self.log(observer, "here")
+        observer.reopen()
+        self.log(observer, "still here")
+        self.assertEqual([json.loads(line)["text"] for line in output.getvalue().splitlines()], ["here", "still here"])
+
+    def test_a_file_that_was_moved_away_is_made_anew(self) -> None:
+        observer = NodeLogObserver(LogFormat.JSON, self.path)
+        self.log(observer, "before")
+        moved = self.path.rename(self.path.with_suffix(".1"))
+        self.log(observer, "meanwhile")
+        observer.reopen()
+        self.log(observer, "after")
+        self.assertEqual([json.loads(line)["text"] for line in moved.read_text().splitlines()], ["before", "meanwhile"])
+        self.assertEqual([json.loads(line)["text"] for line in self.path.read_text().splitlines()], ["after"])
+
+    def test_reopening_a_file_that_stayed_appends(self) -> None:
+        observer = NodeLogObserver(LogFormat.JSON, self.path)
+        self.log(observer, "one")
+        observer.reopen()
+        self.log(observer, "two")
+        self.assertEqual(len(self.path.read_text().splitlines()), 2)
+
+    def test_it_goes_on_in_the_old_file_where_no_new_one_can_be_had(self) -> None:
+        file = ReopenedFile(self.path)
+        folder = self.path.parent.rename(self.path.parent.with_name("moved"))
+        self.assertRaises(OSError, file.reopen)
+        file.write("still written\n")
+        file.flush()
+        self.assertEqual((folder / "node.log").read_text(), "still written\n")
+
+    def test_a_daemon_that_changed_its_folder_finds_the_file_again(self) -> None:
+        self.addCleanup(os.chdir, Path.cwd())
+        os.chdir(self.path.parent)
+        file = ReopenedFile(Path("relative.log"))
+        os.chdir("/")
+        file.reopen()
+        file.write("here\n")
+        self.assertEqual((self.path.parent / "relative.log").read_text(), "here\n")
+
+    def test_a_folder_that_is_not_there_is_an_os_error(self) -> None:
+        self.assertRaises(OSError, NodeLogObserver, LogFormat.TEXT, self.path / "none" / "node.log")

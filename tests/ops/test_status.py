@@ -1,0 +1,208 @@
+"""What ``rmqha status`` tells of stores and of brokers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from twisted.internet.defer import Deferred, TimeoutError, fail, succeed
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
+from twisted.test.iosim import FakeTransport, IOPump, connect
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from rmqha.broker.remoting import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
+from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors
+from rmqha.ops.status import Status, status_of_broker, status_of_store
+from rmqha.settings import make_settings
+from rmqha.store.lockfile import LockFile
+from rmqha.store.messagestore import LOCK_FILE, MessageStore
+from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.reader import StoreReader
+from tests.fixtures import copy_of, max_offset, new_folder, unpacked
+
+PEER = {"peer": "10.0.0.2:5", "state": "TRANSFER", "ackOffset": 50, "lagBytes": 10}
+SLAVE_STATE = NodeState(
+    "1f" * 16,
+    role="SLAVE",
+    state="IN_SYNC",
+    offsets=Offsets(min=0, written=70, verified=60, flushed=50, confirmed=50),
+    lag_bytes=12,
+    lag_seconds=0.5,
+)
+JAVA_TABLE = {
+    "brokerVersionDesc": "V4_9_3",
+    "commitLogMinOffset": "1073741824",
+    "commitLogMaxOffset": "1073750000",
+    "runtime": "[ 0 days, 0 hours, 1 minutes, 5 seconds ]",
+}
+
+
+class StoreTests(SynchronousTestCase):
+    def status(self, store: Path) -> Status:
+        reader = StoreReader(store)
+        self.addCleanup(reader.close)
+        return status_of_store(reader)
+
+    def test_a_store_of_a_java_broker_tells_its_end(self) -> None:
+        for name in ("master-crash", "master-clean", "slave"):
+            with self.subTest(name):
+                expected = Status("UNKNOWN", "STOPPED", False, 0, max_offset(name))
+                self.assertEqual(self.status(unpacked(name)), expected)
+
+    def test_an_empty_store(self) -> None:
+        self.assertEqual(self.status(new_folder(self)), Status("UNKNOWN", "STOPPED", False, 0, 0))
+
+    def test_a_store_that_somebody_else_has_open_is_running(self) -> None:
+        store = copy_of("slave", new_folder(self) / "store")
+        self.addCleanup(LockFile(store / LOCK_FILE).release)
+        self.assertEqual(self.status(store), Status("UNKNOWN", "RUNNING", True, 0, max_offset("slave")))
+
+    def test_a_node_of_ours_that_stopped_has_no_lag_and_no_peers(self) -> None:
+        store = copy_of("slave", new_folder(self) / "store")
+        replace(SLAVE_STATE, peers=(PEER,)).write(store)
+        expected = Status("SLAVE", "STOPPED", False, 0, 70, 60, 50, 50)
+        self.assertEqual(self.status(store), expected)
+
+    def test_a_node_of_ours_that_runs_tells_all(self) -> None:
+        store = new_folder(self)
+        running = MessageStore(make_settings({"storePathRootDir": str(store)}))
+        replace(SLAVE_STATE, peers=(PEER,)).write(store)
+        self.assertEqual(
+            self.status(store).as_json(),
+            {
+                "role": "SLAVE",
+                "state": "IN_SYNC",
+                "running": True,
+                "min": 0,
+                "written": 70,
+                "verified": 60,
+                "flushed": 50,
+                "confirmed": 50,
+                "lagBytes": 12,
+                "lagSeconds": 0.5,
+                "peers": [PEER],
+            },
+        )
+        self.successResultOf(running.close())
+
+
+@implementer(IStreamClientEndpoint)
+class MemoryEndpoint:
+    """Ways to a server in memory; ``pump`` carries what waits on them."""
+
+    def __init__(self, make_server: Callable[[], Protocol]) -> None:
+        self._make_server = make_server
+        self._pumps: list[IOPump] = []
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        client: Any = protocolFactory.buildProtocol(None)  # type: ignore[arg-type]  # nobody looks at the address
+        server = self._make_server()
+        ends = (FakeTransport(server, isServer=True), FakeTransport(client, isServer=False))
+        self._pumps.append(connect(server, ends[0], client, ends[1], greet=False))
+        return succeed(client)
+
+    def pump(self) -> None:
+        for number in range(10):
+            for pump in self._pumps[:number]:
+                pump.flush()
+
+    @property
+    def connections(self) -> int:
+        """How many were made; all must have been closed."""
+        assert all(pump.clientIO.disconnected for pump in self._pumps)
+        return len(self._pumps)
+
+
+@implementer(IStreamClientEndpoint)
+class NobodyThere:
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        return fail(ConnectionRefusedError())
+
+
+@implementer(IStreamClientEndpoint)
+class NeverThere:
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        return Deferred()
+
+
+class BrokerTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+
+    def endpoint(self, table: Mapping[str, str], config: Mapping[str, str] | None = None) -> MemoryEndpoint:
+        processors = runtime_processors(lambda: table, lambda: config or {})
+        return MemoryEndpoint(lambda: RemotingProtocol(processors, self.clock))
+
+    def ask(self, endpoint: Any) -> "Deferred[Status]":
+        asked = Deferred.fromCoroutine(status_of_broker(endpoint, self.clock))
+        if isinstance(endpoint, MemoryEndpoint):
+            endpoint.pump()
+        return asked
+
+    def test_a_node_of_ours_tells_its_state(self) -> None:
+        state = replace(
+            SLAVE_STATE, role="SYNC_MASTER", state="SERVING", lag_bytes=None, lag_seconds=None, peers=(PEER,)
+        )
+        endpoint = self.endpoint({**JAVA_TABLE, NODE_STATE_KEY: orjson.dumps(state.as_json()).decode()})
+        expected = Status("SYNC_MASTER", "SERVING", True, 0, 70, 60, 50, 50, None, None, (PEER,))
+        self.assertEqual(self.successResultOf(self.ask(endpoint)), expected)
+        self.assertEqual(endpoint.connections, 1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_java_broker_tells_role_and_range(self) -> None:
+        endpoint = self.endpoint(JAVA_TABLE, {"brokerRole": "SYNC_MASTER", "brokerName": "broker-a"})
+        expected = Status("SYNC_MASTER", "RUNNING", True, 1073741824, 1073750000)
+        self.assertEqual(self.successResultOf(self.ask(endpoint)), expected)
+        self.assertEqual(endpoint.connections, 2)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_an_empty_java_broker_says_its_min_is_minus_one(self) -> None:
+        endpoint = self.endpoint({"commitLogMinOffset": "-1", "commitLogMaxOffset": "0"})
+        self.assertEqual(self.successResultOf(self.ask(endpoint)), Status("UNKNOWN", "RUNNING", True, 0, 0))
+
+    def test_a_table_that_makes_no_sense_is_a_remoting_error(self) -> None:
+        tables: list[dict[str, str]] = [
+            {},
+            {"commitLogMinOffset": "0"},
+            {"commitLogMinOffset": "x", "commitLogMaxOffset": "0"},
+            {"commitLogMinOffset": "7", "commitLogMaxOffset": "6"},
+            {**JAVA_TABLE, NODE_STATE_KEY: "{}"},
+            {**JAVA_TABLE, NODE_STATE_KEY: "no json"},
+            {**JAVA_TABLE, NODE_STATE_KEY: "[]"},
+        ]
+        for table in tables:
+            with self.subTest(table):
+                self.failureResultOf(self.ask(self.endpoint(table)), RemotingError)
+                self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_peer_that_hangs_up_is_a_remoting_error(self) -> None:
+        class HangsUp(Protocol):
+            def dataReceived(self, data: bytes) -> None:
+                assert self.transport is not None
+                self.transport.loseConnection()
+
+        self.failureResultOf(self.ask(MemoryEndpoint(HangsUp)), RemotingError)
+
+    def test_a_peer_that_is_no_broker_is_a_remoting_error(self) -> None:
+        class TalksHttp(Protocol):
+            def connectionMade(self) -> None:
+                assert self.transport is not None
+                self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        self.failureResultOf(self.ask(MemoryEndpoint(TalksHttp)), RemotingError)
+
+    def test_nobody_there(self) -> None:
+        self.failureResultOf(self.ask(NobodyThere()), ConnectionRefusedError)
+
+    def test_a_peer_that_never_answers_is_given_up(self) -> None:
+        for endpoint in (NeverThere(), MemoryEndpoint(Protocol)):
+            with self.subTest(type(endpoint).__name__):
+                asked = self.ask(endpoint)
+                self.assertNoResult(asked)
+                self.clock.advance(CALL_TIMEOUT_SECONDS)
+                self.failureResultOf(asked, TimeoutError)

@@ -1,0 +1,364 @@
+"""A store from its opening to its closing, and what is found when it was not closed."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.settings import Settings
+from rmqha.store.checkpoint import Checkpoint
+from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.mappedfile import list_segments
+from rmqha.store.messagestore import MessageStore, segment_size_of
+from rmqha.store.nodestate import NodeState, Offsets
+from tests import fixtures
+from tests.fixtures import new_folder, open_files
+from tests.store.logs import SEGMENT_SIZE, encoded, file_bytes, held, make_log, sized_record, write_at
+from tests.store.test_flush import Thread
+
+
+class MessageStoreTestCase(SynchronousTestCase):
+    """Has a folder, and opens stores in it."""
+
+    def setUp(self) -> None:
+        self.root = new_folder(self) / "store"
+        self.stores: list[MessageStore] = []
+        self.addCleanup(self.let_go)
+
+    def open(self, segment_size: int | None = SEGMENT_SIZE, root: Path | None = None) -> MessageStore:
+        settings = Settings(store_path_root_dir=root or self.root, mapped_file_size_commit_log=segment_size)
+        store = MessageStore(settings)
+        self.stores.append(store)
+        return store
+
+    def close(self, store: MessageStore) -> None:
+        self.stores.remove(store)
+        self.successResultOf(store.close())
+
+    def crash(self, store: MessageStore) -> None:
+        """Let go of the store as a killed process does."""
+        self.stores.remove(store)
+        store._release(None)
+
+    def let_go(self) -> None:
+        for store in list(self.stores):
+            self.crash(store)
+
+    @property
+    def abort(self) -> bool:
+        return (self.root / "abort").exists()
+
+
+class OpenAndCloseTests(MessageStoreTestCase):
+    def test_a_new_store_is_made_with_its_folder(self) -> None:
+        store = self.open()
+        self.assertEqual((store.commit_log.min_offset, store.commit_log.max_offset), (0, 0))
+        self.assertEqual(sorted(os.listdir(self.root)), ["abort", "lock"])
+        self.assertTrue(store.recovery.clean_stop)
+
+    def test_a_closed_store_says_so(self) -> None:
+        store = self.open()
+        self.assertTrue(self.abort)
+        store.commit_log.append(sized_record(200))
+        self.close(store)
+        self.assertFalse(self.abort)
+        store = self.open()
+        self.assertEqual((store.recovery.clean_stop, store.recovery.end, store.recovery.problem), (True, 200, None))
+
+    def test_a_killed_store_does_not(self) -> None:
+        store = self.open()
+        store.commit_log.append(sized_record(200))
+        self.crash(store)
+        self.assertTrue(self.abort)
+        self.assertEqual(self.open().recovery.clean_stop, False)
+
+    def test_everything_is_on_the_disk_before_abort_goes(self) -> None:
+        store = self.open()
+        store.commit_log.append(sized_record(200))
+        events: list[str] = []
+        unlink, fdatasync = Path.unlink, os.fdatasync
+
+        def synced(fd: int) -> None:
+            events.append("fdatasync")
+            fdatasync(fd)
+
+        def unlinked(path: Path, missing_ok: bool = False) -> None:
+            events.append(path.name)
+            unlink(path, missing_ok)
+
+        self.patch(os, "fdatasync", synced)
+        self.patch(Path, "unlink", unlinked)
+        self.close(store)
+        self.assertEqual(events, ["fdatasync", "abort"])
+
+    def test_half_a_record_is_cut_at_closing(self) -> None:
+        store = self.open()
+        store.commit_log.append(sized_record(200))
+        store.commit_log.append_data(200, encoded(sized_record(200), 200)[:150])
+        self.close(store)
+        self.assertEqual(file_bytes(self.root / "commitlog").rstrip(b"\0"), encoded(sized_record(200), 0))
+        self.assertEqual(self.open().recovery.end, 200)
+
+    def test_a_full_last_segment_has_a_successor_when_closed(self) -> None:
+        store = self.open()
+        store.commit_log.begin_at(0)
+        other = self.open(root=new_folder(self))
+        for _ in range(2):
+            other.commit_log.append(sized_record(3000))
+        store.commit_log.append_data(0, held(other.commit_log, 0, SEGMENT_SIZE))
+        store.commit_log.verify()
+        self.close(store)
+        self.assertEqual([base for base, _ in list_segments(self.root / "commitlog")], [0, SEGMENT_SIZE])
+
+    def test_the_final_state_is_written_when_all_is_flushed(self) -> None:
+        store = self.open()
+        store.commit_log.append(sized_record(200))
+        self.stores.remove(store)
+        closing = store.close(None, lambda: replace(store.node_state, offsets=store.offsets(0)))
+        self.successResultOf(closing)
+        state = NodeState.read(self.root)
+        assert state is not None
+        self.assertEqual(state.offsets, Offsets(0, 200, 200, 200, 0))
+
+    def test_closing_waits_for_the_flush_under_way(self) -> None:
+        store, thread, clock = self.open(), Thread(), Clock()
+        flusher = store.start_flushing(clock, thread, lambda _: None)
+        store.commit_log.append(sized_record(200))
+        flusher.flush()
+        self.stores.remove(store)
+        closing = store.close(flusher)
+        self.assertNoResult(closing)
+        self.assertTrue(self.abort)
+        thread.run()
+        self.successResultOf(closing)
+        self.assertFalse(self.abort)
+        self.assertEqual(clock.getDelayedCalls(), [])
+        checkpoint = Checkpoint.read(self.root / "checkpoint")
+        self.assertEqual(checkpoint.physic_msg_timestamp, sized_record(200).store_timestamp)
+
+    def break_disk(self) -> None:
+        def refuse(fd: int) -> None:
+            raise OSError(5, "input/output error")
+
+        self.patch(os, "fdatasync", refuse)
+
+    def test_a_store_whose_flush_has_failed_is_not_closed_cleanly(self) -> None:
+        store, thread = self.open(), Thread()
+        flusher = store.start_flushing(Clock(), thread, lambda _: None)
+        store.commit_log.append(sized_record(200))
+        self.break_disk()
+        flusher.flush()
+        thread.run()
+        self.stores.remove(store)
+        self.successResultOf(store.close(flusher))
+        self.assertTrue(self.abort)
+        self.assertEqual(open_files(self.root), 0)
+
+    def test_a_disk_that_refuses_at_closing_leaves_abort_and_lets_go(self) -> None:
+        store = self.open()
+        store.commit_log.append(sized_record(200))
+        self.break_disk()
+        self.stores.remove(store)
+        closing: Deferred[None] = store.close()
+        self.failureResultOf(closing, OSError)
+        self.assertTrue(self.abort)
+        del store
+        self.assertEqual(open_files(self.root), 0)
+
+    def test_the_checkpoint_is_not_ahead_of_the_log(self) -> None:
+        """Bytes that recovery cut may come again; a crash then must not take them to be on disk."""
+        make_log(self.root / "commitlog", 3000, 3000, 3000)
+        (self.root / "abort").touch()
+        write_at(self.root / "commitlog", SEGMENT_SIZE + 100, b"!")
+        Checkpoint(sized_record(3000, 2).store_timestamp, 2, 3).write(self.root / "checkpoint")
+        store = self.open()
+        self.assertEqual(store.recovery.end, SEGMENT_SIZE)
+        lowered = Checkpoint(sized_record(3000, 0).store_timestamp, 2, 3)
+        self.assertEqual(Checkpoint.read(self.root / "checkpoint"), lowered)
+
+    def test_a_sound_log_keeps_its_checkpoint(self) -> None:
+        make_log(self.root / "commitlog", 3000, 3000)
+        for timestamp in (sized_record(1000, 1).store_timestamp, 5):
+            Checkpoint(timestamp, 2, 3).write(self.root / "checkpoint")
+            self.crash(self.open())
+            self.assertEqual(Checkpoint.read(self.root / "checkpoint"), Checkpoint(timestamp, 2, 3))
+
+    def test_what_was_cut_is_told(self) -> None:
+        make_log(self.root / "commitlog", 500)
+        write_at(self.root / "commitlog", 500, b"stale")
+        with capturedLogs() as events:
+            store = self.open()
+        (cut,) = [event for event in events if "cut_bytes" in event]
+        self.assertEqual((cut["cut_bytes"], cut["end"]), (5, 500))
+        self.assertEqual(cut["kept_in"], str(store.recovery.kept_in))
+        self.assertEqual(Path(cut["kept_in"]).read_bytes(), b"stale")
+        self.assertEqual(Path(cut["kept_in"]).parent, self.root / "rmqha" / "cut")
+
+    def test_the_lock_is_let_go_of_when_opening_fails(self) -> None:
+        (self.root / "commitlog" / "foreign").mkdir(parents=True)
+        for _ in range(2):
+            with self.assertRaises(StoreError) as caught:
+                self.open()
+            self.assertNotIsInstance(caught.exception, StoreInUse)
+        (self.root / "commitlog" / "foreign").rmdir()
+        self.open()
+
+    def test_a_state_that_is_none_is_refused_and_nothing_is_touched(self) -> None:
+        make_log(self.root / "commitlog", 500)
+        write_at(self.root / "commitlog", 500, b"stale")
+        before = file_bytes(self.root / "commitlog")
+        (self.root / "rmqha").mkdir()
+        (self.root / "rmqha" / "state.json").write_bytes(b"{")
+        with self.assertRaises(StoreError):
+            self.open()
+        self.assertEqual(file_bytes(self.root / "commitlog"), before)
+        self.assertFalse(self.abort)
+
+
+class InUseTests(MessageStoreTestCase):
+    def test_a_second_opening_in_this_process_is_refused(self) -> None:
+        store = self.open()
+        store.commit_log.append_data(0, b"unproved")
+        with self.assertRaises(StoreInUse):
+            self.open()
+        self.assertEqual(held(store.commit_log), b"unproved")
+        self.close(store)
+        self.open()
+
+    def test_a_second_opening_in_another_process_is_refused(self) -> None:
+        program = (
+            "import pathlib, sys\n"
+            "from rmqha.settings import Settings\n"
+            "from rmqha.store.errors import StoreInUse\n"
+            "from rmqha.store.messagestore import MessageStore\n"
+            "try: MessageStore(Settings(store_path_root_dir=pathlib.Path(sys.argv[1])))\n"
+            "except StoreInUse as error: print(error)\n"
+        )
+        self.open()
+        ran = subprocess.run([sys.executable, "-c", program, str(self.root)], stdout=subprocess.PIPE, check=True)
+        self.assertIn(f"{self.root} is in use", ran.stdout.decode())
+
+
+class SegmentSizeTests(MessageStoreTestCase):
+    def test_another_size_than_configured_is_refused_by_name(self) -> None:
+        make_log(self.root / "commitlog", 500)
+        with self.assertRaises(StoreError) as caught:
+            self.open(8192)
+        for part in (str(self.root / "commitlog"), "4096", "mappedFileSizeCommitLog", "8192"):
+            self.assertIn(part, str(caught.exception))
+
+    def test_without_configuration_it_is_what_the_segments_have(self) -> None:
+        make_log(self.root / "commitlog", 500)
+        self.assertEqual(self.open(None).commit_log.segment_size, SEGMENT_SIZE)
+
+    def test_without_segments_it_is_as_configured_or_java_s(self) -> None:
+        folder = self.root / "commitlog"
+        self.assertEqual(segment_size_of(folder, None), 1 << 30)
+        self.assertEqual(segment_size_of(folder, 4096), 4096)
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}").touch()
+        self.assertEqual(segment_size_of(folder, 4096), 4096)
+
+    def test_an_empty_log_takes_the_master_s(self) -> None:
+        store = self.open(None)
+        store.adopt_segment_size(8192)
+        self.assertEqual(store.commit_log.segment_size, 8192)
+        store.commit_log.append(sized_record(100))
+        store.adopt_segment_size(SEGMENT_SIZE)
+        self.assertEqual(store.commit_log.segment_size, 8192)
+
+
+class EpochTests(MessageStoreTestCase):
+    """Readers outside learn when what was confirmed is not true any more."""
+
+    def confirm(self, store: MessageStore, confirmed: int) -> None:
+        replace(store.node_state, offsets=store.offsets(confirmed)).write(self.root)
+
+    def test_a_store_keeps_its_id_and_epoch(self) -> None:
+        store = self.open()
+        store.commit_log.append(sized_record(500))
+        self.confirm(store, 500)
+        first = store.node_state
+        self.close(store)
+        again = self.open().node_state
+        self.assertEqual((again.store_id, again.epoch, again.epoch_start), (first.store_id, 1, 0))
+
+    def test_confirmed_bytes_that_are_gone_begin_an_epoch_at_once(self) -> None:
+        store = self.open()
+        for n in range(3):
+            store.commit_log.append(sized_record(500, n))
+        self.confirm(store, 1500)
+        self.crash(store)
+        write_at(self.root / "commitlog", 1100, b"!")
+        store = self.open()
+        state = NodeState.read(self.root)
+        self.assertEqual(state, store.node_state)
+        assert state is not None
+        self.assertEqual((state.epoch, state.epoch_start, state.offsets.confirmed), (2, 1000, 1000))
+        self.crash(store)
+        self.assertEqual(self.open().node_state.epoch, 2)
+
+    def test_bytes_nobody_confirmed_begin_none(self) -> None:
+        store = self.open()
+        for n in range(3):
+            store.commit_log.append(sized_record(500, n))
+        self.confirm(store, 1000)
+        self.crash(store)
+        write_at(self.root / "commitlog", 1100, b"!")
+        self.assertEqual(self.open().node_state.epoch, 1)
+
+    def test_a_log_set_aside_begins_an_epoch(self) -> None:
+        """Also where the log was empty when the store was opened."""
+        store = self.open()
+        for n in range(6):
+            store.commit_log.append(sized_record(1000, n))
+        Checkpoint(sized_record(1000, 5).store_timestamp).write(self.root / "checkpoint")
+        before = file_bytes(self.root / "commitlog")
+        aside = store.set_aside(now_ms=77)
+        self.assertEqual(aside, self.root / "rmqha" / "aside-77")
+        self.assertEqual(file_bytes(aside), before)
+        self.assertEqual((store.commit_log.min_offset, store.commit_log.max_offset), (0, 0))
+        state = NodeState.read(self.root)
+        assert state is not None
+        self.assertEqual((state.epoch, state.epoch_start, state.offsets), (2, 0, Offsets()))
+        self.assertEqual(Checkpoint.read(self.root / "checkpoint").physic_msg_timestamp, 0)
+
+    def test_setting_an_empty_log_aside_begins_none(self) -> None:
+        store = self.open()
+        store.set_aside(now_ms=77)
+        self.assertEqual(store.node_state.epoch, 1)
+
+
+class JavaStoreTests(MessageStoreTestCase):
+    def test_java_s_stores_open_to_what_java_says(self) -> None:
+        for name in fixtures.STORES:
+            known = fixtures.facts()["variants"][name]
+            root = fixtures.copy_of(name, self.root / name)
+            store = self.open(None, root)
+            log = store.commit_log
+            self.assertEqual(
+                (log.min_offset, log.max_offset, log.verified_offset), (0, known["maxOffset"], known["maxOffset"])
+            )
+            self.assertEqual(hashlib.sha256(held(log)).hexdigest(), known["logSha256"])
+            self.assertEqual(log.scan(0).messages, known["records"])
+            self.assertEqual(store.recovery.clean_stop, not known["abort"])
+            self.assertEqual((store.recovery.problem, store.recovery.cut_bytes), (None, 0))
+            self.assertEqual(store.recovery.removed_segments, int(known["abort"]))
+            self.assertEqual(log.last_store_timestamp, known["lastStoreTimestamp"])
+            self.close(store)
+            self.assertFalse((root / "abort").exists())
+            self.assertEqual(self.open(262_144, root).recovery.end, known["maxOffset"])
+
+    def test_java_s_other_files_are_left_alone(self) -> None:
+        root = fixtures.copy_of("master-crash", self.root / "master")
+        others = [path for path in root.rglob("*") if path.is_file() and "commitlog" not in path.parts]
+        before = {path: path.read_bytes() for path in others if path.name != "abort"}
+        self.close(self.open(None, root))
+        self.assertEqual({path: path.read_bytes() for path in before}, before)

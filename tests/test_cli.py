@@ -1,0 +1,582 @@
+"""The ``rmqha`` command: what it prints, and with which status it ends."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha import __version__
+from rmqha.cli import main
+from rmqha.settings import make_settings
+from rmqha.store.lockfile import LockFile
+from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
+from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.reader import StoreReader
+from rmqha.testing.nodes import TwistdNode, free_port
+from rmqha.testing.records import write_log
+from rmqha.wire.record import Record
+from tests.fixtures import copy_of, expected, expected_clean_extra, max_offset, new_folder, open_files, unpacked
+
+RMQHA = str(Path(sys.executable).with_name("rmqha"))
+SEGMENT_SIZE = 16384
+LOG_BYTES = 60_000
+BODY_BYTES = 300
+
+
+class CommandTestCase(SynchronousTestCase):
+    def run_command(self, *arguments: object) -> Result:
+        return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+    def output_of(self, *arguments: object) -> str:
+        """What a command that ends well prints."""
+        result = self.run_command(*arguments)
+        self.assertEqual((result.exit_code, result.stderr), (0, ""), result.output)
+        return result.stdout
+
+    def json_of(self, *arguments: object) -> Any:
+        return json.loads(self.output_of(*arguments, "--json"))
+
+    def complaint(self, status: int, *arguments: object) -> str:
+        """What a command that ends with this status says: one line."""
+        result = self.run_command(*arguments)
+        self.assertEqual(result.exit_code, status, result.output)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("rmqha: "), result.stderr)
+        return result.stderr.strip().removeprefix("rmqha: ")
+
+    def store(self, log_bytes: int = LOG_BYTES, seed: int = 1) -> Path:
+        """A store of several small segments, as a dead process leaves it."""
+        store = new_folder(self) / "store"
+        write_log(store / "commitlog", log_bytes, BODY_BYTES, SEGMENT_SIZE, seed)
+        return store
+
+
+def offset_of(line: dict[str, Any]) -> int:
+    """Of a line of the fixtures: a record's or a blank's."""
+    return int(line["physicalOffset"] if "physicalOffset" in line else line["offset"])
+
+
+def records_of(store: Path) -> list[tuple[int, Record]]:
+    reader = StoreReader(store)
+    try:
+        return [(at, record) for at, record in reader.records(0, None) if isinstance(record, Record)]
+    finally:
+        reader.close()
+
+
+def segment_of(store: Path, offset: int) -> Path:
+    return store / "commitlog" / f"{offset - offset % SEGMENT_SIZE:020d}"
+
+
+def patch_byte(store: Path, offset: int, change: Callable[[int], int]) -> None:
+    """Change one byte of the log."""
+    with segment_of(store, offset).open("r+b") as file:
+        file.seek(offset % SEGMENT_SIZE)
+        (old,) = file.read(1)
+        file.seek(offset % SEGMENT_SIZE)
+        file.write(bytes([change(old)]))
+
+
+def flip_bit(store: Path, offset: int, bit: int = 0) -> None:
+    patch_byte(store, offset, lambda old: old ^ (1 << bit))
+
+
+class UsageTests(CommandTestCase):
+    def test_help_tells_commands_and_exit_codes(self) -> None:
+        text = self.output_of("--help")
+        for word in ("dump", "verify", "recover", "status", "9 store in use"):
+            self.assertIn(word, text)
+        for command in ("dump", "verify", "recover", "status"):
+            self.assertIn("--json", self.output_of(command, "-h"))
+
+    def test_version(self) -> None:
+        self.assertIn(__version__, self.output_of("--version"))
+
+    def test_wrong_usage_is_status_2(self) -> None:
+        for arguments in (
+            ["verify"],
+            ["nonsense"],
+            ["dump", unpacked("slave"), "--from=-1"],
+            ["dump", unpacked("slave"), "--to=x"],
+            ["status"],
+            ["verify", unpacked("slave"), "--color"],
+        ):
+            with self.subTest(arguments):
+                self.assertEqual(self.run_command(*arguments).exit_code, 2)
+
+    def test_a_store_that_is_not_there_is_status_2(self) -> None:
+        for command in ("dump", "verify", "recover"):
+            with self.subTest(command):
+                self.assertEqual(self.complaint(2, command, "/no/store"), "/no/store: there is no such store")
+
+    def test_a_folder_that_is_no_store_is_named(self) -> None:
+        folder = new_folder(self)
+        (folder / "notes.txt").write_text("")
+        for command in ("dump", "verify", "status"):
+            with self.subTest(command):
+                self.assertEqual(self.complaint(1, command, folder), f"{folder} is no store: it has no commitlog")
+
+
+class DumpTests(CommandTestCase):
+    def lines(self, *arguments: object) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.output_of("dump", *arguments, "--json").splitlines()]
+
+    def test_every_record_is_as_java_reads_it(self) -> None:
+        self.assertEqual(self.lines(unpacked("master-crash")), expected())
+        self.assertEqual(self.lines(unpacked("slave")), expected())
+        self.assertEqual(self.lines(unpacked("master-clean")), [*expected(), *expected_clean_extra()])
+
+    def test_the_folder_of_segments_will_do(self) -> None:
+        self.assertEqual(self.lines(unpacked("slave") / "commitlog"), expected())
+
+    def test_from_and_to_choose_whole_records(self) -> None:
+        offsets = [offset_of(line) for line in expected()]
+        some = offsets[1200]
+        for start, end in (
+            (some, some),
+            (some, some + 1),
+            (some + 1, offsets[1210]),
+            (some, offsets[1210] + 1),
+            (262144, 524288),
+            (offsets[-1], 10**12),
+            (offsets[-1] + 1, 10**12),
+            (10**12, 10**13),
+            (0, 0),
+        ):
+            with self.subTest((start, end)):
+                wanted = [line for line, at in zip(expected(), offsets, strict=True) if start <= at < end]
+                self.assertEqual(self.lines(unpacked("slave"), f"--from={start}", f"--to={end}"), wanted)
+
+    def test_one_topic_only(self) -> None:
+        for topic in ("TPay-4", "%RETRY%CG_retry", "no such topic"):
+            with self.subTest(topic):
+                wanted = [line for line in expected() if line.get("topic") == topic]
+                self.assertEqual(self.lines(unpacked("slave"), "--topic", topic), wanted)
+
+    def test_text_is_one_line_a_record(self) -> None:
+        lines = self.output_of("dump", unpacked("slave"), "--to=262144").splitlines()
+        self.assertEqual(len(lines), sum(offset_of(line) < 262144 for line in expected()))
+        self.assertEqual(
+            lines[0],
+            f"{0:>20}  TTelemetry_8 queue 3 offset 0  100 bytes  1795205893844 ms  TAGS=TagB KEYS=key498",
+        )
+        self.assertEqual(lines[-1].strip(), "185821  blank of 76323 bytes")
+
+    def test_an_empty_store_has_no_records(self) -> None:
+        self.assertEqual(self.output_of("dump", new_folder(self)), "")
+
+    def test_it_ends_with_status_1_at_what_is_no_record(self) -> None:
+        store = self.store()
+        at, _ = records_of(store)[5]
+        flip_bit(store, at + 4)
+        result = self.run_command("dump", store, "--json")
+        self.assertEqual((result.exit_code, len(result.stdout.splitlines())), (1, 5))
+        self.assertIn(f"the bytes at {at} are no record: magic code", result.stderr)
+
+    def test_all_files_are_closed_at_the_end(self) -> None:
+        store = self.store()
+        self.output_of("dump", store)
+        self.run_command("verify", store, "--against", store)
+        self.assertEqual(open_files(store), 0)
+
+    def test_a_reader_that_went_away_ends_it_quietly(self) -> None:
+        for arguments in (["--json"], []):
+            with self.subTest(arguments):
+                command = [RMQHA, "dump", str(unpacked("slave")), *arguments]
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                assert process.stdout is not None
+                self.assertTrue(process.stdout.readline())
+                process.stdout.close()
+                assert process.stderr is not None
+                with process.stderr:
+                    self.assertEqual(process.stderr.read(), b"")
+                self.assertEqual(process.wait(30), 0)
+
+
+class SoundTests(CommandTestCase):
+    def test_fixtures_are_sound(self) -> None:
+        for name, messages in (("master-crash", 2301), ("slave", 2301), ("master-clean", 2303)):
+            with self.subTest(name):
+                text = self.output_of("verify", unpacked(name))
+                self.assertEqual(text, f"{messages} sound messages from 0 to {max_offset(name)}\n")
+                facts = {"min": 0, "end": max_offset(name), "messages": messages, "problem": None, "live": False}
+                self.assertEqual(self.json_of("verify", unpacked(name)), facts)
+
+    def test_an_empty_store_and_one_of_zeros_are_sound(self) -> None:
+        self.assertEqual(self.output_of("verify", new_folder(self)), "0 sound messages from 0 to 0\n")
+        store = self.store()
+        zeros = bytes(SEGMENT_SIZE)
+        (store / "commitlog" / f"{4 * SEGMENT_SIZE:020d}").write_bytes(zeros)
+        count = len(records_of(store))
+        self.assertIn(f"{count} sound messages", self.output_of("verify", store))
+        for path in (store / "commitlog").iterdir():
+            path.write_bytes(zeros)
+        self.assertEqual(self.output_of("verify", store), "0 sound messages from 0 to 0\n")
+
+    def test_a_log_whose_first_segments_were_deleted(self) -> None:
+        store = self.store()
+        for number in range(2):
+            segment_of(store, number * SEGMENT_SIZE).unlink()
+        found = self.json_of("verify", store)
+        self.assertEqual((found["min"], found["problem"]), (2 * SEGMENT_SIZE, None))
+        self.assertGreater(found["messages"], 10)
+
+    def test_a_segment_that_was_created_but_not_yet_sized(self) -> None:
+        store = self.store()
+        (store / "commitlog" / f"{4 * SEGMENT_SIZE:020d}").touch()
+        self.assertIsNone(self.json_of("verify", store)["problem"])
+        self.assertTrue((store / "commitlog" / f"{4 * SEGMENT_SIZE:020d}").exists())
+
+    def test_a_store_that_another_process_has_open(self) -> None:
+        store = self.store()
+        records = records_of(store)
+        self.addCleanup(LockFile(store / LOCK_FILE).release)
+        at, _ = records[-1]
+        patch_byte(store, at + 90, lambda old: old ^ 1)  # it is just being written
+        found = self.json_of("verify", store)
+        self.assertEqual((found["live"], found["problem"], found["end"]), (True, None, at))
+
+
+class CorruptTests(CommandTestCase):
+    def assert_found(self, store: Path, at: int, words: str) -> None:
+        """Verify must say what is wrong, and where."""
+        before = {path.name: path.read_bytes() for path in (store / "commitlog").iterdir()}
+        line = self.complaint(1, "verify", store)
+        self.assertIn(f"{store} at {at}: ", line)
+        self.assertRegex(line, words)
+        result = self.run_command("verify", store, "--json")
+        found = json.loads(result.stdout)
+        self.assertEqual((result.exit_code, found["end"]), (1, at))
+        self.assertRegex(found["problem"], words)
+        self.assertEqual({path.name: path.read_bytes() for path in (store / "commitlog").iterdir()}, before)
+
+    def test_one_flipped_bit_in_a_sealed_segment_and_in_the_last_one(self) -> None:
+        records = records_of(self.store())
+        in_sealed = next(at for at, _ in records if at > 1.5 * SEGMENT_SIZE)
+        for place, at in (("first", 0), ("sealed", in_sealed), ("last", records[-1][0])):
+            for field, position, words in (
+                ("size, last byte", 3, "PROPERTIESLENGTH|the parts take"),
+                ("size, first byte", 0, "bytes before its segment's end"),
+                ("magic", 5, "is none of a record's"),
+                ("CRC", 11, "the body's CRC is"),
+                ("body", 88 + 17, "the body's CRC is"),
+                ("last byte of the body", 88 + BODY_BYTES - 1, "the body's CRC is"),
+                ("own offset", 35, "it says its offset is"),
+                ("own offset, first byte", 28, "it says its offset is"),
+                ("body length", 87, "LENGTH"),
+            ):
+                with self.subTest(f"{field} in the {place} segment"):
+                    store = self.store()
+                    flip_bit(store, at + position)
+                    self.assert_found(store, at, words)
+
+    def test_a_negative_size(self) -> None:
+        store = self.store()
+        flip_bit(store, 0, bit=7)
+        self.assert_found(store, 0, "too small")
+
+    def test_a_zeroed_segment_in_the_middle(self) -> None:
+        store = self.store()
+        segment_of(store, SEGMENT_SIZE).write_bytes(bytes(SEGMENT_SIZE))
+        self.assert_found(store, SEGMENT_SIZE, "is none of a record's")
+
+    def test_a_torn_last_record(self) -> None:
+        store = self.store()
+        at, record = records_of(store)[-1]
+        for offset in range(at + record.total_size // 2, at + record.total_size):
+            patch_byte(store, offset, lambda _: 0)
+        self.assert_found(store, at, "the parts take")
+
+    def test_a_segment_in_anothers_place(self) -> None:
+        store = self.store()
+        segment_of(store, SEGMENT_SIZE).write_bytes(segment_of(store, 2 * SEGMENT_SIZE).read_bytes())
+        self.assert_found(store, SEGMENT_SIZE, "it says its offset is")
+
+
+class FolderTests(CommandTestCase):
+    """What a folder of segments may look like after an accident: each is status 1, and names the file."""
+
+    def setUp(self) -> None:
+        self.path = self.store()
+        self.log = self.path / "commitlog"
+
+    def assert_names(self, path: Path, words: str) -> None:
+        for command in ("verify", "dump", "status", "recover"):
+            with self.subTest(command):
+                line = self.complaint(1, command, self.path)
+                self.assertIn(str(path), line)
+                self.assertIn(words, line)
+        self.assertFalse((self.path / ABORT_FILE).exists())
+
+    def test_a_truncated_segment(self) -> None:
+        for number in (1, 2, 3):
+            with self.subTest(number):
+                self.path = self.store()
+                path = segment_of(self.path, number * SEGMENT_SIZE)
+                os.truncate(path, 5000)
+                self.assert_names(path, "has 5000 bytes, not 16384 (mappedFileSizeCommitLog)")
+
+    def test_an_overlong_segment(self) -> None:
+        path = segment_of(self.path, SEGMENT_SIZE)
+        os.truncate(path, SEGMENT_SIZE + 1)
+        self.assert_names(path, "has 16385 bytes, not 16384 (mappedFileSizeCommitLog)")
+
+    def test_a_truncated_first_segment(self) -> None:
+        path = segment_of(self.path, 0)
+        os.truncate(path, 5000)
+        self.assert_names(path, "has 5000 bytes, not 16384 (mappedFileSizeCommitLog)")
+
+    def test_an_empty_segment_in_the_middle(self) -> None:
+        path = segment_of(self.path, SEGMENT_SIZE)
+        os.truncate(path, 0)
+        self.assert_names(path, "has 0 bytes, not 16384 (mappedFileSizeCommitLog)")
+
+    def test_a_missing_segment_in_the_middle(self) -> None:
+        path = segment_of(self.path, SEGMENT_SIZE)
+        path.unlink()
+        self.assert_names(path, f"is missing; the next segment is {2 * SEGMENT_SIZE:020d}")
+
+    def test_a_foreign_file(self) -> None:
+        for name in ("core.1234", "00000000000000000000.bak", "1"):
+            with self.subTest(name):
+                self.path = self.store()
+                path = self.path / "commitlog" / name
+                path.write_text("x")
+                self.assert_names(path, "is no segment: move it elsewhere")
+
+    def test_a_folder_among_the_segments(self) -> None:
+        path = self.log / f"{4 * SEGMENT_SIZE:020d}"
+        path.mkdir()
+        self.assert_names(path, "is no segment: move it elsewhere")
+
+    def test_a_name_that_is_no_offset_of_a_segment(self) -> None:
+        path = segment_of(self.path, 3 * SEGMENT_SIZE).rename(self.log / f"{3 * SEGMENT_SIZE + 1:020d}")
+        self.assert_names(path, "the name is no multiple of the file size 16384")
+
+    def test_a_state_file_that_is_none(self) -> None:
+        for content in (b"", b"{", b"[]", b'{"storeId": "x"}'):
+            with self.subTest(content):
+                self.path = self.store()
+                path = self.path / "rmqha" / "state.json"
+                path.parent.mkdir()
+                path.write_bytes(content)
+                self.assert_names(path, "is no state of a node")
+
+
+class CompareTests(CommandTestCase):
+    def test_identical_stores(self) -> None:
+        text = self.output_of("verify", unpacked("slave"), "--against", unpacked("master-crash"))
+        self.assertEqual(text, "2301 sound messages from 0 to 4538033\nidentical from 0 to 4538033\n")
+        found = self.json_of("verify", unpacked("slave"), "--against", unpacked("master-crash"))
+        self.assertEqual(found["against"], {"from": 0, "otherEnd": 4538033, "differsAt": None, "identical": True})
+
+    def test_a_shorter_store_is_a_difference(self) -> None:
+        end, longer = max_offset("slave"), max_offset("master-clean")
+        line = self.complaint(1, "verify", unpacked("slave"), "--against", unpacked("master-clean"))
+        self.assertEqual(line, f"the logs are equal up to the end of one: they end at {end} and {longer}")
+        line = self.complaint(1, "verify", unpacked("master-clean"), "--against", unpacked("slave"))
+        self.assertEqual(line, f"the logs are equal up to the end of one: they end at {longer} and {end}")
+
+    def test_the_first_differing_byte_is_named(self) -> None:
+        one, other = self.store(), self.store()
+        at, _ = records_of(one)[70]
+        flip_bit(other, at + 20)  # its queue offset, which no check covers
+        self.assertEqual(self.complaint(1, "verify", one, "--against", other), f"the logs differ at {at + 20}")
+        result = self.run_command("verify", one, "--against", other, "--json")
+        self.assertEqual(result.exit_code, 1)
+        found = json.loads(result.stdout)
+        self.assertEqual((found["against"]["differsAt"], found["against"]["identical"]), (at + 20, False))
+
+    def test_what_is_wrong_with_either_store_is_told(self) -> None:
+        one, other = self.store(), self.store()
+        (first, _), (second, _) = records_of(one)[10], records_of(one)[20]
+        flip_bit(one, first + 4)
+        flip_bit(other, second + 4)
+        line = self.complaint(1, "verify", one, "--against", other)
+        for words in (f"{one} at {first}: magic", f"{other} at {second}: magic", f"they end at {first} and {second}"):
+            self.assertIn(words, line)
+
+    def test_a_replica_that_begins_later_is_compared_from_there(self) -> None:
+        one, other = self.store(), self.store()
+        segment_of(other, 0).unlink()
+        self.assertIn(f"identical from {SEGMENT_SIZE} to ", self.output_of("verify", one, "--against", other))
+
+    def test_a_missing_other_store_is_status_2(self) -> None:
+        line = self.complaint(2, "verify", unpacked("slave"), "--against", "/no/store")
+        self.assertEqual(line, "/no/store: there is no such store")
+
+
+class RecoverTests(CommandTestCase):
+    def test_a_store_of_a_java_broker_that_crashed(self) -> None:
+        store = copy_of("master-crash", new_folder(self) / "store")
+        text = self.output_of("recover", store)
+        self.assertRegex(text, r"^log is 0 to 4538033; \d+ messages checked from \d+ on, after an unclean stop\n")
+        self.assertFalse((store / ABORT_FILE).exists())
+        self.assertFalse((store / "rmqha").exists(), "it stays a Java broker's store")
+        self.assertIn("identical from 0 to 4538033", self.output_of("verify", store, "--against", unpacked("slave")))
+        self.assertEqual(
+            self.json_of("recover", store),
+            {
+                "cleanStop": True,
+                "min": 0,
+                "checkedFrom": 15 * 262144,
+                "end": 4538033,
+                "messages": sum(line.get("physicalOffset", -1) >= 15 * 262144 for line in expected()),
+                "cutBytes": 0,
+                "removedSegments": 0,
+                "problem": None,
+                "keptIn": None,
+            },
+        )
+
+    def test_a_torn_end_is_cut_and_kept(self) -> None:
+        store = self.store()
+        (store / ABORT_FILE).touch()
+        at, record = records_of(store)[-1]
+        torn = at + record.total_size // 2
+        for offset in range(torn, at + record.total_size):
+            patch_byte(store, offset, lambda _: 0)
+        self.complaint(1, "verify", store)
+        kept = store / "rmqha" / "cut" / f"{at:020d}"
+        text = self.output_of("recover", store)
+        self.assertRegex(text, rf"(?m)^log is 0 to {at}; \d+ messages checked from 0 on, after an unclean stop$")
+        self.assertRegex(text, rf"(?m)^cut \d+ bytes at {at}: .+; they are kept in {kept}$")
+        self.assertEqual(len(kept.read_bytes()), kept.stat().st_size)
+        self.assertGreater(kept.stat().st_size, 100)
+        self.assertIn(f" to {at}\n", self.output_of("verify", store))
+
+    def test_segments_behind_the_end_are_told(self) -> None:
+        store = self.store()
+        (store / ABORT_FILE).touch()
+        for number in (4, 5):
+            (store / "commitlog" / f"{number * SEGMENT_SIZE:020d}").write_bytes(bytes(SEGMENT_SIZE))
+        self.assertIn("removed 2 segments behind the end\n", self.output_of("recover", store))
+
+    def test_a_store_in_use_is_status_9_and_stays_as_it_is(self) -> None:
+        store = self.store()
+        self.addCleanup(LockFile(store / LOCK_FILE).release)
+        line = self.complaint(9, "recover", store)
+        self.assertEqual(line, f"{store} is in use by another process: stop it first")
+        self.assertFalse((store / ABORT_FILE).exists())
+
+    def test_a_nodes_state_says_stopped_and_no_more_than_is_there(self) -> None:
+        store = self.store()
+        at, _ = records_of(store)[-1]
+        end = at + records_of(store)[-1][1].total_size
+        (store / ABORT_FILE).touch()
+        old = NodeState("1f" * 16, 3, 0, "SLAVE", "IN_SYNC", Offsets(0, end, end, end, end))
+        old.write(store)
+        flip_bit(store, at + 4)
+        self.output_of("recover", store)
+        new = NodeState.read(store)
+        wanted = replace(old, epoch=4, epoch_start=at, state="STOPPED", offsets=Offsets(0, at, at, at, at))
+        self.assertEqual(new, wanted)
+
+    def test_a_log_of_many_segments_leaves_no_file_open(self) -> None:
+        store = self.store(150 * SEGMENT_SIZE)
+        self.assertEqual(self.json_of("recover", store)["end"], self.json_of("verify", store)["end"])
+        self.assertEqual(open_files(store), 0)
+
+
+class StatusOfStoreTests(CommandTestCase):
+    def test_a_store_of_a_java_broker(self) -> None:
+        found = self.json_of("status", unpacked("slave"))
+        self.assertEqual((found["role"], found["state"], found["running"]), ("UNKNOWN", "STOPPED", False))
+        self.assertEqual((found["min"], found["written"], found["confirmed"]), (0, max_offset("slave"), None))
+        self.assertIn(str(max_offset("slave")), self.output_of("status", unpacked("slave")))
+
+    def test_a_store_of_a_node_of_ours(self) -> None:
+        store = self.store()
+        NodeState("1f" * 16, 1, 0, "SLAVE", "IN_SYNC", Offsets(0, 4, 3, 2, 1)).write(store)
+        found = self.json_of("status", store)
+        self.assertEqual((found["role"], found["state"]), ("SLAVE", "STOPPED"))
+        self.assertEqual([found[name] for name in ("written", "verified", "flushed", "confirmed")], [4, 3, 2, 1])
+
+    def test_a_node_that_has_no_byte_yet(self) -> None:
+        store = new_folder(self) / "store"
+        fresh = MessageStore(make_settings({"storePathRootDir": str(store)}))
+        NodeState("1f" * 16, role="SLAVE", state="CONNECTING").write(store)
+        self.assertEqual(self.json_of("status", store)["state"], "CONNECTING")
+        self.assertEqual(self.json_of("verify", store)["messages"], 0)
+        self.assertEqual(self.output_of("dump", store), "")
+        self.successResultOf(fresh.close())
+
+    def test_what_is_neither_store_nor_address_is_status_2(self) -> None:
+        for target in ("/no/store", "nowhere", "host:port", "h:99999"):
+            with self.subTest(target):
+                self.assertIn(f"{target}: there is no such store, and ", self.complaint(2, "status", target))
+
+
+class StatusOfBrokerTests(SynchronousTestCase):
+    def status(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([RMQHA, "status", *arguments], capture_output=True, text=True, timeout=60)
+
+    def test_nobody_there_is_status_7(self) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        for arguments in ([address], [address, "--json"], [f"tcp:{address}"]):
+            with self.subTest(arguments):
+                done = self.status(*arguments)
+                self.assertEqual((done.returncode, done.stdout), (7, ""))
+                self.assertRegex(done.stderr, r"^rmqha: \S+ does not answer: Connection was refused.*\n$")
+
+    def test_somebody_who_is_no_broker_is_status_7(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def talk() -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+            thread = threading.Thread(target=talk)
+            thread.start()
+            done = self.status(f"127.0.0.1:{listener.getsockname()[1]}")
+            thread.join()
+        self.assertEqual((done.returncode, done.stdout), (7, ""))
+        self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_a_running_master_and_its_slave(self) -> None:
+        work = new_folder(self)
+        end = max_offset("slave")
+        with TwistdNode(work, ["--role=async-master", "--port=0"], unpacked_copy(work)) as master:
+            slave_options = [
+                "--role=slave",
+                f"--master=127.0.0.1:{master.port()}",
+                f"--master-remoting=127.0.0.1:{master.port('remoting')}",
+                "--port=0",
+            ]
+            with TwistdNode(work, slave_options, name="slave") as slave:
+                slave.wait_for_state(lambda state: state.state == "IN_SYNC" and state.offsets.flushed == end, "the end")
+                done = self.status(f"127.0.0.1:{slave.port('remoting')}", "--json")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                found = json.loads(done.stdout)
+                self.assertEqual((found["role"], found["state"], found["lagBytes"]), ("SLAVE", "IN_SYNC", 0))
+                self.assertEqual((found["min"], found["verified"], found["confirmed"]), (0, end, end))
+                done = self.status(f"127.0.0.1:{master.port('remoting')}")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertRegex(done.stdout, r"(?m)^role +ASYNC_MASTER *$")
+                self.assertRegex(done.stdout, r"(?m)^state +SERVING *$")
+                self.assertRegex(done.stdout, rf"(?m)^peer +peer 127.0.0.1:\d+  state TRANSFER .* ackOffset {end} ")
+                live = subprocess.run([RMQHA, "verify", slave.store, "--json"], capture_output=True, text=True)
+                self.assertEqual((live.returncode, json.loads(live.stdout)["live"]), (0, True))
+                self.assertEqual(json.loads(live.stdout)["end"], end)
+                busy = subprocess.run([RMQHA, "recover", slave.store], capture_output=True, text=True)
+                self.assertEqual(busy.returncode, 9)
+                self.assertRegex(busy.stderr, r"^rmqha: .* is in use by another process: stop it first\n$")
+                done = self.status(str(slave.store), "--json")
+                self.assertEqual(
+                    (json.loads(done.stdout)["state"], json.loads(done.stdout)["running"]), ("IN_SYNC", True)
+                )
+
+
+def unpacked_copy(work: Path) -> Path:
+    return copy_of("slave", work / "master-store")
