@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial wheel bench-catchup bench-scan bench-append news clean
+.PHONY: help install demo test lint types imports unit trial wheel bench-catchup bench-scan bench-append bench-store news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ bench-scan: $(READY)  ## proving records: many at once against one by one
 
 bench-append: $(READY)  ## appending: pwrite against a mapping on reserved blocks
 	$(BIN)/python -m benchmarks.append
+
+bench-store: $(READY)  ## puts a second: ours against the Java store, one run
+	$(BIN)/python -m benchmarks.store
 
 news: $(READY)  ## what the next release's news would say
 	$(BIN)/towncrier build --draft --version next

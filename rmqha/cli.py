@@ -18,7 +18,9 @@ from rmqha import __version__
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.status import Status, status_of_broker, status_of_store
-from rmqha.settings import SettingsError, make_settings
+from rmqha.settings import Settings, SettingsError, make_settings
+from rmqha.store.audit import Audit, audit
+from rmqha.store.derived import open_queues
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
@@ -139,9 +141,11 @@ def _record_line(offset: int, record: Record, as_json: bool) -> str:
 @click.option("--against", type=click.Path(path_type=Path), default=None, help="Another store, to compare with.")
 @JSON
 def verify(store: Path, against: Path | None, as_json: bool) -> None:
-    """Prove every record of the log: size, magic, CRC and own offset; and one store against another."""
+    """Prove every record (size, magic, CRC, own offset), queues and index by the log, and one store against another."""
     with _open(store) as reader:
         proof = _verify(reader, str(store))
+        with _progress("queues and index", reader.log.min_offset, proof.end) as progress:
+            audited = audit(reader, proof.end, _settings_of(store), progress)
         comparison: Comparison | None = None
         if against is not None:
             with _open(against) as other:
@@ -150,13 +154,15 @@ def verify(store: Path, against: Path | None, as_json: bool) -> None:
                 with _progress("comparing", start, min(proof.end, other_proof.end)) as progress:
                     comparison = reader.compare(proof.end, other, other_proof.end, progress)
     difference = _difference(comparison)
-    problems = [_told_by(store, proof), difference]
+    problems = [_told_by(store, proof), *audited.problems, difference]
     if against is not None:
         problems.insert(1, _told_by(against, other_proof))
     if as_json:
-        _print_json({**_proof_as_json(proof), **_comparison_as_json(comparison, difference)})
+        _print_json({**_proof_as_json(proof), **_audit_as_json(audited), **_comparison_as_json(comparison, difference)})
     else:
         click.echo(f"{proof.messages} sound messages from {proof.min_offset} to {proof.end}")
+        if not audited.problems:
+            click.echo(_audit_line(audited))
         if comparison is not None and difference is None:
             click.echo(f"identical from {comparison.start} to {comparison.end}")
     found = [problem for problem in problems if problem is not None]
@@ -167,6 +173,24 @@ def verify(store: Path, against: Path | None, as_json: bool) -> None:
 def _verify(reader: StoreReader, title: str) -> Verification:
     with _progress(title, reader.log.min_offset, reader.limit) as progress:
         return reader.verify(progress)
+
+
+def _settings_of(store: Path) -> Settings:
+    return make_settings({"storePathRootDir": str(store)})
+
+
+def _audit_line(audited: Audit) -> str:
+    line = f"{audited.queues} queues agree with the log up to {audited.built_until}"
+    return f"{line}; the index lacks {audited.missing_keys} keys" if audited.missing_keys else line
+
+
+def _audit_as_json(audited: Audit) -> dict[str, Any]:
+    return {
+        "queues": audited.queues,
+        "queuesBuiltUntil": audited.built_until,
+        "queueProblems": audited.problem_count,
+        "missingKeys": audited.missing_keys,
+    }
 
 
 def _told_by(path: Path, proof: Verification) -> str | None:
@@ -215,7 +239,7 @@ def recover(store: Path, as_json: bool) -> None:
     """Run recovery as a node's start would, and say what it found and cut. Nothing is lost: what is cut is kept."""
     if not (store / "commitlog").is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
-    opened = MessageStore(make_settings({"storePathRootDir": str(store)}))
+    opened = MessageStore(_settings_of(store))
     found, had_state = opened.recovery, NodeState.read(store) is not None
     confirmed = min(found.end, opened.node_state.offsets.confirmed)
     final_state = replace(opened.node_state, state="STOPPED", offsets=opened.offsets(confirmed))
@@ -244,6 +268,42 @@ def recover(store: Path, as_json: bool) -> None:
         click.echo(f"cut {found.cut_bytes} bytes at {found.end}: {found.problem}; they are kept in {kept_in}")
     if found.removed_segments:
         click.echo(f"removed {found.removed_segments} segments behind the end")
+
+
+@main.command()
+@STORE
+@JSON
+def queues(store: Path, as_json: bool) -> None:
+    """Show the first and the next offset of every queue."""
+    with _open(store) as reader:
+        table = open_queues(reader.root, _settings_of(store), owned=False)
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for (topic, queue_id), queue in sorted(table.queues.items()):
+            queue.find_end()
+            queue.correct_min_offset(reader.log.min_offset)
+            found.setdefault(topic, {})[str(queue_id)] = {"min": queue.min_offset, "max": queue.max_offset}
+        table.close()
+    if as_json:
+        _print_json(found)
+        return
+    for topic, by_id in found.items():
+        for number, offsets in by_id.items():
+            click.echo(f"{topic} {number}: {offsets['min']} to {offsets['max']}")
+
+
+@main.command()
+@STORE
+def rebuild(store: Path) -> None:
+    """Make consume queues and index anew from the log, after recovery."""
+    if not (store / "commitlog").is_dir():
+        raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
+    opened = MessageStore(_settings_of(store))
+    log = opened.commit_log
+    with _progress("rebuilding", log.min_offset, log.verified_offset) as progress:
+        opened.rebuild(progress)
+    count, end = len(opened.derived.queues.queues), log.verified_offset
+    _result_of(opened.close())
+    click.echo(f"{count} queues and the index made anew from {log.min_offset} to {end}")
 
 
 def _result_of(done: Deferred[None]) -> None:

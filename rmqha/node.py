@@ -37,6 +37,8 @@ from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 
+SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
@@ -78,7 +80,6 @@ class Node(MultiService):
             parent.setComponent(ILogObserver, self._plan.observer)
 
     def startService(self) -> None:
-        self._handle_signals()
         try:
             self._open()
         except StoreInUse as error:
@@ -86,19 +87,19 @@ class Node(MultiService):
         except StoreError as error:
             self._stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
-            self._stop_with(ExitCode.IO_ERROR, str(error))
+            self._stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
+        if self._plan.manages_process:
+            # From here to our handlers they wait, for the reactor puts its own there just before.
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            IReactorCore(self._reactor).callWhenRunning(self._handle_signals)
         MultiService.startService(self)
 
     def _handle_signals(self) -> None:
         """SIGTERM and SIGINT end in exit status 0, as twistd's own handlers do not; SIGHUP reopens the log file."""
-
-        def install() -> None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
-            signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
-
-        if self._plan.manages_process:
-            IReactorCore(self._reactor).callWhenRunning(install)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _stop_reactor(self) -> None:
         with suppress(ReactorNotRunning):  # a second signal, while the first is being obeyed
@@ -119,6 +120,7 @@ class Node(MultiService):
         store = MessageStore(plan.settings)
         self._store = store
         self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
+        store.start_dispatching(clock, self._disk_failed)
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
         state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
         state_file.setServiceParent(self)
@@ -185,6 +187,7 @@ class Node(MultiService):
             "brokerClusterName": settings.broker_cluster_name,
             "brokerRole": settings.broker_role.value,
             "mappedFileSizeCommitLog": str(self._store.commit_log.segment_size),
+            **self._store.derived.file_settings,
         }
 
     def state(self) -> NodeState:

@@ -5,7 +5,7 @@ rmqha does not use are left alone.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,19 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def make_settings(properties: Mapping[str, str]) -> Settings:
     """Settings from texts by RocketMQ's keys. Raises SettingsError naming the key and the reason."""
+    settings = Settings(**_parse(properties))
+    _check_together(settings)
+    return settings
+
+
+def with_defaults(settings: Settings, properties: Mapping[str, str]) -> Settings:
+    """The settings, with those that are None taken from ``properties``. Raises SettingsError."""
+    unset = {name: value for name, value in _parse(properties).items() if getattr(settings, name) is None}
+    return replace(settings, **unset)
+
+
+def _parse(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Values by the names of fields."""
     values: dict[str, Any] = {}
     for setting in fields(Settings):
         key = setting.metadata["key"]
@@ -206,9 +219,7 @@ def make_settings(properties: Mapping[str, str]) -> Settings:
             values[setting.name] = setting.metadata["parse"](text)
         except ValueError as error:
             raise SettingsError(f"{key}={text} {error}") from error
-    settings = Settings(**values)
-    _check_together(settings)
-    return settings
+    return values
 
 
 def _check_together(settings: Settings) -> None:

@@ -23,6 +23,7 @@ from rmqha.ops.logs import LogFormat, NodeLogObserver
 from rmqha.settings import BrokerRole, Settings, SettingsError, make_settings, read_properties
 
 NO_REMOTING = "none"
+LAST_STANDARD_FD = 2
 
 SETTING_OPTIONS = {
     "store": "storePathRootDir",
@@ -91,6 +92,7 @@ class Options(usage.Options):
     log_format: LogFormat
 
     def __init__(self) -> None:
+        _fill_standard_files()
         self._overrides: dict[str, str] = {}
         usage.Options.__init__(self)
 
@@ -172,6 +174,13 @@ class Options(usage.Options):
         if path == "-" or (path is None and twistd_options.get("nodaemon")):
             return NodeLogObserver(self.log_format, None)
         return NodeLogObserver(self.log_format, Path(path or "twistd.log"))
+
+
+def _fill_standard_files() -> None:
+    """Give descriptors 0 to 2 something to be: twistd's way to a daemon would else overwrite our own files there."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD_FD:
+        pass
+    os.close(fd)
 
 
 def _choice(kind: Any, options: Options, name: str) -> Any:

@@ -207,12 +207,13 @@ class SoundTests(CommandTestCase):
         for name, messages in (("master-crash", 2301), ("slave", 2301), ("master-clean", 2303)):
             with self.subTest(name):
                 text = self.output_of("verify", unpacked(name))
-                self.assertEqual(text, f"{messages} sound messages from 0 to {max_offset(name)}\n")
+                self.assertTrue(text.startswith(f"{messages} sound messages from 0 to {max_offset(name)}\n"), text)
                 facts = {"min": 0, "end": max_offset(name), "messages": messages, "problem": None, "live": False}
-                self.assertEqual(self.json_of("verify", unpacked(name)), facts)
+                found = self.json_of("verify", unpacked(name))
+                self.assertEqual({key: found[key] for key in facts}, facts)
 
     def test_an_empty_store_and_one_of_zeros_are_sound(self) -> None:
-        self.assertEqual(self.output_of("verify", new_folder(self)), "0 sound messages from 0 to 0\n")
+        self.assertIn("0 sound messages from 0 to 0\n", self.output_of("verify", new_folder(self)))
         store = self.store()
         zeros = bytes(SEGMENT_SIZE)
         (store / "commitlog" / f"{4 * SEGMENT_SIZE:020d}").write_bytes(zeros)
@@ -220,7 +221,7 @@ class SoundTests(CommandTestCase):
         self.assertIn(f"{count} sound messages", self.output_of("verify", store))
         for path in (store / "commitlog").iterdir():
             path.write_bytes(zeros)
-        self.assertEqual(self.output_of("verify", store), "0 sound messages from 0 to 0\n")
+        self.assertIn("0 sound messages from 0 to 0\n", self.output_of("verify", store))
 
     def test_a_log_whose_first_segments_were_deleted(self) -> None:
         store = self.store()
@@ -375,7 +376,8 @@ class FolderTests(CommandTestCase):
 class CompareTests(CommandTestCase):
     def test_identical_stores(self) -> None:
         text = self.output_of("verify", unpacked("slave"), "--against", unpacked("master-crash"))
-        self.assertEqual(text, "2301 sound messages from 0 to 4538033\nidentical from 0 to 4538033\n")
+        self.assertTrue(text.startswith("2301 sound messages from 0 to 4538033\n"), text)
+        self.assertTrue(text.endswith("\nidentical from 0 to 4538033\n"), text)
         found = self.json_of("verify", unpacked("slave"), "--against", unpacked("master-crash"))
         self.assertEqual(found["against"], {"from": 0, "otherEnd": 4538033, "differsAt": None, "identical": True})
 
@@ -484,7 +486,7 @@ class RecoverTests(CommandTestCase):
     def test_a_log_of_many_segments_leaves_no_file_open(self) -> None:
         store = self.store(150 * SEGMENT_SIZE)
         self.assertEqual(self.json_of("recover", store)["end"], self.json_of("verify", store)["end"])
-        self.assertEqual(open_files(store), 0)
+        self.assertEqual(open_files(store / "commitlog"), 0)
 
 
 class StatusOfStoreTests(CommandTestCase):

@@ -49,28 +49,27 @@ class BrokerConfTests(SynchronousTestCase):
         properties = self.read(BROKER_CONF)
         self.assertEqual(properties["someKeyOfTomorrow"], "é\t\\")
         self.assertEqual(properties["deleteWhen"], "04")
-        self.assertEqual(
-            make_settings(properties),
-            Settings(
-                broker_role=BrokerRole.SLAVE,
-                broker_id=1,
-                broker_name="broker-a",
-                broker_cluster_name="DefaultCluster",
-                broker_ip1="10.0.0.7",
-                namesrv_addr="10.0.0.1:9876;10.0.0.2:9876",
-                listen_port=10921,
-                ha_master_address="10.0.0.1:10912",
-                store_path_root_dir=Path("/data/rocketmq/store"),
-                mapped_file_size_commit_log=262144,
-                flush_disk_type=FlushDiskType.SYNC_FLUSH,
-                flush_interval_commit_log_ms=100,
-                flush_commit_log_least_pages=0,
-                flush_commit_log_thorough_interval_ms=2000,
-                ha_send_heartbeat_interval_ms=1000,
-                ha_housekeeping_interval_ms=4000,
-                ha_transfer_batch_size_bytes=65536,
-            ),
-        )
+        found = make_settings(properties)
+        expected = {
+            "broker_role": BrokerRole.SLAVE,
+            "broker_id": 1,
+            "broker_name": "broker-a",
+            "broker_cluster_name": "DefaultCluster",
+            "broker_ip1": "10.0.0.7",
+            "namesrv_addr": "10.0.0.1:9876;10.0.0.2:9876",
+            "listen_port": 10921,
+            "ha_master_address": "10.0.0.1:10912",
+            "store_path_root_dir": Path("/data/rocketmq/store"),
+            "mapped_file_size_commit_log": 262144,
+            "flush_disk_type": FlushDiskType.SYNC_FLUSH,
+            "flush_interval_commit_log_ms": 100,
+            "flush_commit_log_least_pages": 0,
+            "flush_commit_log_thorough_interval_ms": 2000,
+            "ha_send_heartbeat_interval_ms": 1000,
+            "ha_housekeeping_interval_ms": 4000,
+            "ha_transfer_batch_size_bytes": 65536,
+        }
+        self.assertEqual({name: getattr(found, name) for name in expected}, expected)
 
     def test_windows_line_ends_and_blanks_do_not_matter(self) -> None:
         found = make_settings(self.read("brokerName = b \r\nlistenPort= 10931 \r\n\r\n"))

@@ -12,6 +12,7 @@ from rmqha.ha.replica import MasterView
 from rmqha.settings import LARGEST_SEGMENT
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 
+DERIVED_FILE_SETTINGS = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 NODE_STATE_KEY = "rmqha"
 """In a node's runtime info: its state as state.json has it. A Java broker has no such entry."""
 
@@ -68,4 +69,9 @@ async def view_of_master(endpoint: IStreamClientEndpoint, clock: IReactorTime, w
     config = await ask_config(endpoint, clock) if with_segment_size else {}
     text = config.get("mappedFileSizeCommitLog", "")
     size = int(text) if text.isdecimal() else 0
-    return MasterView(min_offset, max_offset, segment_size=size if 0 < size <= LARGEST_SEGMENT else None)
+    return MasterView(
+        min_offset,
+        max_offset,
+        segment_size=size if 0 < size <= LARGEST_SEGMENT else None,
+        derived_file_settings={key: config[key] for key in DERIVED_FILE_SETTINGS if key in config},
+    )

@@ -7,8 +7,8 @@ A master that never had the bytes we ask for, one that has deleted them and one 
 channel: heartbeats and no data. ``MasterView`` brings in what else is known.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.states import VERDICTS, ReplicaState, check_transition
@@ -74,13 +74,15 @@ class MasterView:
     """What is known of the master's log; None for what is not.
 
     ``min_offset`` and ``max_offset`` come from its remoting port (both 0 for an empty log), ``last_segment_offset``
-    from a probe of its HA port: where its last segment starts.
+    from a probe of its HA port: where its last segment starts. ``derived_file_settings`` are those of its settings, by
+    their names, that queue and index files must be made by for a broker with the same settings to open them.
     """
 
     min_offset: int | None = None
     max_offset: int | None = None
     last_segment_offset: int | None = None
     segment_size: int | None = None
+    derived_file_settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,7 @@ class HASlaveService(Service):
             self._target = view.max_offset
         if view.segment_size is not None and self._store.settings.mapped_file_size_commit_log is None:
             self._store.adopt_segment_size(view.segment_size)
+        self._store.adopt_derived_file_settings(view.derived_file_settings)
         return view
 
     async def _ask_remoting(

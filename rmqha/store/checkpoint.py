@@ -25,8 +25,8 @@ class Checkpoint:
 
     @property
     def recovery_timestamp(self) -> int:
-        """A record stored before this is certainly on disk in the commit log."""
-        return max(0, self.physic_msg_timestamp - SAFETY_MARGIN_MS)
+        """A record stored before this is certainly on disk in the commit log, and its unit in its consume queue."""
+        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - SAFETY_MARGIN_MS)
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":

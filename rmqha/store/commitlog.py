@@ -1,6 +1,7 @@
 """The commit log: segments as one endless run of bytes, of which a prefix is proved to be records."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,8 @@ class CommitLog:
     def __init__(self, folder: Path, segment_size: int = DEFAULT_SEGMENT_SIZE, owned: bool = True) -> None:
         """Raises StoreError for a folder that holds other things than segments of this size."""
         self._queue = MappedFileQueue(folder, segment_size, writable=owned)
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._tail: MappedFile | None = None  # the segment last appended to
         self._start: int = self._queue.first_base or 0
         self.max_offset: int = self._queue.end_offset
         self.verified_offset: int = self._start
@@ -67,7 +69,7 @@ class CommitLog:
         if self.max_offset != self._start:
             raise StoreError(f"the log holds bytes from {self._start} to {self.max_offset}")
         while len(self._queue):
-            self._queue.remove_last()
+            self._remove_last()
         base = offset - offset % self.segment_size
         if offset != base:
             self._queue.create(base)
@@ -84,8 +86,7 @@ class CommitLog:
             raise StoreError(f"{size} bytes at {offset} cross a segment's end; segments have {self.segment_size} bytes")
         if not size:
             return
-        mapped_file = self._file_for_append()
-        mapped_file.write(offset - mapped_file.base_offset, *pieces)
+        self._write(self._file_for_append(), offset, *pieces)
         self.max_offset += size
 
     def append(self, record: Record) -> int:
@@ -105,16 +106,17 @@ class CommitLog:
         self._advance(Scan(self.max_offset, 1, offset, record.store_timestamp))
         return offset
 
-    def append_records(self, data: bytes, store_timestamp: int, count: int) -> int:
+    def append_records(self, data: bytes, store_timestamp: int) -> int:
         """Write encoded records that fit the last segment; gives the first one's offset.
 
-        ``store_timestamp`` is that of all of them, ``count`` their number. Raises OSError.
+        ``store_timestamp`` is that of all of them. Raises OSError.
         """
         offset = self.max_offset
-        mapped_file = self._file_for_append()
-        mapped_file.write(offset - mapped_file.base_offset, data)
-        self.max_offset = offset + len(data)
-        self._advance(Scan(self.max_offset, count, offset, store_timestamp))
+        self._write(self._file_for_append(), offset, data)
+        self.max_offset = self.verified_offset = offset + len(data)
+        self.last_message_offset, self.last_store_timestamp = offset, store_timestamp
+        for log_grew in self._listeners:
+            log_grew()
         return offset
 
     def roll(self) -> None:
@@ -125,6 +127,10 @@ class CommitLog:
         """When the first segment was last written to, in seconds since the epoch. Raises OSError."""
         return (self.folder / file_name(self._queue.bases[0])).stat().st_mtime
 
+    def _remove_last(self) -> None:
+        self._tail = None
+        self._queue.remove_last()
+
     def delete_first_segment(self) -> None:
         """Delete the first segment; the log begins at the next one. Raises OSError."""
         self._queue.remove_first()
@@ -133,16 +139,30 @@ class CommitLog:
     def _append_blank(self, size: int) -> None:
         """Fill the last segment; the next one exists before, so that no recovery takes the blank back."""
         offset = self.max_offset
-        self._queue.create(offset + size)
-        mapped_file = self._find(offset)
-        mapped_file.write(offset - mapped_file.base_offset, encode_blank(size))
+        if self._queue.end_offset == offset + size:  # else it is there since a try that the disk refused
+            self._queue.create(offset + size)
+        self._write(self._find(offset), offset, encode_blank(size))
         self.max_offset += size
         self._advance(Scan(self.max_offset))
 
+    @staticmethod
+    def _write(mapped_file: MappedFile, offset: int, *pieces: bytes | memoryview) -> None:
+        """Write all pieces or leave nothing of them behind the log's end. Raises OSError."""
+        try:
+            mapped_file.write(offset - mapped_file.base_offset, *pieces)
+        except OSError:
+            with suppress(OSError):
+                mapped_file.zero_from(offset - mapped_file.base_offset)
+            raise
+
     def _file_for_append(self) -> MappedFile:
-        base = self.max_offset - self.max_offset % self.segment_size
-        self._trim_open()
-        return self._queue.find(base) or self._queue.create(base)
+        tail = self._tail
+        if tail is None or not tail.base_offset <= self.max_offset < tail.base_offset + tail.file_size:
+            base = self.max_offset - self.max_offset % self.segment_size
+            self._trim_open()
+            self._queue.flush_surplus(base)
+            tail = self._tail = self._queue.find(base) or self._queue.create(base)
+        return tail
 
     def _trim_open(self) -> None:
         self._queue.trim_open(max(self.flushed_offset, self._untouched_end))
@@ -180,7 +200,7 @@ class CommitLog:
         if found.last_message is not None:
             self.last_message_offset = found.last_message
             self.last_store_timestamp = found.store_timestamp
-        for log_grew in list(self._listeners):
+        for log_grew in self._listeners:
             log_grew()
 
     def get_data(self, offset: int, limit_bytes: int) -> memoryview | None:
@@ -203,7 +223,7 @@ class CommitLog:
             raise StoreError(f"{offset} is outside the log, {self.min_offset} to {self.max_offset}")
         removes = bool(self._queue.bases) and self._queue.bases[-1] > offset
         while len(self._queue) and self._queue.bases[-1] > offset:
-            self._queue.remove_last()
+            self._remove_last()
         if removes:
             sync_folder(self.folder)
         mapped_file = self._queue.find(offset)
@@ -211,6 +231,7 @@ class CommitLog:
             mapped_file.zero_from(offset - mapped_file.base_offset)
             mapped_file.sync()
         self.truncations += 1
+        self._queue.flushed_early.clear()
         self.max_offset = offset
         self.verified_offset = min(self.verified_offset, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
@@ -234,6 +255,7 @@ class CommitLog:
 
     def set_aside(self, folder: Path) -> None:
         """Move the segments to ``folder`` and be empty. Raises OSError."""
+        self._tail = None
         self._queue.close()
         if self.folder.is_dir():
             self.folder.rename(folder)
@@ -244,9 +266,10 @@ class CommitLog:
         self.last_message_offset, self.last_store_timestamp = None, 0
 
     def unflushed_files(self) -> list[MappedFile]:
-        """The segments with bytes from ``flushed_offset`` to ``max_offset``."""
+        """The segments with bytes from ``flushed_offset`` to ``max_offset`` that are not on disk yet."""
         start = self.flushed_offset - self.flushed_offset % self.segment_size
-        return [self._find(base) for base in self._queue.bases if start <= base < self.max_offset]
+        bases = [base for base in self._queue.bases if start <= base < self.max_offset]
+        return [self._find(base) for base in bases if base not in self._queue.flushed_early]
 
     def sync(self) -> None:
         """Bring the whole log to the disk, waiting for it. Raises OSError."""
@@ -270,9 +293,14 @@ class CommitLog:
 
     def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
         """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""
-        self._listeners.append(log_grew)
-        return lambda: self._listeners.remove(log_grew)
+        self._listeners = (*self._listeners, log_grew)  # never changed in place: it may be in use
+
+        def unsubscribe() -> None:
+            self._listeners = tuple(other for other in self._listeners if other is not log_grew)
+
+        return unsubscribe
 
     def close(self) -> None:
         """Close all files. Nothing is flushed."""
+        self._tail = None
         self._queue.close()

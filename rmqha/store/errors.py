@@ -1,5 +1,7 @@
 """What can be wrong with a store. An I/O error stays an OSError."""
 
+import errno
+
 
 class StoreError(Exception):
     """The store, or what was asked of it, is not as it must be; nothing was changed."""
@@ -7,3 +9,8 @@ class StoreError(Exception):
 
 class StoreInUse(StoreError):
     """Another process holds the store's lock."""
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk has no room just now: unlike other errors this one may pass."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

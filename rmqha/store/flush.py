@@ -19,7 +19,8 @@ from twisted.python.failure import Failure
 from rmqha.settings import Settings
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.mappedfile import MappedFile, sync_folder
+from rmqha.store.errors import is_disk_full
+from rmqha.store.mappedfile import sync_folder
 
 OS_PAGE_SIZE = 4096
 
@@ -28,6 +29,22 @@ class RunInThread(Protocol):
     """Runs a function elsewhere, one after another, and gives its result."""
 
     def __call__(self, function: Callable[[], None], /) -> Deferred[None]: ...
+
+
+class Syncable(Protocol):
+    """A file that can be brought to the disk, in another thread too."""
+
+    def sync(self) -> None: ...
+
+
+class DerivedFiles(Protocol):
+    """What is built from the log, and flushed before a checkpoint vouches for it."""
+
+    def take_unflushed(self) -> list[Syncable]:
+        """The files with bytes written since the last call."""
+
+    def vouched(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
 
 
 class FlushService:
@@ -43,8 +60,10 @@ class FlushService:
         run_in_thread: RunInThread,
         checkpoint_path: Path,
         failed: Callable[[Failure], None],
+        derived: DerivedFiles | None = None,
     ) -> None:
         self._commit_log = log
+        self._derived = derived
         self._interval = settings.flush_interval_commit_log_ms / 1000
         self._thorough_interval = settings.flush_commit_log_thorough_interval_ms / 1000
         self._least_bytes = settings.flush_commit_log_least_pages * OS_PAGE_SIZE
@@ -92,25 +111,34 @@ class FlushService:
         write_checkpoint = now - self._last_thorough >= self._thorough_interval
         if write_checkpoint:
             self._last_thorough = now
-        self._running = self._run_in_thread(
-            partial(self._sync, log.unflushed_files(), self._next_checkpoint() if write_checkpoint else None)
-        )
+        files: list[Syncable] = [*log.unflushed_files()]
+        checkpoint = None
+        if write_checkpoint:
+            checkpoint = self._next_checkpoint()
+            files += self._derived.take_unflushed() if self._derived is not None else []
+        self._running = self._run_in_thread(partial(self._sync, files, checkpoint))
         self._running.addCallbacks(lambda _: self._flushed(target, truncations), self._fail_for_good).addErrback(
             lambda failure: self._log.failure("after a flush", failure)
         )
 
-    def _sync(self, files: list[MappedFile], checkpoint: Checkpoint | None) -> None:
+    def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
         """Runs in the thread, on values only."""
         for mapped_file in files:
             mapped_file.sync()
         sync_folder(self._commit_log.folder)
         if checkpoint is not None:
-            checkpoint.write(self._checkpoint_path)
+            try:
+                checkpoint.write(self._checkpoint_path)
+            except OSError as error:  # without room for it recovery is slower, and nothing is lost
+                if not is_disk_full(error):
+                    raise
 
     def _next_checkpoint(self) -> Checkpoint:
         """The checkpoint that holds once all that is proved now is on disk."""
-        physic = self._commit_log.last_store_timestamp
-        self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=physic)
+        self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=self._commit_log.last_store_timestamp)
+        if self._derived is not None:
+            logics, index = self._derived.vouched()
+            self._checkpoint = replace(self._checkpoint, logics_msg_timestamp=logics, index_msg_timestamp=index)
         return self._checkpoint
 
     def _flushed(self, target: int, truncations: int) -> None:
@@ -139,7 +167,10 @@ class FlushService:
         if self._loop.running:
             self._loop.stop()
         self._commit_log.sync()
-        self._next_checkpoint().write(self._checkpoint_path)
+        checkpoint = self._next_checkpoint()
+        for file in self._derived.take_unflushed() if self._derived is not None else []:
+            file.sync()
+        checkpoint.write(self._checkpoint_path)
         self._tell()
 
     def drained(self) -> Deferred[None]:

@@ -7,6 +7,7 @@ an OSError and not a signal, and segments stay sparse (ARCHITECTURE.md, "Disk er
 import errno
 import mmap
 import os
+import resource
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -16,7 +17,12 @@ from rmqha.store.errors import StoreError
 from rmqha.wire.record import Buffer
 
 FILE_NAME_DIGITS = 20
-MAX_OPEN_FILES = 64
+SOFT_LIMIT, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+OTHER_FILES = 32
+MAX_UNFLUSHED_FILES = max(4, (SOFT_LIMIT - OTHER_FILES) // 7) if SOFT_LIMIT != resource.RLIM_INFINITY else 1 << 16
+"""Segments a queue keeps open because they are not flushed yet: each takes two of the process's descriptors, and as
+many again while a flush that has begun holds it."""
+MAX_OPEN_FILES = min(64, MAX_UNFLUSHED_FILES)
 """Segments a queue keeps open beside those not flushed yet."""
 SEARCH_BYTES = 1 << 20
 MOST_PIECES = os.sysconf("SC_IOV_MAX")
@@ -49,9 +55,12 @@ class MappedFile:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.ftruncate(fd, file_size)
+            return cls(path, file_size)
+        except BaseException:
+            path.unlink()  # else the next try would find it there
+            raise
         finally:
             os.close(fd)
-        return cls(path, file_size)
 
     @property
     def end_offset(self) -> int:
@@ -60,6 +69,8 @@ class MappedFile:
 
     def write(self, position: int, *pieces: Buffer) -> None:
         """Write all pieces at ``position``, one behind the other. Raises OSError."""
+        if len(pieces) == 1 and os.pwritev(self._fd, pieces, position) == len(pieces[0]):
+            return
         for start in range(0, len(pieces), MOST_PIECES):
             some = pieces[start : start + MOST_PIECES]
             size = sum(map(len, some))
@@ -111,6 +122,8 @@ class MappedFileQueue:
         self.file_size = file_size
         self._writable = writable
         self._open: OrderedDict[int, MappedFile] = OrderedDict()
+        self.flushed_early: set[int] = set()
+        """Where segments begin that ``flush_surplus`` has flushed; to be cleared when any is written again."""
         self._bases = [base for base, _ in self._listing()]
 
     def _listing(self) -> list[tuple[int, int]]:
@@ -186,7 +199,21 @@ class MappedFileQueue:
     def trim_open(self, flushed_offset: int) -> None:
         """Close the segments that were not used for longest, never one with bytes that are not flushed."""
         for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:
-            if base + self.file_size <= flushed_offset:
+            if base + self.file_size <= flushed_offset or base in self.flushed_early:
+                self._forget(base)
+
+    def flush_surplus(self, before: int) -> None:
+        """Flush and close segments that end by ``before`` while too many are open. Waits for the disk. Raises OSError.
+
+        Only segments far smaller than a broker's are filled faster than they are flushed by the clock.
+        """
+        for base in list(self._open)[: max(0, len(self._open) - MAX_UNFLUSHED_FILES)]:
+            if base + self.file_size <= before:
+                try:
+                    self._open[base].sync()
+                except OSError as error:  # whatever it is, a full disk too: unlike a refused write it cannot be undone
+                    raise OSError(errno.EIO, f"cannot flush {self._open[base].path}: {error}") from error
+                self.flushed_early.add(base)
                 self._forget(base)
 
     def _forget(self, base: int) -> None:

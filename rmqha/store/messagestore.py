@@ -1,26 +1,32 @@
 """The facade: opens a store, owns it while a node runs, and closes it so that the next start is quick.
 
-Order of opening: lock, segments, checkpoint, recovery, ``abort`` file. Order of closing: the reverse.
+Order of opening: lock, segments, checkpoint, recovery, ``abort`` file, queues and index. Order of closing: the reverse.
 """
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.settings import Settings
+from rmqha.settings import BrokerRole, FlushDiskType, Settings, SettingsError, with_defaults
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import DEFAULT_SEGMENT_SIZE, CommitLog
-from rmqha.store.errors import StoreError
-from rmqha.store.flush import FlushService, RunInThread
+from rmqha.store.derived import Derived, index_slots, remove_derived
+from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.flush import FlushService, RunInThread, Syncable
+from rmqha.store.groupcommit import GroupCommit
 from rmqha.store.lockfile import LockFile
 from rmqha.store.mappedfile import list_segments, sync_folder
+from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
+from rmqha.store.put import Appender, PutRefused
+from rmqha.store.reading import MessageReader
 from rmqha.store.recovery import Recovery, recover_log
 
 ABORT_FILE = "abort"
@@ -52,8 +58,31 @@ class MessageStore:
             segment_size_of(self.settings.commit_log_folder, self.settings.mapped_file_size_commit_log),
         )
         self.recovery = self._recover()
-        (self.root / ABORT_FILE).touch()
+        self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
+        self.disk_full = False
+        self._flusher: FlushService | None = None
+        self._flush_waits: GroupCommit | None = None
+        self._failed: Callable[[Failure], None] | None = None
+        self._dispatching: Callable[[], None] | None = None
+        self._takes_puts = self._broken = False
+        (self.root / ABORT_FILE).touch()  # before queues and index are: whoever dies among them stopped uncleanly
         sync_folder(self.root)
+        self._open_derived(self.recovery)
+
+    def _open_derived(self, recovery: Recovery, progress: Callable[[int], None] = lambda _: None) -> None:
+        self.derived = Derived(self.root, self.settings, self.commit_log, recovery)
+        if not self.is_slave:  # puts need every queue's end; a slave's readers can wait
+            self.derived.dispatcher.catch_up(progress)
+        self.appender = Appender(
+            self.commit_log,
+            self.derived.queue_offsets(),
+            self.settings.message_delay_level,
+            self.settings.max_message_size_bytes,
+            now_ms=lambda: int(time.time() * 1000),
+        )
+        self.reader = MessageReader(
+            self.commit_log, self.derived.queues, self.derived.index, self.settings, self.is_slave
+        )
 
     def _recover(self) -> Recovery:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE)
@@ -100,17 +129,127 @@ class MessageStore:
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
     ) -> FlushService:
         """Begin to flush as configured. ``failed`` hears of the first flush that fails, which is the last."""
+        waits = self._flush_waits = GroupCommit(clock)
+
+        def fail_once(failure: Failure) -> None:
+            if not self._broken:
+                self._broken = True
+                waits.give_up()
+                failed(failure)
+
         flusher = FlushService(
-            self.commit_log, self.settings, clock, run_in_thread, self.root / CHECKPOINT_FILE, failed
+            self.commit_log,
+            self.settings,
+            clock,
+            run_in_thread,
+            self.root / CHECKPOINT_FILE,
+            fail_once,
+            derived=self,
         )
         flusher.start()
+        self._flusher, self._failed, self._takes_puts = flusher, fail_once, not self.is_slave
+        flusher.subscribe(lambda: waits.reached(self.commit_log.flushed_offset))
         return flusher
+
+    def start_dispatching(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
+        """Begin to build queues and index as the log grows. ``failed`` hears when that can go on no longer."""
+        self._dispatching = lambda: self.derived.dispatcher.start(clock, failed)
+        self._dispatching()
+
+    def take_unflushed(self) -> list[Syncable]:
+        """The files of queues and index with bytes written since the last call."""
+        return self.derived.dispatcher.take_unflushed()
+
+    def vouched(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
+        return self.derived.dispatcher.vouched()
+
+    def put_message(self, message: Message) -> Deferred[PutMessageResult]:
+        """Store one message; fires when it is stored, and flushed as configured and asked for."""
+        return self._put(lambda: self.appender.append(message), message.is_wait_store_msg_ok)
+
+    def put_messages(self, batch: MessageBatch) -> Deferred[PutMessageResult]:
+        """Store all messages of a batch or none; fires as ``put_message`` does."""
+        return self._put(lambda: self.appender.append_batch(batch), batch.is_wait_store_msg_ok)
+
+    def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
+        if not self._takes_puts or self._broken or self.disk_full:
+            return succeed(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
+        try:
+            appended = append()
+        except PutRefused as refused:
+            return succeed(refused.result)
+        except OSError as error:
+            return succeed(self._put_failed(error))
+        if not waits or self.settings.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+            return succeed(PutMessageResult(PutMessageStatus.PUT_OK, appended))
+        assert self._flush_waits is not None, "puts are taken only while flushing"
+        assert self._flusher is not None, "puts are taken only while flushing"
+        flushed = self._flush_waits.wait(
+            appended.wrote_offset + appended.wrote_bytes, self.settings.sync_flush_timeout_ms / 1000
+        )
+        self._flusher.flush()
+
+        def answer(in_time: bool) -> PutMessageResult:
+            return PutMessageResult(
+                PutMessageStatus.PUT_OK if in_time else PutMessageStatus.FLUSH_DISK_TIMEOUT, appended
+            )
+
+        return flushed.addCallback(answer)
+
+    def _put_failed(self, error: OSError) -> PutMessageResult:
+        """A full disk refuses this put; it may have room for the next. Anything else is the end."""
+        if not is_disk_full(error):
+            assert self._failed is not None, "puts are taken only while flushing"
+            self._failed(Failure(error))
+            return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
+        self._log.error("a message is refused, the disk is full: {error}", error=str(error))
+        return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
+
+    def rebuild(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Make queues and index anew from the log, waiting for it. The sizes of their files stay. Raises OSError."""
+        self.settings = replace(
+            self.settings,
+            mapped_file_size_consume_queue=self.derived.queues.file_size,
+            max_hash_slot_num=index_slots(self.root, self.settings),
+        )
+        self.derived.close()
+        remove_derived(self.root)
+        min_offset, end = self.commit_log.min_offset, self.commit_log.verified_offset
+        self._open_derived(Recovery(True, min_offset, checked_from=end, end=end, messages=0), progress)
 
     def adopt_segment_size(self, size: int) -> None:
         """Use the master's segment size for a log that has no segments yet."""
         if not self.commit_log.segment_bases and size != self.commit_log.segment_size:
             self.commit_log.segment_size = size
             self._log.info("segments will have {size} bytes, as the master's", size=size)
+
+    def adopt_derived_file_settings(self, properties: Mapping[str, str]) -> None:
+        """Make queue and index files as the master does, where none are there and our settings do not say otherwise.
+
+        Settings that cannot be used are passed over. Raises OSError.
+        """
+        if self.derived.has_files:
+            return
+        try:
+            settings = with_defaults(self.settings, properties)
+        except SettingsError as error:
+            self._log.warn("not taking over the master's file sizes: {error}", error=str(error))
+            return
+        if settings != self.settings:
+            self.settings = settings
+            self._reopen_derived()
+
+    def _reopen_derived(self) -> None:
+        """Begin with queues and index anew, from the log's begin."""
+        log = self.commit_log
+        self.derived.dispatcher.stop()
+        self.derived.close()
+        remove_derived(self.root)
+        end = log.verified_offset
+        self._open_derived(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
+        if self._dispatching is not None:
+            self._dispatching()
 
     def set_aside(self, now_ms: int) -> Path:
         """Move all segments to a folder of their own below ``rmqha``, to begin anew. Raises OSError."""
@@ -122,6 +261,7 @@ class MessageStore:
         log.set_aside(aside)
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE))
         self._tell_loss(log.min_offset)
+        self._reopen_derived()
         return aside
 
     def offsets(self, confirmed: int) -> Offsets:
@@ -136,6 +276,7 @@ class MessageStore:
 
         The Deferred fails with OSError if the disk refuses; then ``abort`` stays, for the next start to recover.
         """
+        self._takes_puts = False
         drained: Deferred[None] = Deferred()
         if flusher is None:
             drained.callback(None)
@@ -145,13 +286,17 @@ class MessageStore:
 
     def _close_cleanly(self, flusher: FlushService | None, final_state: Callable[[], NodeState] | None) -> None:
         log = self.commit_log
-        if flusher is not None and flusher.broken:
+        if self._broken or (flusher is not None and flusher.broken):
             return
         if log.verified_offset != log.max_offset:
             log.truncate(log.verified_offset)
         log.prepare_next_segment()
+        self.derived.dispatcher.stop()
+        self.derived.dispatcher.write_pending()
         if flusher is None:
             log.sync()
+            for file in self.take_unflushed():
+                file.sync()
         else:
             flusher.stop()
         if final_state is not None:
@@ -160,6 +305,10 @@ class MessageStore:
         sync_folder(self.root)
 
     def _release(self, result: Failure | None) -> Failure | None:
+        if self._flush_waits is not None:
+            self._flush_waits.give_up()
+        self.derived.dispatcher.stop()
+        self.derived.close()
         self.commit_log.close()
         self._lock_file.release()
         return result

@@ -12,7 +12,14 @@ PROPERTY_SEPARATOR = "\x02"
 
 def parse_properties(stored: str) -> dict[str, str]:
     """Properties in stored order; empty names and empty values are dropped, the last of equal names wins."""
-    properties: dict[str, str] = {}
+    try:
+        properties = dict([segment.split(NAME_VALUE_SEPARATOR, 1) for segment in stored.split(PROPERTY_SEPARATOR)])
+    except ValueError:  # a segment without a value, or a trailing separator: rare, and looked at one by one
+        pass
+    else:
+        if "" not in properties and "" not in properties.values():
+            return properties
+    properties = {}
     for segment in stored.split(PROPERTY_SEPARATOR):
         name, separator, value = segment.partition(NAME_VALUE_SEPARATOR)
         if separator and name and value:

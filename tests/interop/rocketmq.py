@@ -119,9 +119,9 @@ def _java_tool(name: str) -> str | None:
 
 @cache
 def class_path() -> str:
-    """The release's jars and our compiled Driver; built at most once for a given pom.xml and Driver.java."""
-    pom, driver = HERE / "pom.xml", HERE / "java" / "Driver.java"
-    key = hashlib.sha256(pom.read_bytes() + b"\0" + driver.read_bytes()).hexdigest()[:16]
+    """The release's jars and our compiled classes; built at most once for a given pom.xml and sources."""
+    pom, sources = HERE / "pom.xml", sorted((HERE / "java").glob("*.java"))
+    key = hashlib.sha256(b"\0".join(path.read_bytes() for path in (pom, *sources))).hexdigest()[:16]
     built = CACHE / key
     CACHE.mkdir(parents=True, exist_ok=True)
     (CACHE / ".gitignore").write_text("*\n")
@@ -130,7 +130,7 @@ def class_path() -> str:
         if not _is_whole(built):
             shutil.rmtree(built, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                _build(pom, driver, Path(scratch) / "new")
+                _build(pom, sources, Path(scratch) / "new")
                 (Path(scratch) / "new").rename(built)
     return f"{built / 'classes'}:{(built / 'jars').read_text()}"
 
@@ -143,7 +143,7 @@ def _is_whole(built: Path) -> bool:
     return all(Path(jar).exists() for jar in jars)
 
 
-def _build(pom: Path, driver: Path, target: Path) -> None:
+def _build(pom: Path, sources: Sequence[Path], target: Path) -> None:
     target.mkdir()
     jars = target / "jars"
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
@@ -151,7 +151,7 @@ def _build(pom: Path, driver: Path, target: Path) -> None:
     jars.write_text(jars.read_text().strip())
     javac = _java_tool("javac") or "javac"
     classes = ["-d", str(target / "classes"), "-cp", jars.read_text()]
-    _run([javac, "-nowarn", *classes, str(driver)], BUILD_TIMEOUT_S)
+    _run([javac, "-nowarn", *classes, *map(str, sources)], BUILD_TIMEOUT_S)
 
 
 def _run(command: Sequence[str], timeout: float) -> None:
@@ -676,6 +676,7 @@ class Driver:
     ) -> ConsumeReport:
         """Pull all queues from their start until `expected` messages came and no more follow, or time is up.
 
+        `topic` may be several, separated by commas: they count and are digested together.
         `broker_id` asks that broker rather than the master; without it, a slave once the master is gone.
         """
         options = () if broker_id is None else ("--broker-id", broker_id)
@@ -687,6 +688,20 @@ class Driver:
         table: dict[str, str] = self._perform("runtime-info", address)
         return table
 
+    def queue_ends(self, *topics: str) -> dict[str, dict[int, tuple[int, int]]]:
+        """Min and max offset of each queue of each topic, as the official client asks the master for them."""
+        answer = self._perform("queue-ends", self.namesrv, *topics)
+        return {topic: {int(queue): (low, high) for queue, (low, high) in answer[topic].items()} for topic in topics}
+
+    def look_up(self, questions: Sequence[str]) -> list[list[dict[str, Any]]]:
+        """What is found for each question, in order: "id OFFSET_MSG_ID", "key TOPIC KEY" or "uniq TOPIC UNIQ_KEY"."""
+        self._runs += 1
+        self.work.mkdir(parents=True, exist_ok=True)
+        asked = self.work / f"look-up-{self._runs}"
+        asked.write_text("".join(f"{question}\n" for question in questions))
+        found: list[list[dict[str, Any]]] = self._perform("look-up", self.namesrv, str(asked))["found"]
+        return found
+
     def _perform(self, *words: str | float, timeout: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         with _killed_at_the_end(self._spawn(*words)) as process:
             try:
@@ -695,11 +710,8 @@ class Driver:
                 raise InteropError(f"{words[0]} is not done after {timeout} s") from None
 
     def _spawn(self, *words: str | float) -> subprocess.Popen[str]:
-        self.work.mkdir(parents=True, exist_ok=True)
-        logback = self.work / "conf" / "logback.xml"
-        logback.parent.mkdir(exist_ok=True)
-        logback.write_text(_LOGBACK.format(file=self.work / "client.log", level="WARN"))
-        command = [*_java(self.work, self.jvm), "-Drmqha.watch.stdin=true", "rmqha.Driver", *map(str, words)]
+        jvm = (*self.jvm, "-Drmqha.watch.stdin=true")
+        command = java_command(self.work, jvm, "rmqha.Driver", *words)
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0)
 
@@ -812,6 +824,18 @@ def _commit_log_pieces(store: Path, start: int, end: int, piece_bytes: int = 1 <
 
 
 # -- small things --------------------------------------------------------------------------------------------
+
+
+def java_command(work: Path, jvm: Sequence[str], main_class: str, *words: object) -> list[str]:
+    """The command that runs a class of ours in a JVM whose working folder is `work`; it logs warnings only."""
+    _write_client_logback(work)
+    return [*_java(work, jvm), main_class, *map(str, words)]
+
+
+def _write_client_logback(work: Path) -> None:
+    logback = work / "conf" / "logback.xml"
+    logback.parent.mkdir(parents=True, exist_ok=True)
+    logback.write_text(_LOGBACK.format(file=work / "client.log", level="WARN"))
 
 
 def _java(work: Path, jvm: Sequence[str]) -> list[str]:

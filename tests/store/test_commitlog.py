@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from rmqha.interfaces import ICommitLog
-from rmqha.store import commitlog
+from rmqha.store import commitlog, mappedfile
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import MAX_OPEN_FILES, MappedFile, list_segments
@@ -454,6 +454,37 @@ class OpenFilesTests(CommitLogTestCase):
             self.log.append(sized_record(3000, n))
         self.assertEqual(open_files(self.folder), 2 * self.segments)  # a descriptor and a mapping each
         self.assertEqual(len(self.log.unflushed_files()), self.segments)
+
+    def test_segments_filled_faster_than_they_are_flushed_are_flushed_before_they_are_closed(self) -> None:
+        """A process may open so many files and no more, whatever the segments' size."""
+        self.patch(mappedfile, "MAX_OPEN_FILES", 8)
+        self.patch(mappedfile, "MAX_UNFLUSHED_FILES", 8)
+        synced: list[int] = []
+        self.patch(os, "fdatasync", lambda fd: synced.append(int(Path(os.readlink(f"/proc/self/fd/{fd}")).name)))
+        for n in range(self.segments):
+            self.log.append(sized_record(3000, n))
+            self.assertLessEqual(open_files(self.folder), 2 * (8 + 2))
+        left = [f.base_offset for f in self.log.unflushed_files()]
+        self.assertEqual(sorted([*synced, *left]), self.log.segment_bases)
+        self.assertEqual(self.log.flushed_offset, 0)
+        self.assertEqual(self.log.scan(0).messages, self.segments)
+        self.assertLessEqual(open_files(self.folder), 2 * (8 + 2))
+        self.log.truncate(SEGMENT_SIZE + 3000)
+        self.log.append(sized_record(500))
+        self.assertIn(SEGMENT_SIZE, [f.base_offset for f in self.log.unflushed_files()], "it was written again")
+
+    def test_a_refusal_to_flush_one_of_too_many_stops_the_append(self) -> None:
+        self.patch(mappedfile, "MAX_OPEN_FILES", 8)
+        self.patch(mappedfile, "MAX_UNFLUSHED_FILES", 8)
+
+        def refuse(fd: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch(os, "fdatasync", refuse)
+        with self.assertRaises(OSError) as refused:
+            for n in range(self.segments):
+                self.log.append(sized_record(3000, n))
+        self.assertEqual(refused.exception.errno, errno.EIO, "bytes may be lost: no put may be tried again")
 
     def test_while_it_is_read(self) -> None:
         self.fill()

@@ -328,7 +328,7 @@ class StartTests(RecoveryTestCase):
         shutil.copytree(self.folder, copy)
         log = CommitLog(copy, SEGMENT_SIZE)
         self.addCleanup(log.close)
-        return recover_log(log, Checkpoint(checkpoint_timestamp), False, copy.parent / "cut")
+        return recover_log(log, Checkpoint(checkpoint_timestamp, checkpoint_timestamp + 1), False, copy.parent / "cut")
 
     def test_a_clean_stop_is_checked_from_the_third_last_segment(self) -> None:
         log, found = self.recover(clean_stop=True)

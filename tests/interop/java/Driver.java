@@ -3,6 +3,8 @@ package rmqha;
 import com.alibaba.fastjson.JSON;
 import java.io.IOException;
 import java.io.PrintWriter;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
@@ -27,6 +29,7 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.FindBrokerResult;
+import org.apache.rocketmq.client.impl.MQAdminImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -36,6 +39,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.RequestCode;
+import org.apache.rocketmq.common.protocol.ResponseCode;
 import org.apache.rocketmq.common.protocol.body.KVTable;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
@@ -52,8 +56,11 @@ import org.apache.rocketmq.tools.command.CommandUtil;
  * send NAMESRV TOPIC COUNT BODY_BYTES [--threads N] [--rate PER_S] [--seconds S] [--keys] [--first I] [--log FILE]
  *      [--timeout MS] [--no-wait]                COUNT 0: until --seconds are over, or until told to stop
  * create-topic NAMESRV CLUSTER TOPIC QUEUES
- * consume NAMESRV TOPIC GROUP EXPECTED SECONDS [--broker-id ID]
+ * consume NAMESRV TOPIC[,TOPIC...] GROUP EXPECTED SECONDS [--broker-id ID]
  * runtime-info HOST:PORT
+ * queue-ends NAMESRV TOPIC...                    min and max offset of each queue of each topic
+ * look-up NAMESRV FILE                           for each line of FILE, in order, a list of messages:
+ *                                                "id OFFSET_MSG_ID", "key TOPIC KEY" or "uniq TOPIC UNIQ_KEY"
  * guard MAIN_CLASS ARGS...                       runs MAIN_CLASS and ends when standard input does
  * </pre>
  *
@@ -65,6 +72,7 @@ public final class Driver {
     private static final int READ_AND_WRITE = PermName.PERM_READ | PermName.PERM_WRITE;
     private static final int PULL_BATCH = 32;
     private static final long RPC_TIMEOUT_MS = 5_000;
+    private static final int MOST_FOUND = 32;
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
 
     private static volatile boolean stopped;
@@ -74,7 +82,7 @@ public final class Driver {
 
     public static void main(String[] args) throws Exception {
         if (args.length == 0) {
-            throw new IllegalArgumentException("which command? send, create-topic, consume, runtime-info or guard");
+            throw new IllegalArgumentException("which command?");
         }
         String[] rest = Arrays.copyOfRange(args, 1, args.length);
         if (args[0].equals("guard")) {
@@ -107,6 +115,10 @@ public final class Driver {
                 return consume(arguments);
             case "runtime-info":
                 return runtimeInfo(arguments);
+            case "queue-ends":
+                return queueEnds(arguments);
+            case "look-up":
+                return lookUp(arguments);
             default:
                 throw new IllegalArgumentException("unknown command " + command);
         }
@@ -344,11 +356,11 @@ public final class Driver {
     // -- consume ------------------------------------------------------------------------------------------------
 
     /**
-     * Pulls every queue from its min offset until EXPECTED messages came and nothing more is at hand, or SECONDS are
+     * Pulls every queue of the topics from its min offset until EXPECTED messages came and nothing more is at hand, or SECONDS are
      * over. Asks any broker that still answers when the master is gone.
      */
     private static Map<String, Object> consume(Arguments arguments) throws Exception {
-        String topic = arguments.positional(1);
+        String[] topics = arguments.positional(1).split(",");
         long expected = Long.parseLong(arguments.positional(3));
         long start = System.nanoTime();
         long deadline = start + (long) (Double.parseDouble(arguments.positional(4)) * 1e9);
@@ -370,7 +382,11 @@ public final class Driver {
             boolean progress = false;
             try {
                 if (nextOffsets.isEmpty()) {
-                    nextOffsets.putAll(minOffsets(consumer, topic, brokerId));
+                    Map<MessageQueue, Long> found = new HashMap<>();
+                    for (String topic : topics) {
+                        found.putAll(minOffsets(consumer, topic, brokerId));
+                    }
+                    nextOffsets.putAll(found);
                 }
                 for (MessageQueue queue : nextOffsets.keySet()) {
                     PullResult pulled = consumer.pull(queue, "*", nextOffsets.get(queue), PULL_BATCH);
@@ -437,7 +453,90 @@ public final class Driver {
     /** One line a message; the digest of all of them, sorted, tells two sets of messages apart. */
     private static String line(MessageExt message) {
         String keys = message.getKeys() == null ? "" : message.getKeys();
-        return keys + " " + hex(sha256().digest(message.getBody())) + "\n";
+        return keys + " " + bodySha256(message) + "\n";
+    }
+
+    /** The client has null for an empty body. */
+    private static String bodySha256(MessageExt message) {
+        return hex(sha256().digest(message.getBody() == null ? new byte[0] : message.getBody()));
+    }
+
+    // -- queues and single messages -----------------------------------------------------------------------------
+
+    private static Map<String, Object> queueEnds(Arguments arguments) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(arguments.positional(0));
+        admin.start();
+        Map<String, Object> answer = new TreeMap<>();
+        for (String topic : arguments.positionalsFrom(1)) {
+            Map<String, long[]> queues = new TreeMap<>();
+            admin.examineTopicStats(topic).getOffsetTable().forEach((queue, ends) ->
+                queues.put(Integer.toString(queue.getQueueId()), new long[] {ends.getMinOffset(), ends.getMaxOffset()}));
+            answer.put(topic, queues);
+        }
+        return answer;
+    }
+
+    private static Map<String, Object> lookUp(Arguments arguments) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("driver-look-up");
+        consumer.setNamesrvAddr(arguments.positional(0));
+        consumer.start();
+        MQAdminImpl asked = consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl();
+        List<Object> answers = new ArrayList<>();
+        for (String line : Files.readAllLines(Paths.get(arguments.positional(1)))) {
+            List<Object> found = new ArrayList<>();
+            for (MessageExt message : lookUp(asked, line.split(" "))) {
+                found.add(portrait(message));
+            }
+            answers.add(found);
+        }
+        return Collections.singletonMap("found", answers);
+    }
+
+    private static List<MessageExt> lookUp(MQAdminImpl asked, String[] words) throws Exception {
+        try {
+            switch (words[0]) {
+                case "id":
+                    return Collections.singletonList(asked.viewMessage(words[1]));
+                case "key":
+                    return asked.queryMessage(words[1], words[2], MOST_FOUND, 0, Long.MAX_VALUE).getMessageList();
+                case "uniq":
+                    return asked.queryMessageByUniqKey(words[1], words[2], MOST_FOUND, 0, Long.MAX_VALUE).getMessageList();
+                default:
+                    throw new IllegalArgumentException("what is " + words[0] + "?");
+            }
+        } catch (MQClientException failure) {
+            if (failure.getResponseCode() == ResponseCode.NO_MESSAGE) {
+                return Collections.emptyList();
+            }
+            throw failure;
+        }
+    }
+
+    /** All that the client knows of a stored message; addresses and the body's digest in hex. */
+    private static Map<String, Object> portrait(MessageExt message) {
+        Map<String, Object> portrait = new TreeMap<>();
+        portrait.put("topic", message.getTopic());
+        portrait.put("body_sha256", bodySha256(message));
+        portrait.put("properties", message.getProperties());
+        portrait.put("queue_id", message.getQueueId());
+        portrait.put("queue_offset", message.getQueueOffset());
+        portrait.put("physical_offset", message.getCommitLogOffset());
+        portrait.put("size", message.getStoreSize());
+        portrait.put("flag", message.getFlag());
+        portrait.put("sys_flag", message.getSysFlag());
+        portrait.put("born_timestamp", message.getBornTimestamp());
+        portrait.put("born_host", address(message.getBornHost()));
+        portrait.put("store_timestamp", message.getStoreTimestamp());
+        portrait.put("store_host", address(message.getStoreHost()));
+        portrait.put("reconsume_times", message.getReconsumeTimes());
+        portrait.put("prepared_transaction_offset", message.getPreparedTransactionOffset());
+        return portrait;
+    }
+
+    private static String address(SocketAddress host) {
+        InetSocketAddress address = (InetSocketAddress) host;
+        return hex(address.getAddress().getAddress()) + ":" + address.getPort();
     }
 
     // -- small things -------------------------------------------------------------------------------------------
@@ -491,6 +590,10 @@ public final class Driver {
                 throw new IllegalArgumentException("too few arguments: " + words);
             }
             return words.get(index);
+        }
+
+        List<String> positionalsFrom(int index) {
+            return words.subList(index, words.size());
         }
 
         String option(String name, String otherwise) {

@@ -1,0 +1,143 @@
+"""Holds queues and index against the log they were made from. Changes nothing."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqha.settings import Settings
+from rmqha.store.consumequeue import Unit
+from rmqha.store.derived import INDEX_FOLDER, index_slots, open_queues
+from rmqha.store.dispatch import DispatchRequest, QueueTable, read_dispatch_request
+from rmqha.store.index import index_paths, read_entries
+from rmqha.store.reader import Progress, StoreReader
+from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
+from rmqha.wire.javahash import index_hashes, tags_hash
+
+MOST_PROBLEMS = 20
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found: the first problems in words, the number of all, and of keys that the index does not have.
+
+    ``built_until`` is how far in the log queues are built; what follows is for the next dispatch, and not judged.
+    Missing keys are no problem: a Java broker's recovery loses some. ``rmqha rebuild`` makes all anew.
+    """
+
+    problems: tuple[str, ...]
+    problem_count: int
+    queues: int
+    missing_keys: int
+    built_until: int
+
+
+class _Auditor:
+    def __init__(self, queues: QueueTable, delay_levels: DelayLevels) -> None:
+        self._queues = queues
+        self._delay_levels = delay_levels
+        self.problems: list[str] = []
+        self.problem_count = 0
+        self.next_offsets: dict[tuple[str, int], int] = {}
+
+    def complain(self, problem: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(problem)
+
+    def check_unit(self, request: DispatchRequest) -> None:
+        """The queue must point to the message, from where the message says it is."""
+        if not request.is_queued:
+            return
+        name = f"queue {request.queue_id} of {request.topic}"
+        self.next_offsets[request.topic, request.queue_id] = request.queue_offset + 1
+        queue = self._queues.get(request.topic, request.queue_id)
+        unit = None if queue is None else queue.unit(request.queue_offset)
+        tags_code = request.tags_code(self._delay_levels)
+        expected = Unit(request.physical_offset, request.size, tags_code)
+        if unit is None:
+            self.complain(f"{name} has no unit {request.queue_offset}, for the message at {request.physical_offset}")
+        elif unit != expected and not _was_recovered_by_java(request, unit, expected):
+            self.complain(f"{name}: unit {request.queue_offset} is {tuple(unit)}, not {tuple(expected)}")
+
+    def check_ends(self) -> None:
+        """No queue may go on where the log has nothing for it."""
+        for key, queue in self._queues.queues.items():
+            end = self.next_offsets.get(key, queue.min_offset)
+            if queue.max_offset > end:
+                self.complain(f"queue {key[1]} of {key[0]} ends at {queue.max_offset}, the log's last is {end - 1}")
+
+
+def _was_recovered_by_java(request: DispatchRequest, unit: Unit, expected: Unit) -> bool:
+    """4.9.2 to 4.9.8 give a delayed message the hash of its tags when they recover it (spec/store.md 9.3)."""
+    by_tags = expected._replace(tags_code=tags_hash(request.properties.get("TAGS", "")))
+    return request.topic == SCHEDULE_TOPIC and unit == by_tags
+
+
+def audit(store: StoreReader, end: int, settings: Settings, progress: Progress) -> Audit:
+    """Compare queues and index with the log's records before ``end``. Raises StoreError, OSError."""
+    queues = open_queues(store.root, settings, owned=False)
+    try:
+        for queue in queues.queues.values():
+            queue.find_end()
+            queue.correct_min_offset(store.log.min_offset)
+        end = max(store.log.min_offset, min(end, queues.max_physical_offset))
+        auditor = _Auditor(queues, settings.message_delay_level)
+        index = _IndexEntries(store.root, settings)
+        missing_keys = 0
+        at = store.log.min_offset
+        while at < end:
+            keys: list[str] = []
+            offsets: list[int] = []
+            start, at = at, _audit_some(store, at, end, auditor, keys, offsets)
+            expected = Counter(zip(offsets, index_hashes(keys).tolist(), strict=True)) if keys else Counter()
+            missing_keys += (expected - index.between(start, at)).total()
+            progress(at)
+        auditor.check_ends()
+        return Audit(tuple(auditor.problems), auditor.problem_count, len(queues.queues), missing_keys, end)
+    finally:
+        queues.close()
+
+
+def _audit_some(
+    store: StoreReader, start: int, end: int, auditor: _Auditor, keys: list[str], offsets: list[int]
+) -> int:
+    data = store.log.get_data(start, store.log.segment_size)
+    assert data is not None, "the end lies within the log"
+    position, limit = 0, min(len(data), end - start)
+    while position < min(limit, BATCH_BYTES):
+        request = read_dispatch_request(data, position)
+        if isinstance(request, int):
+            position += request
+            continue
+        auditor.check_unit(request)
+        if request.is_indexed:
+            own = [f"{request.topic}#{key}" for key in request.index_keys()]
+            keys += own
+            offsets += [request.physical_offset] * len(own)
+        position += request.size
+    return start + position
+
+
+class _IndexEntries:
+    """All entries of all index files, in the order of their messages."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        slots = index_slots(root, settings)
+        arrays = [read_entries(path, slots) for path in index_paths(root / INDEX_FOLDER)]
+        self._offsets = _joined([array["physical_offset"] for array in arrays])
+        self._hashes = _joined([array["hash"] for array in arrays])
+        order = np.argsort(self._offsets, kind="stable")  # files of a Java recovery may overlap
+        self._offsets, self._hashes = self._offsets[order], self._hashes[order]
+
+    def between(self, start: int, end: int) -> Counter[tuple[int, int]]:
+        """Physical offset and hash of the entries from ``start`` to before ``end``, with how often each is there."""
+        low, high = np.searchsorted(self._offsets, [start, end])
+        return Counter(zip(self._offsets[low:high].tolist(), self._hashes[low:high].tolist(), strict=True))
+
+
+def _joined(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(arrays).astype(np.int64) if arrays else np.empty(0, dtype=np.int64)

@@ -1,0 +1,340 @@
+"""Dispatch ("reput"): builds consume queues and index from the log, in slices, behind puts and transfers.
+
+Everything here is derived: it can be thrown away and built again (spec/store.md 8).
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.store.commitlog import CommitLog
+from rmqha.store.consumequeue import ConsumeQueue, Unit
+from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.flush import Syncable
+from rmqha.store.index import IndexedKey, IndexService
+from rmqha.store.mappedfile import MappedFile
+from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
+from rmqha.wire.javahash import tags_hash
+from rmqha.wire.properties import parse_properties
+from rmqha.wire.record import (
+    BLANK_HEADER,
+    BLANK_MAGIC_CODE,
+    BORNHOST_V6_FLAG,
+    INT16,
+    INT32,
+    INT64,
+    IPV6_EXTRA_BYTES,
+    MESSAGE_MAGIC_CODE_V2,
+    STOREHOSTADDRESS_V6_FLAG,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+)
+from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
+
+SLICE_BYTES = 1024 * 1024
+SLICE_MESSAGES = 1000
+SLICE_SECONDS = 0.004
+BUSY_PAUSE_SECONDS = 0.008
+"""Between two slices while the log grows: puts and transfers have two thirds of the time."""
+DISK_FULL_PAUSE_SECONDS = 1.0
+
+TRANSACTION_TYPE_MASK = TRANSACTION_ROLLBACK_TYPE
+QUEUED_TYPES = (0, TRANSACTION_COMMIT_TYPE)
+QUEUE_ID_AT = 12
+HEAD_FROM_QUEUE_ID = Struct(">iiqqi")  # QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG
+
+
+class DispatchRequest(NamedTuple):
+    """What dispatch needs of one message; the record has been proved before."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    sys_flag: int
+    store_timestamp: int
+    properties: dict[str, str]
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has a place in a consume queue: prepared and rolled-back messages have none."""
+        return self.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TYPES
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether its keys are in the index: those of rolled-back messages are not."""
+        return self.sys_flag & TRANSACTION_TYPE_MASK != TRANSACTION_ROLLBACK_TYPE
+
+    def tags_code(self, delay_levels: DelayLevels) -> int:
+        """The hash of its tags; of a delayed message the time of its delivery (spec/store.md 3.11)."""
+        if self.topic == SCHEDULE_TOPIC and "DELAY" in self.properties:
+            code = delay_levels.tags_code(self.properties["DELAY"], self.store_timestamp)
+            if code is not None:
+                return code
+        return tags_hash(self.properties.get("TAGS", ""))
+
+    def index_keys(self) -> list[str]:
+        """Its index keys: UNIQ_KEY first, then each of KEYS."""
+        keys = [self.properties["UNIQ_KEY"]] if "UNIQ_KEY" in self.properties else []
+        if "KEYS" in self.properties:
+            keys += [key for key in self.properties["KEYS"].split(" ") if key]
+        return keys
+
+
+def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | int:
+    """Of the proved record at ``position``; a blank's size instead of one."""
+    size, magic = BLANK_HEADER.unpack_from(data, position)
+    if magic == BLANK_MAGIC_CODE:
+        return int(size)
+    queue_id, _, queue_offset, physical_offset, sys_flag = HEAD_FROM_QUEUE_ID.unpack_from(data, position + QUEUE_ID_AT)
+    born_extra = IPV6_EXTRA_BYTES if sys_flag & BORNHOST_V6_FLAG else 0
+    store_extra = IPV6_EXTRA_BYTES if sys_flag & STOREHOSTADDRESS_V6_FLAG else 0
+    (store_timestamp,) = INT64.unpack_from(data, position + STORE_TIMESTAMP_AT + born_extra)
+    at = position + BODY_LENGTH_AT + born_extra + store_extra
+    at += INT32.size + INT32.unpack_from(data, at)[0]
+    if magic == MESSAGE_MAGIC_CODE_V2:
+        topic_at, topic_length = at + 2, INT16.unpack_from(data, at)[0]
+    else:
+        topic_at, topic_length = at + 1, data[at]
+    topic_end = topic_at + topic_length
+    return DispatchRequest(
+        str(data[topic_at:topic_end], "utf-8", "surrogateescape"),
+        queue_id,
+        queue_offset,
+        physical_offset,
+        size,
+        sys_flag,
+        store_timestamp,
+        parse_properties(str(data[topic_end + INT16.size : position + size], "utf-8", "surrogateescape")),
+    )
+
+
+def is_no_folder(topic: str) -> bool:
+    """Whether no queue can be kept for the topic: a folder bears its name."""
+    return not topic or "/" in topic or "\0" in topic or topic in (".", "..")
+
+
+class QueueTable:
+    """All consume queues of a store, by topic and queue id."""
+
+    def __init__(self, folder: Path, file_size: int, owned: bool = True) -> None:
+        """Opens those there are. Raises StoreError, OSError."""
+        self._folder = folder
+        self.file_size = file_size
+        self._owned = owned
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        if folder.is_dir():
+            for topic in sorted(path for path in folder.iterdir() if path.is_dir()):
+                for queue in topic.iterdir():
+                    if queue.name.removeprefix("-").isdecimal() and queue.is_dir():
+                        self._open(topic.name, int(queue.name))
+
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        folder = self._folder / topic / str(queue_id)
+        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned)
+        self.queues[topic, queue_id] = queue
+        return queue
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, None if it has never had a message."""
+        return self.queues.get((topic, queue_id))
+
+    def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, new if need be. Raises StoreError for a topic that can be no folder's name."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            if is_no_folder(topic):
+                raise StoreError(f"topic {topic!r} cannot be a folder's name")
+            queue = self._open(topic, queue_id)
+        return queue
+
+    @property
+    def max_physical_offset(self) -> int:
+        """The end, in the log, of the last message that any queue has; -1 without any."""
+        return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
+
+    def take_unflushed(self) -> list[MappedFile]:
+        """The files with bytes written since the last call."""
+        return [file for queue in self.queues.values() for file in queue.take_unflushed()]
+
+    def write_pending(self) -> None:
+        """Write what dispatch has added. Raises OSError."""
+        for queue in self.queues.values():
+            queue.write_pending()
+
+    def close(self) -> None:
+        """Close all files."""
+        for queue in self.queues.values():
+            queue.close()
+
+
+class Dispatcher:
+    """Follows the log's proved prefix. ``reput_offset`` is where it is.
+
+    Listeners are called with each message as it gets its place in a queue.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: IndexService | None,
+        delay_levels: DelayLevels,
+        start: int,
+    ) -> None:
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._delay_levels = delay_levels
+        self._listeners: list[Callable[[DispatchRequest, int], None]] = []
+        self._clock: IReactorTime | None = None
+        self._next_slice: IDelayedCall | None = None
+        self._failed: Callable[[Failure], None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._end_at_last_slice = -1
+        self._keys: list[IndexedKey] = []
+        self._is_unwritten = False
+        self.reput_offset = start
+        self.last_store_timestamp = 0
+
+    @property
+    def behind_bytes(self) -> int:
+        """How far dispatch is behind the log."""
+        return self._commit_log.verified_offset - self.reput_offset
+
+    def subscribe(self, message_arrived: Callable[[DispatchRequest, int], None]) -> None:
+        """Call ``message_arrived`` with each queued message and its tagsCode."""
+        self._listeners.append(message_arrived)
+
+    def start(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
+        """Follow the log as it grows; ``failed`` hears what the disk said when it refuses."""
+        self._clock, self._failed = clock, failed
+        self._unsubscribe = self._commit_log.subscribe(self._log_grew)
+        self._log_grew()
+
+    def _log_grew(self) -> None:
+        if self._next_slice is None and self.behind_bytes > 0:
+            assert self._clock is not None, "it was started"
+            self._next_slice = self._clock.callLater(0, self._run_scheduled)
+
+    def _run_scheduled(self) -> None:
+        self._next_slice = None
+        assert self._clock is not None, "it was started"
+        try:
+            self.run_slice(self._clock.seconds() + SLICE_SECONDS)
+        except OSError as error:
+            if is_disk_full(error):
+                self._log.error("queues and index wait for room on the disk: {error}", error=str(error))
+                self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
+                return
+            assert self._failed is not None, "it was started"
+            self._failed(Failure())
+            return
+        if self.behind_bytes > 0:
+            end = self._commit_log.verified_offset
+            busy, self._end_at_last_slice = end != self._end_at_last_slice, end
+            pause = BUSY_PAUSE_SECONDS if busy else 0
+            self._next_slice = self._clock.callLater(pause, self._run_scheduled)
+
+    def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Dispatch all there is, waiting for it. Raises OSError."""
+        while self.behind_bytes > 0:
+            self.run_slice()
+            progress(self.reput_offset)
+
+    def run_slice(self, deadline: float | None = None) -> None:
+        """Dispatch a bounded number of messages, until ``deadline`` on the clock. Raises OSError."""
+        log = self._commit_log
+        if self.reput_offset < log.min_offset:
+            self._log.warn("dispatch goes on at {min}, the log's begin", min=log.min_offset)
+            self.reput_offset = log.min_offset
+        if self._is_unwritten:
+            self.write_pending()
+        self._is_unwritten = True
+        try:
+            self._dispatch_some(self._keys, deadline)
+        finally:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Write what has been added to queues and index. Raises OSError; then it stays pending."""
+        self._queues.write_pending()
+        if self._keys and self._index is not None:
+            self._index.put(self._keys, datetime.now())
+        self._keys = []
+        self._is_unwritten = False
+
+    def _dispatch_some(self, keys: list[IndexedKey], deadline: float | None) -> None:
+        log = self._commit_log
+        data = log.get_data(self.reput_offset, log.segment_size)
+        if data is None:
+            return
+        base, position = self.reput_offset, 0
+        limit = min(len(data), log.verified_offset - base)
+        for count in range(SLICE_MESSAGES):
+            if position >= limit or position >= SLICE_BYTES:
+                break
+            if count % 64 == 63 and deadline is not None and self._seconds() >= deadline:
+                break
+            request = read_dispatch_request(data, position)
+            if isinstance(request, int):
+                position += request
+            else:
+                self._dispatch(request, keys)
+                position += request.size
+            self.reput_offset = base + position
+
+    def _seconds(self) -> float:
+        return self._clock.seconds() if self._clock is not None else 0.0
+
+    def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> None:
+        if request.is_queued:
+            tags_code = request.tags_code(self._delay_levels)
+            try:
+                queue = self._queues.get_or_make(request.topic, request.queue_id)
+            except StoreError as error:
+                self._log.error("message at {at} is in no queue: {error}", at=request.physical_offset, error=str(error))
+                return
+            breaches = queue.order_breaches
+            queue.put(request.queue_offset, Unit(request.physical_offset, request.size, tags_code))
+            if queue.order_breaches > breaches:
+                self._log.error(
+                    "queue {queue_id} of {topic} lacks units before {queue_offset}: rmqha rebuild makes it anew",
+                    queue_id=request.queue_id,
+                    topic=request.topic,
+                    queue_offset=request.queue_offset,
+                )
+            for message_arrived in self._listeners:
+                message_arrived(request, tags_code)
+        self.last_store_timestamp = request.store_timestamp
+        if self._index is not None and request.is_indexed:
+            keys += [
+                IndexedKey(f"{request.topic}#{key}", request.physical_offset, request.store_timestamp)
+                for key in request.index_keys()
+            ]
+
+    def take_unflushed(self) -> list[Syncable]:
+        """The files of queues and index with bytes written since the last call."""
+        return [*self._queues.take_unflushed(), *(self._index.take_unflushed() if self._index is not None else [])]
+
+    def vouched(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
+        return self.last_store_timestamp, self._index.full_files_timestamp if self._index is not None else 0
+
+    def stop(self) -> None:
+        """End following the log; what is not dispatched yet is so after the next start."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        if self._next_slice is not None:
+            self._next_slice.cancel()
+            self._next_slice = None

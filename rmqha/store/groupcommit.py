@@ -1,0 +1,72 @@
+"""Waiting until an offset has been reached, by a flush or by a replica: each wait ends at its own deadline."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+
+@dataclass(slots=True)
+class GroupCommitRequest:
+    """Somebody waits for ``next_offset``, until ``deadline`` in the clock's seconds.
+
+    ``done`` fires with True when the offset is reached, with False at the deadline.
+    """
+
+    next_offset: int
+    deadline: float
+    done: Deferred[bool]
+
+
+class GroupCommit:
+    """Requests in the order of their offsets, which is the order in which messages were put."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._requests: deque[GroupCommitRequest] = deque()
+        self._timer: IDelayedCall | None = None
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def wait(self, next_offset: int, timeout: float) -> Deferred[bool]:
+        """Wait for ``next_offset``, which no earlier wait exceeds, at most ``timeout`` seconds."""
+        request = GroupCommitRequest(next_offset, self._clock.seconds() + timeout, Deferred(self._forget))
+        self._requests.append(request)
+        if self._timer is None:
+            self._timer = self._clock.callLater(timeout, self._expire)
+        return request.done
+
+    def _forget(self, cancelled: Deferred[bool]) -> None:
+        self._requests = deque(request for request in self._requests if request.done is not cancelled)
+
+    def reached(self, offset: int) -> None:
+        """Everything before ``offset`` is done: fires the waits for it, oldest first."""
+        while self._requests and self._requests[0].next_offset <= offset:
+            self._requests.popleft().done.callback(True)
+        if not self._requests:
+            self._stop_timer()
+
+    def give_up(self) -> None:
+        """Fire all waits with False: nothing more will be reached."""
+        self._stop_timer()
+        requests, self._requests = self._requests, deque()
+        for request in requests:
+            request.done.callback(False)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock.seconds()
+        expired = [request for request in self._requests if request.deadline <= now]
+        self._requests = deque(request for request in self._requests if request.deadline > now)
+        if self._requests:
+            earliest = min(request.deadline for request in self._requests)
+            self._timer = self._clock.callLater(earliest - now, self._expire)
+        for request in expired:
+            request.done.callback(False)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,106 @@
+"""What is put into a store, and what a put answers (spec/store.md 4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from rmqha.wire.record import LOOPBACK, Host, format_msg_id
+
+
+class PutMessageStatus(Enum):
+    """How a put ended; for the first four the message is in the log."""
+
+    PUT_OK = "stored as asked for"
+    FLUSH_DISK_TIMEOUT = "stored, but not on disk in time"
+    FLUSH_SLAVE_TIMEOUT = "stored, but no slave had it in time"
+    SLAVE_NOT_AVAILABLE = "stored, but no slave is near enough"
+    SERVICE_NOT_AVAILABLE = "the store takes no messages"
+    CREATE_MAPEDFILE_FAILED = "no new segment could be made"
+    MESSAGE_ILLEGAL = "the message breaks a limit"
+    PROPERTIES_SIZE_EXCEEDED = "the properties are too long"
+    OS_PAGECACHE_BUSY = "the disk is too slow"
+    UNKNOWN_ERROR = "something else"
+
+
+class AppendMessageStatus(Enum):
+    """How the append to the log ended."""
+
+    PUT_OK = "appended"
+    END_OF_FILE = "the segment was full"
+    MESSAGE_SIZE_EXCEEDED = "too large"
+    PROPERTIES_SIZE_EXCEEDED = "properties too long"
+    UNKNOWN_ERROR = "something else"
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to put. The store fills in offsets, the store timestamp and the CRC.
+
+    ``properties`` are without those that the store itself adds. Times in ms.
+    """
+
+    topic: str
+    body: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+    queue_id: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: Host = LOOPBACK
+    store_host: Host = LOOPBACK
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+    @property
+    def is_wait_store_msg_ok(self) -> bool:
+        """Whether the sender waits for flush and replica: property WAIT, true if it is not there."""
+        return self.properties.get("WAIT", "true").lower() == "true"
+
+
+@dataclass(slots=True)
+class MessageBatch:
+    """Messages for one queue, put as one: all or none. Topic, queue, hosts and flags are the batch's.
+
+    ``properties`` are added to those of each message, as a broker adds CLUSTER.
+    """
+
+    topic: str
+    messages: Sequence[Message]
+    properties: dict[str, str] = field(default_factory=dict)
+    queue_id: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: Host = LOOPBACK
+    store_host: Host = LOOPBACK
+    reconsume_times: int = 0
+    is_wait_store_msg_ok: bool = True
+
+
+class AppendMessageResult(NamedTuple):
+    """Where the message lies: physical offset and bytes (all records of a batch), and its first queue offset."""
+
+    status: AppendMessageStatus
+    wrote_offset: int = 0
+    wrote_bytes: int = 0
+    logics_offset: int = 0
+    store_timestamp: int = 0
+    store_host: Host = LOOPBACK
+    message_offsets: tuple[int, ...] = ()
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id; of a batch, all ids joined by commas."""
+        return ",".join(format_msg_id(self.store_host, offset) for offset in self.message_offsets)
+
+
+class PutMessageResult(NamedTuple):
+    """What a put answers; ``append`` is None where nothing was appended."""
+
+    status: PutMessageStatus
+    append: AppendMessageResult | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the message is in the log."""
+        return self.append is not None and self.append.status is AppendMessageStatus.PUT_OK

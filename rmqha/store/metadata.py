@@ -1,0 +1,361 @@
+"""``config/*.json``: what a broker knows beside its messages (spec/store.md 13, spec/remoting.md 5).
+
+Each file is a table, and the answers to requests for whole tables have the same content (spec/remoting.md 9.1). A
+table's ``from_json`` and ``to_json`` take and give what ``rmqha.wire.fastjson`` reads and writes; fields that 5.x adds
+are left out.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from rmqha.store.errors import StoreError
+from rmqha.store.nodestate import replace_file
+from rmqha.wire.fastjson import dumps_pretty, loads_lenient
+
+CONFIG_FOLDER = "config"
+BACKUP_SUFFIX = ".bak"
+TOPIC_GROUP_SEPARATOR = "@"
+
+PERM_PRIORITY = 8
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+INT_BITS = 32
+LONG_BITS = 64
+
+
+class TopicFilterType(Enum):
+    """Whether a message of the topic has one tag or several."""
+
+    SINGLE_TAG = "SINGLE_TAG"
+    MULTI_TAG = "MULTI_TAG"
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """Which content of a table: two are the same if both numbers are (spec/store.md 13.3).
+
+    Java gives a new one, and one that lacks a timestamp, the time; here it is 0, which no Java broker has.
+    """
+
+    counter: int = 0
+    timestamp: int = 0
+    """Milliseconds since the epoch."""
+
+    def next(self, now_ms: int) -> "DataVersion":
+        """The version after a change: Java's nextVersion."""
+        return DataVersion(self.counter + 1, now_ms)
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form; None, or a field that lacks, is the default. Raises ValueError."""
+        fields = _Fields({} if content is None else content)
+        return cls(fields.integer("counter", 0, LONG_BITS), fields.integer("timestamp", 0, LONG_BITS))
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form."""
+        return {"counter": self.counter, "timestamp": self.timestamp}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic (spec/remoting.md 5.1); ``perm`` is made of the PERM bits."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: TopicFilterType = TopicFilterType.SINGLE_TAG
+    topic_sys_flag: int = 0
+    order: bool = False
+
+    @classmethod
+    def from_json(cls, content: Any, topic_name: str = "") -> Self:
+        """From Java's form, of this name if it tells none; fields that lack take Java's defaults. Raises ValueError."""
+        fields = _Fields(content)
+        # To Java an unknown filter type is null, with which it does nothing.
+        filter_type = TopicFilterType.__members__.get(fields.text("topicFilterType", ""), TopicFilterType.SINGLE_TAG)
+        return cls(
+            topic_name=fields.text("topicName", topic_name),
+            read_queue_nums=fields.integer("readQueueNums", 16),
+            write_queue_nums=fields.integer("writeQueueNums", 16),
+            perm=fields.integer("perm", PERM_READ | PERM_WRITE),
+            topic_filter_type=filter_type,
+            topic_sys_flag=fields.integer("topicSysFlag", 0),
+            order=fields.boolean("order", False),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type.name,
+            "topicName": self.topic_name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupConfig:
+    """A consumer group (spec/remoting.md 2.13)."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+    @classmethod
+    def from_json(cls, content: Any, group_name: str = "") -> Self:
+        """From Java's form, of this name if it tells none; fields that lack take Java's defaults. Raises ValueError."""
+        fields = _Fields(content)
+        return cls(
+            group_name=fields.text("groupName", group_name),
+            consume_enable=fields.boolean("consumeEnable", True),
+            consume_from_min_enable=fields.boolean("consumeFromMinEnable", True),
+            consume_broadcast_enable=fields.boolean("consumeBroadcastEnable", True),
+            retry_queue_nums=fields.integer("retryQueueNums", 1),
+            retry_max_times=fields.integer("retryMaxTimes", 16),
+            broker_id=fields.integer("brokerId", 0, LONG_BITS),
+            which_broker_when_consume_slowly=fields.integer("whichBrokerWhenConsumeSlowly", 1, LONG_BITS),
+            notify_consumer_ids_changed_enable=fields.boolean("notifyConsumerIdsChangedEnable", True),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+        return {
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "groupName": self.group_name,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
+            "retryMaxTimes": self.retry_max_times,
+            "retryQueueNums": self.retry_queue_nums,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+        }
+
+
+class ConfigTable(ABC):
+    """A table that is a file of the config folder (spec/store.md 13.4)."""
+
+    FILE_NAME: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form. Raises ValueError."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The table of this config folder, an empty one if it has none.
+
+        If the file is missing, empty or cannot be read as this table, its backup counts, as for Java. Raises StoreError
+        for a backup that is needed and cannot be read, OSError.
+        """
+        try:
+            return cls._parse((folder / cls.FILE_NAME).read_bytes())
+        except (FileNotFoundError, ValueError):
+            backup = cls._backup(folder)
+        try:
+            raw = backup.read_bytes()
+            return cls._parse(raw) if raw else cls.from_json({})
+        except FileNotFoundError:
+            return cls.from_json({})
+        except ValueError as error:
+            raise StoreError(
+                f"{backup} is no {cls.FILE_NAME} ({error}), and there is no sound one beside it"
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        """Replace the table of this config folder, durably, at every moment readable; the previous one is the backup.
+
+        A previous file that cannot be read leaves the backup as it is. Raises OSError.
+        """
+        path = folder / self.FILE_NAME
+        try:
+            previous = path.read_bytes()
+            self._parse(previous)
+        except (FileNotFoundError, ValueError):
+            pass
+        else:
+            replace_file(self._backup(folder), previous)
+        replace_file(path, dumps_pretty(self.to_json()))
+
+    @classmethod
+    def _backup(cls, folder: Path) -> Path:
+        return folder / (cls.FILE_NAME + BACKUP_SUFFIX)
+
+    @classmethod
+    def _parse(cls, raw: bytes) -> Self:
+        return cls.from_json(loads_lenient(raw))
+
+
+@dataclass(slots=True)
+class TopicConfigTable(ConfigTable):
+    """All topics by name; the answer to GET_ALL_TOPIC_CONFIG."""
+
+    FILE_NAME = "topics.json"
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form. Raises ValueError."""
+        fields = _Fields(content)
+        topics = fields.mapping("topicConfigTable")
+        return cls(
+            DataVersion.from_json(fields.get("dataVersion")),
+            {str(name): TopicConfig.from_json(topic, str(name)) for name, topic in topics.items()},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+        topics = {name: topic.to_json() for name, topic in self.topic_config_table.items()}
+        return {"dataVersion": self.data_version.to_json(), "topicConfigTable": topics}
+
+
+@dataclass(slots=True)
+class SubscriptionGroupTable(ConfigTable):
+    """All consumer groups by name; the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    FILE_NAME = "subscriptionGroup.json"
+
+    data_version: DataVersion = DataVersion()
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form. Raises ValueError."""
+        fields = _Fields(content)
+        groups = fields.mapping("subscriptionGroupTable")
+        return cls(
+            DataVersion.from_json(fields.get("dataVersion")),
+            {str(name): SubscriptionGroupConfig.from_json(group, str(name)) for name, group in groups.items()},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+        groups = {name: group.to_json() for name, group in self.subscription_group_table.items()}
+        return {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": groups}
+
+
+@dataclass(slots=True)
+class ConsumerOffsetTable(ConfigTable):
+    """The next offset that each group reads in each queue: by ``topic_at_group``, then queueId.
+
+    The answer to GET_ALL_CONSUMER_OFFSET, to which a 5.x slave wants a dataVersion added (spec/remoting.md 9.1).
+    """
+
+    FILE_NAME = "consumerOffset.json"
+
+    offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form, whose integer keys may be quoted. Raises ValueError."""
+        queues = _Fields(content).mapping("offsetTable")
+        return cls({str(key): _offsets(offsets) for key, offsets in queues.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form."""
+        return {"offsetTable": {key: dict(offsets) for key, offsets in self.offset_table.items()}}
+
+
+@dataclass(slots=True)
+class DelayOffsetTable(ConfigTable):
+    """The next queue offset to deliver of each delay level; the answer to GET_ALL_DELAY_OFFSET."""
+
+    FILE_NAME = "delayOffset.json"
+
+    offset_table: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form, whose integer keys may be quoted. Raises ValueError."""
+        return cls(_offsets(_Fields(content).mapping("offsetTable")))
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form."""
+        return {"offsetTable": dict(self.offset_table)}
+
+
+def topic_at_group(topic: str, group: str) -> str:
+    """The key of a group's offsets in a topic."""
+    return f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+
+
+def _offsets(content: Any) -> dict[int, int]:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{str(content)[:40]!r} are no offsets")
+    return {_integer(key, INT_BITS): _integer(offset, LONG_BITS) for key, offset in content.items()}
+
+
+def _integer(value: Any, bits: int) -> int:
+    """Java, too, takes a number as text."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r} is no integer")
+    number = int(value)
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise ValueError(f"{number} has more than {bits} bits")
+    return number
+
+
+class _Fields:
+    """The fields of a bean. A missing one, and one that is null, has its default; another type is a ValueError."""
+
+    def __init__(self, content: Any) -> None:
+        if not isinstance(content, Mapping):
+            raise ValueError(f"{str(content)[:40]!r} is no object")
+        self._content = content
+
+    def get(self, name: str) -> Any:
+        return self._content.get(name)
+
+    def mapping(self, name: str) -> Mapping[Any, Any]:
+        found = self.get(name)
+        if found is None:
+            return {}
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{name} is no object")
+        return found
+
+    def integer(self, name: str, default: int, bits: int = INT_BITS) -> int:
+        found = self.get(name)
+        try:
+            return default if found is None else _integer(found, bits)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    def boolean(self, name: str, default: bool) -> bool:
+        found = self.get(name)
+        if found is None:
+            return default
+        if found not in (True, False, "true", "false"):
+            raise ValueError(f"{name}: {found!r} is neither true nor false")
+        return found in (True, "true")
+
+    def text(self, name: str, default: str) -> str:
+        found = self.get(name)
+        if found is None:
+            return default
+        if not isinstance(found, str):
+            raise ValueError(f"{name}: {found!r} is no text")
+        return found

@@ -1,0 +1,268 @@
+"""The put path: checks, queue offsets, encoding, appending (spec/store.md 3.5, 3.9, 4).
+
+One thread puts: offsets are given and bytes written in one go, so there is no lock and nothing between them.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError
+
+from isal.isal_zlib import crc32
+
+from rmqha.store.commitlog import CommitLog
+from rmqha.store.dispatch import is_no_folder
+from rmqha.store.message import (
+    AppendMessageResult,
+    AppendMessageStatus,
+    Message,
+    MessageBatch,
+    PutMessageResult,
+    PutMessageStatus,
+)
+from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
+from rmqha.wire.properties import format_properties
+from rmqha.wire.record import (
+    BORNHOST_V6_FLAG,
+    CRC_MASK,
+    END_FILE_MIN_BLANK_LENGTH,
+    FIXED_BYTES,
+    IPV6_EXTRA_BYTES,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES,
+    MESSAGE_MAGIC_CODE,
+    STOREHOSTADDRESS_V6_FLAG,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+)
+
+TRANSACTION_TYPE_MASK = TRANSACTION_ROLLBACK_TYPE
+COUNTED_TYPES = (0, TRANSACTION_COMMIT_TYPE)
+
+# TOTALSIZE … BODYLENGTH by the bytes of the two addresses: one call packs everything before the body.
+HEADS = {(born, store): Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)}
+TOPIC_LENGTH = [bytes([length]) for length in range(MAX_TOPIC_BYTES + 1)]
+PROPERTIES_LENGTH = Struct(">h")
+MOST_INT32_DIGITS = 10
+
+
+class PutRefused(Exception):
+    """A message that cannot be put; ``result`` is the answer."""
+
+    def __init__(self, status: PutMessageStatus, append: AppendMessageStatus) -> None:
+        super().__init__(status.value)
+        self.result = PutMessageResult(status, AppendMessageResult(append))
+
+
+class Appender:
+    """Gives messages their places, and appends them to the log. ``now_ms`` stamps them.
+
+    ``queue_offsets`` (upstream's topicQueueTable) has the next offset of each queue that ever had a message.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queue_offsets: dict[tuple[str, int], int],
+        delay_levels: DelayLevels,
+        max_message_bytes: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._commit_log = log
+        self._delay_levels = delay_levels
+        self._max_message_bytes = max_message_bytes
+        self._now_ms = now_ms
+        self._last_store_timestamp = log.last_store_timestamp
+        self.queue_offsets = queue_offsets
+
+    def _store_timestamp(self) -> int:
+        """Never earlier than the last one: the wall clock may step, order in the log may not."""
+        self._last_store_timestamp = max(self._last_store_timestamp, self._now_ms())
+        return self._last_store_timestamp
+
+    def append(self, message: Message) -> AppendMessageResult:
+        """Append one message. Raises PutRefused with nothing written, OSError."""
+        topic, queue_id, properties = self._destination(message)
+        topic_bytes = _topic_bytes(topic)
+        stored = _properties_bytes(properties)
+        room = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
+        if room > self._max_message_bytes:
+            self._check_size(message, topic_bytes, stored)
+        counted = message.sys_flag & TRANSACTION_TYPE_MASK in COUNTED_TYPES
+        key = (topic, queue_id)
+        queue_offset = self.queue_offsets.setdefault(key, 0)
+        timestamp = self._store_timestamp()
+
+        def encode(physical_offset: int) -> bytes:
+            return _encode(
+                message, topic_bytes, queue_id, stored, queue_offset if counted else 0, physical_offset, timestamp
+            )
+
+        offset, size = self._append_encoded(encode, timestamp)
+        if counted:
+            self.queue_offsets[key] = queue_offset + 1
+        return AppendMessageResult(
+            AppendMessageStatus.PUT_OK,
+            offset,
+            size,
+            queue_offset if counted else 0,
+            timestamp,
+            message.store_host,
+            (offset,),
+        )
+
+    def _check_size(self, message: Message, topic: bytes, properties: bytes) -> None:
+        extra = IPV6_EXTRA_BYTES * (message.born_host.is_ipv6 + message.store_host.is_ipv6)
+        if FIXED_BYTES + extra + len(message.body) + len(topic) + len(properties) > self._max_message_bytes:
+            raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED)
+
+    def _destination(self, message: Message) -> tuple[str, int, dict[str, str]]:
+        """Topic, queue and properties as stored: a delayed message goes to the schedule topic first."""
+        delay = message.properties.get("DELAY")
+        if delay is None or message.sys_flag & TRANSACTION_TYPE_MASK not in COUNTED_TYPES:
+            return message.topic, message.queue_id, message.properties
+        level = min(_delay_level(delay), self._delay_levels.max_level)
+        if level <= 0:
+            return message.topic, message.queue_id, message.properties
+        properties = {
+            **message.properties,
+            "DELAY": str(level),
+            "REAL_TOPIC": message.topic,
+            "REAL_QID": str(message.queue_id),
+        }
+        return SCHEDULE_TOPIC, level - 1, properties
+
+    def append_batch(self, batch: MessageBatch) -> AppendMessageResult:
+        """Append all messages of a batch, one behind the other in one segment. Raises PutRefused, OSError."""
+        if not batch.messages or batch.sys_flag & TRANSACTION_TYPE_MASK or _has_delay(batch):
+            raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR)
+        topic = _topic_bytes(batch.topic)
+        parts = [_whole_message(batch, message) for message in batch.messages]
+        stored = [_properties_bytes(message.properties) for message in parts]
+        for message, properties in zip(parts, stored, strict=True):
+            self._check_size(message, topic, properties)
+        key = (batch.topic, batch.queue_id)
+        first = self.queue_offsets.setdefault(key, 0)
+        timestamp = self._store_timestamp()
+        offsets: list[int] = []
+
+        def encode(physical_offset: int) -> bytes:
+            offsets.clear()
+            records = []
+            for number, (message, properties) in enumerate(zip(parts, stored, strict=True)):
+                offsets.append(physical_offset)
+                record = _encode(message, topic, batch.queue_id, properties, first + number, physical_offset, timestamp)
+                records.append(record)
+                physical_offset += len(record)
+            return b"".join(records)
+
+        if len(encode(0)) > self._max_message_bytes:
+            raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED)
+        offset, size = self._append_encoded(encode, timestamp)
+        self.queue_offsets[key] = first + len(parts)
+        return AppendMessageResult(
+            AppendMessageStatus.PUT_OK, offset, size, first, timestamp, batch.store_host, tuple(offsets)
+        )
+
+    def _append_encoded(self, encode: Callable[[int], bytes], timestamp: int) -> tuple[int, int]:
+        """Append what ``encode`` gives for its place, in the next segment if it does not fit this one."""
+        log = self._commit_log
+        data = encode(log.max_offset)
+        room = log.segment_size - log.max_offset % log.segment_size
+        if len(data) + END_FILE_MIN_BLANK_LENGTH > room:
+            if len(data) + END_FILE_MIN_BLANK_LENGTH > log.segment_size:
+                raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED)
+            log.roll()
+            data = encode(log.max_offset)
+        return log.append_records(data, timestamp), len(data)
+
+
+def _has_delay(batch: MessageBatch) -> bool:
+    all_properties = [batch.properties, *(message.properties for message in batch.messages)]
+    return any(_delay_level(properties.get("DELAY", "0")) > 0 for properties in all_properties)
+
+
+def _delay_level(text: str) -> int:
+    """The number in property DELAY, 0 if it is none that Java can read."""
+    level = int(text) if text.isdecimal() and len(text) <= MOST_INT32_DIGITS else 0
+    return level if level < 2**31 else 0
+
+
+def _whole_message(batch: MessageBatch, message: Message) -> Message:
+    """A message of a batch, with all that the batch says for it."""
+    return Message(
+        topic=batch.topic,
+        body=message.body,
+        properties={**message.properties, **batch.properties},
+        queue_id=batch.queue_id,
+        flag=message.flag,
+        sys_flag=batch.sys_flag,
+        born_timestamp=batch.born_timestamp,
+        born_host=batch.born_host,
+        store_host=batch.store_host,
+        reconsume_times=batch.reconsume_times,
+    )
+
+
+def _topic_bytes(topic: str) -> bytes:
+    try:
+        encoded = topic.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        encoded = b""
+    if not encoded or len(encoded) > MAX_TOPIC_BYTES or is_no_folder(topic):
+        raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR)
+    return encoded
+
+
+def _properties_bytes(properties: dict[str, str]) -> bytes:
+    try:
+        encoded = format_properties(properties).encode("utf-8", "surrogateescape")
+    except ValueError as error:
+        raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR) from error
+    if len(encoded) > MAX_PROPERTIES_BYTES:
+        raise PutRefused(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+    return encoded
+
+
+def _encode(
+    message: Message,
+    topic: bytes,
+    queue_id: int,
+    properties: bytes,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+) -> bytes:
+    """The record's bytes: ``encode_record`` for the hot path, without a Record in between."""
+    born, store, body = message.born_host, message.store_host, message.body
+    sys_flag = message.sys_flag & ~(BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG)
+    size = FIXED_BYTES + len(body) + len(topic) + len(properties)
+    born_bytes, store_bytes = len(born.address), len(store.address)
+    if born_bytes != 4:
+        sys_flag |= BORNHOST_V6_FLAG
+        size += IPV6_EXTRA_BYTES
+    if store_bytes != 4:
+        sys_flag |= STOREHOSTADDRESS_V6_FLAG
+        size += IPV6_EXTRA_BYTES
+    try:
+        head = HEADS[born_bytes, store_bytes].pack(
+            size,
+            MESSAGE_MAGIC_CODE,
+            crc32(body) & CRC_MASK,
+            queue_id,
+            message.flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            message.born_timestamp,
+            born.address,
+            born.port,
+            store_timestamp,
+            store.address,
+            store.port,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
+        )
+    except StructError as error:
+        raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR) from error
+    return b"".join((head, body, TOPIC_LENGTH[len(topic)], topic, PROPERTIES_LENGTH.pack(len(properties)), properties))

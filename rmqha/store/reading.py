@@ -1,0 +1,232 @@
+"""Reading messages: by queue offset, key, id and time (spec/store.md 11)."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from rmqha.settings import Settings
+from rmqha.store.commitlog import CommitLog
+from rmqha.store.consumequeue import ConsumeQueue, Unit
+from rmqha.store.dispatch import QueueTable
+from rmqha.store.index import IndexService
+from rmqha.wire.record import (
+    BLANK_HEADER,
+    Blank,
+    Record,
+    RecordError,
+    decode_record,
+    parse_msg_id,
+    peek_size,
+)
+
+LEAST_UNITS_EXAMINED = 800
+TAG_HASH_MASK = 0xFFFFFFFF
+TagFilter = Callable[[int], bool]
+"""Whether a message with this tagsCode may be wanted: tags are compared by hash, so ask the message itself too."""
+
+
+class GetMessageStatus(Enum):
+    """Why a read found what it found."""
+
+    FOUND = "messages"
+    NO_MATCHED_MESSAGE = "none of those looked at is wanted"
+    MESSAGE_WAS_REMOVING = "the log no longer has them"
+    OFFSET_FOUND_NULL = "the queue has no such place"
+    OFFSET_OVERFLOW_BADLY = "the offset lies beyond the queue's end"
+    OFFSET_OVERFLOW_ONE = "the offset is the queue's end"
+    OFFSET_TOO_SMALL = "the offset lies before the queue's begin"
+    NO_MATCHED_LOGIC_QUEUE = "there is no such queue"
+    NO_MESSAGE_IN_QUEUE = "the queue has never had a message"
+
+
+@dataclass(frozen=True, slots=True)
+class GetMessageResult:
+    """Raw records, and where to go on. Offsets are queue offsets."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    records: tuple[bytes, ...] = ()
+    suggest_pulling_from_slave: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all records."""
+        return sum(map(len, self.records))
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What a read has gathered so far."""
+
+    records: list[bytes]
+    total_bytes: int = 0
+
+    def is_full(self, size: int, max_messages: int, limit_bytes: int, limit_count: int) -> bool:
+        if not self.records:
+            return False
+        too_many = len(self.records) >= max_messages or len(self.records) > limit_count - 1
+        return too_many or self.total_bytes + size > limit_bytes
+
+
+class MessageReader:
+    """Reads a store's messages through its queues and index."""
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, index: IndexService | None, settings: Settings, is_slave: bool
+    ) -> None:
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._most_queried = settings.max_msgs_num_batch
+        self._limits_in_memory = (
+            settings.max_transfer_bytes_on_message_in_memory,
+            settings.max_transfer_count_on_message_in_memory,
+        )
+        self._limits_in_disk = (
+            settings.max_transfer_bytes_on_message_in_disk,
+            settings.max_transfer_count_on_message_in_disk,
+        )
+        self._corrects_offsets = not is_slave or settings.offset_check_in_slave
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._memory_bytes = pages * settings.access_message_in_memory_max_ratio // 100
+
+    def get_message(
+        self, topic: str, queue_id: int, offset: int, max_messages: int, wanted: TagFilter | None = None
+    ) -> GetMessageResult:
+        """Messages of a queue from ``offset`` on. Raises OSError."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or queue.max_offset == 0:
+            return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if offset < low:
+            return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, offset, low, low, high)
+        if offset == high:
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
+        if offset > high:
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if low else low, low, high)
+        units = queue.units(offset, max(LEAST_UNITS_EXAMINED, max_messages))
+        if not len(units):
+            following = queue.next_file_offset(offset)
+            return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, offset, following, low, high)
+        return self._gather(queue, offset, [Unit(*unit) for unit in units.tolist()], max_messages, wanted)
+
+    def _nothing(self, status: GetMessageStatus, offset: int, corrected: int, low: int, high: int) -> GetMessageResult:
+        return GetMessageResult(status, corrected if self._corrects_offsets else offset, low, high)
+
+    def _gather(
+        self, queue: ConsumeQueue, offset: int, units: list[Unit], max_messages: int, wanted: TagFilter | None
+    ) -> GetMessageResult:
+        log_end = self._commit_log.verified_offset
+        status, batch, examined = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch([]), 0
+        removed_until, last_physical = 0, 0
+        for unit in units:
+            last_physical = unit.physical_offset
+            if unit.is_blank or unit.physical_offset < removed_until:
+                status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
+                examined += 1
+                continue
+            limits = (
+                self._limits_in_disk if log_end - unit.physical_offset > self._memory_bytes else self._limits_in_memory
+            )
+            if batch.is_full(unit.size, max_messages, *limits):
+                break
+            examined += 1
+            if wanted is not None and not wanted(unit.tags_code):
+                status = self._unless_found(status, GetMessageStatus.NO_MATCHED_MESSAGE)
+                continue
+            record = self._commit_log.select(unit.physical_offset, unit.size)
+            if record is None:
+                status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
+                segment = self._commit_log.segment_size
+                removed_until = unit.physical_offset - unit.physical_offset % segment + segment
+                continue
+            batch.records.append(bytes(record))
+            batch.total_bytes += unit.size
+            status = GetMessageStatus.FOUND
+        return GetMessageResult(
+            status,
+            offset + examined,
+            queue.min_offset,
+            queue.max_offset,
+            tuple(batch.records),
+            log_end - last_physical > self._memory_bytes,
+        )
+
+    @staticmethod
+    def _unless_found(status: GetMessageStatus, other: GetMessageStatus) -> GetMessageStatus:
+        return status if status is GetMessageStatus.FOUND else other
+
+    def message_at(self, physical_offset: int) -> Record | None:
+        """The message at a physical offset, None where none begins. Raises OSError."""
+        head = self._commit_log.select(physical_offset, BLANK_HEADER.size)
+        if head is None:
+            return None
+        try:
+            size, _ = peek_size(head, 0, len(head))
+            data = self._commit_log.select(physical_offset, size)
+            record = decode_record(data) if data is not None else None
+        except RecordError:
+            return None
+        if record is None or isinstance(record, Blank) or record.physical_offset != physical_offset:
+            return None
+        return record
+
+    def message_by_id(self, msg_id: str) -> Record | None:
+        """The message with this offset message id, None if there is none. Raises ValueError, OSError."""
+        host, physical_offset = parse_msg_id(msg_id)
+        record = self.message_at(physical_offset)
+        return record if record is not None and record.store_host == host else None
+
+    def query_message(self, topic: str, key: str, max_messages: int, begin: int, end: int) -> list[Record]:
+        """Messages that have this key, stored between ``begin`` and ``end`` (ms), oldest first. Raises OSError.
+
+        Unlike upstream's, whose clients must compare: only messages that really have the key.
+        """
+        if self._index is None:
+            return []
+        limit = min(max_messages, self._most_queried)
+        found = []
+        for physical_offset in dict.fromkeys(self._index.query(topic, key, begin, end, limit)):
+            record = self.message_at(physical_offset)
+            if record is not None and record.topic == topic and key in _keys_of(record):
+                found.append(record)
+        return found
+
+    def store_timestamp(self, physical_offset: int) -> int | None:
+        """STORETIMESTAMP in ms of the message at a physical offset, None where none begins."""
+        record = self.message_at(physical_offset)
+        return None if record is None else record.store_timestamp
+
+    def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """STORETIMESTAMP in ms of the message at a queue offset; -1 where there is none."""
+        queue = self._queues.get(topic, queue_id)
+        unit = None if queue is None else queue.unit(offset)
+        stored = None if unit is None or unit.is_blank else self.store_timestamp(unit.physical_offset)
+        return -1 if stored is None else stored
+
+    def earliest_message_time(self, topic: str, queue_id: int) -> int:
+        """STORETIMESTAMP in ms of the queue's first message; -1 where there is none."""
+        return self.message_store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The queue offset stored nearest to ``timestamp`` (ms): at it, else just before or after; 0 without one."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.offset_by_time(timestamp, self.store_timestamp)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The queue's first offset; -1 without a queue."""
+        queue = self._queues.get(topic, queue_id)
+        return -1 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that comes next; 0 without a queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+
+def _keys_of(record: Record) -> list[str]:
+    properties = record.properties
+    return [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]

@@ -1,0 +1,146 @@
+"""Retention: old segments are deleted by age, hour and disk space, then what is derived from them (spec/store.md 10).
+
+The wall clock decides here, and only here. What a slot still needs is kept (``--hold``), up to a bound.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+from twisted.logger import Logger
+
+from rmqha.settings import Settings
+from rmqha.store.commitlog import CommitLog
+from rmqha.store.dispatch import QueueTable
+from rmqha.store.errors import StoreError
+from rmqha.store.index import IndexService
+from rmqha.store.nodestate import NODE_FOLDER, replace_file
+
+DISK_SPACE_WARNING_RATIO = 0.90
+DISK_SPACE_CLEAN_FORCIBLY_RATIO = 0.85
+MOST_FILES_A_RUN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """How far a named slave needs the log no more: everything from ``offset`` on is held for it."""
+
+    name: str
+    offset: int
+
+
+class SlotFolder:
+    """The slots of a store, a file each: ``<store>/rmqha/slots/NAME.json``."""
+
+    def __init__(self, store: Path) -> None:
+        self._folder = store / NODE_FOLDER / "slots"
+
+    def slots(self) -> list[Slot]:
+        """All slots. Raises StoreError for a file that is none: what it holds is not known. OSError."""
+        if not self._folder.is_dir():
+            return []
+        return [self._read(path) for path in sorted(self._folder.glob("*.json"))]
+
+    @staticmethod
+    def _read(path: Path) -> Slot:
+        try:
+            return Slot(path.stem, int(orjson.loads(path.read_bytes())["offset"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} is no slot ({error!r}): until it is mended, nothing is deleted") from error
+
+    def save(self, slot: Slot) -> None:
+        """Write a slot, durably. Raises StoreError for a name that can be no file's, OSError."""
+        if not slot.name or "/" in slot.name or slot.name.startswith("."):
+            raise StoreError(f"a slot cannot be named {slot.name!r}")
+        replace_file(self._folder / f"{slot.name}.json", orjson.dumps({"offset": slot.offset}) + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """What one run deleted, and whether the disk is too full to take messages."""
+
+    segments: int
+    disk_full: bool
+    held_at: int | None = None
+
+
+class Retention:
+    """Deletes what may go.
+
+    ``held_from`` gives the offset from which on the log is held, None for no hold; ``max_hold_bytes`` bounds that,
+    counted back from the log's end. ``used_ratio`` tells how full a folder's partition is.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: IndexService | None,
+        settings: Settings,
+        held_from: Callable[[], int | None] = lambda: None,
+        max_hold_bytes: int | None = None,
+        used_ratio: Callable[[Path], float] | None = None,
+    ) -> None:
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._settings = settings
+        self._held_from = held_from
+        self._max_hold_bytes = max_hold_bytes
+        self._used_ratio = used_ratio if used_ratio is not None else disk_used_ratio
+
+    def clean(self, now: datetime) -> Cleaning:
+        """One run: at most ten segments, never the last one. Raises StoreError, OSError."""
+        ratio = self._used_ratio(self._commit_log.folder)
+        must_go = ratio > DISK_SPACE_CLEAN_FORCIBLY_RATIO
+        deleted, held_at = 0, None
+        if must_go or ratio > self._settings.disk_max_used_space_ratio / 100 or self._is_hour(now):
+            deleted, held_at = self._delete_segments(now, must_go)
+        if deleted:
+            self._delete_derived()
+        return Cleaning(deleted, ratio > DISK_SPACE_WARNING_RATIO, held_at)
+
+    def _is_hour(self, now: datetime) -> bool:
+        return now.hour in self._settings.delete_when
+
+    def _delete_segments(self, now: datetime, must_go: bool) -> tuple[int, int | None]:
+        log, deleted = self._commit_log, 0
+        held_from = self._hold()
+        oldest_kept = now.timestamp() - self._settings.file_reserved_time_hours * 3600
+        while deleted < MOST_FILES_A_RUN and len(log.segment_bases) > 1:
+            end = log.segment_bases[1]
+            expired = log.first_segment_time() <= oldest_kept
+            if not expired and not (must_go and self._settings.clean_file_forcibly_enable):
+                break
+            if held_from is not None and end > held_from:
+                self._log.warn("the log before {end} would go, but is held from {start}", end=end, start=held_from)
+                return deleted, held_from
+            self._log.info("deleting the log from {start} to {end}", start=log.segment_bases[0], end=end)
+            log.delete_first_segment()
+            deleted += 1
+        return deleted, None
+
+    def _hold(self) -> int | None:
+        """From where on the log is held, within the bound."""
+        held_from = self._held_from()
+        if held_from is None or self._max_hold_bytes is None:
+            return held_from
+        return max(held_from, self._commit_log.verified_offset - self._max_hold_bytes)
+
+    def _delete_derived(self) -> None:
+        min_offset = self._commit_log.min_offset
+        for queue in self._queues.queues.values():
+            queue.delete_files_before(min_offset)
+        if self._index is not None:
+            self._index.delete_files_before(min_offset)
+
+
+def disk_used_ratio(folder: Path) -> float:
+    """How much of the folder's partition is used, 0 to 1, as ``df`` tells a user who is not root."""
+    usage = shutil.disk_usage(folder)
+    return usage.used / (usage.used + usage.free)
