@@ -29,6 +29,7 @@ from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.master import HAMasterFactory, MasterTimes
 from rmqha.ha.service import HASlaveService, SlaveOptions
+from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.statefile import StateFileService
 from rmqha.settings import BrokerRole, Settings
@@ -36,8 +37,6 @@ from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
-
-SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class NodePlan:
     master: IStreamClientEndpoint | None = None
     master_remoting: IStreamClientEndpoint | None = None
     bind_address: str = ""
+    hold: Hold = Hold()
     observer: NodeLogObserver | None = None
     manages_process: bool = False
 
@@ -89,9 +89,8 @@ class Node(MultiService):
         except OSError as error:
             self._stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
         if self._plan.manages_process:
-            # From here to our handlers they wait, for the reactor puts its own there just before.
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-            IReactorCore(self._reactor).callWhenRunning(self._handle_signals)
+            self._handle_signals()
+            IReactorCore(self._reactor).callWhenRunning(self._handle_signals)  # the reactor has put its own there
         MultiService.startService(self)
 
     def _handle_signals(self) -> None:
@@ -99,7 +98,6 @@ class Node(MultiService):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
         signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _stop_reactor(self) -> None:
         with suppress(ReactorNotRunning):  # a second signal, while the first is being obeyed
@@ -122,6 +120,8 @@ class Node(MultiService):
         self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
         store.start_dispatching(clock, self._disk_failed)
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
+        acknowledged = self._ha_factory.acknowledged if self._ha_factory is not None else dict
+        CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self)
         state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
         state_file.setServiceParent(self)
 
@@ -218,6 +218,8 @@ class Node(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
+        if self._plan.manages_process:
+            self._reactor._exitSignal = None  # of a signal between the reactor's handlers and ours; twistd looks at it
         try:
             await MultiService.stopService(self)
             if self._store is not None:

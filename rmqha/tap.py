@@ -19,6 +19,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ha.replica import StartFrom
 from rmqha.ha.service import OnGap, SlaveOptions
 from rmqha.node import Node, NodePlan
+from rmqha.ops.cleaning import Hold
 from rmqha.ops.logs import LogFormat, NodeLogObserver
 from rmqha.settings import BrokerRole, Settings, SettingsError, make_settings, read_properties
 
@@ -77,9 +78,15 @@ class Options(usage.Options):
         ["broker-id", None, None, "brokerId; a slave's is greater than 0"],
         ["namesrv", None, None, "name servers, host:port;host:port (namesrvAddr)"],
         ["set", None, None, "any other setting of broker.conf, KEY=VALUE; may be repeated"],
+        ["max-hold-bytes", None, None, "with --hold: hold at most so many bytes of the log; default: all"],
         ["log-format", None, "text", "text for people, json for machines"],
     ]
     optFlags = [
+        [
+            "hold",
+            None,
+            "delete nothing that a slave, connected or gone, has not acknowledged; slots are in STORE/rmqha/slots",
+        ],
         [
             "once",
             None,
@@ -89,6 +96,7 @@ class Options(usage.Options):
 
     settings: Settings
     slave: SlaveOptions
+    hold: Hold
     log_format: LogFormat
 
     def __init__(self) -> None:
@@ -116,6 +124,7 @@ class Options(usage.Options):
             self.settings = make_settings(self._properties())
             self.slave = SlaveOptions(StartFrom.parse(self["from"]), _choice(OnGap, self, "on-gap"), bool(self["once"]))
             self.log_format = _choice(LogFormat, self, "log-format")
+            self.hold = self._make_hold()
             self._check_role()
         except (SettingsError, ValueError) as error:
             raise usage.UsageError(str(error)) from error
@@ -130,6 +139,14 @@ class Options(usage.Options):
         elif "brokerRole" not in properties:
             raise SettingsError("give --role=slave, async-master or sync-master, or a --conf with brokerRole")
         return {**properties, **self._overrides, **given}
+
+    def _make_hold(self) -> Hold:
+        text = self["max-hold-bytes"]
+        if text is None:
+            return Hold(bool(self["hold"]))
+        if not text.isdecimal() or not self["hold"]:
+            raise SettingsError(f"max-hold-bytes={text} is no number of bytes, or --hold is missing")
+        return Hold(True, int(text))
 
     def _check_role(self) -> None:
         if self.settings.broker_role is BrokerRole.SLAVE:
@@ -159,6 +176,7 @@ class Options(usage.Options):
             master,
             master_remoting,
             bind_address=self["bind"],
+            hold=self.hold,
             observer=self._observer(),
             manages_process=True,
         )

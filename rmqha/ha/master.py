@@ -267,6 +267,15 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         for connection in list(self.connections):
             connection.log_grew()
 
+    def acknowledged(self) -> dict[str, int]:
+        """What the slaves connected now have acknowledged, by host; of several on one host the least."""
+        offsets: dict[str, int] = {}
+        for connection in self.connections:
+            if connection.slave_ack_offset is not None:
+                host = connection.peer.rpartition(":")[0]
+                offsets[host] = min(offsets.get(host, connection.slave_ack_offset), connection.slave_ack_offset)
+        return offsets
+
     def buildProtocol(self, addr: IAddress | None) -> HAMasterProtocol | None:
         if len(self.connections) >= MAX_CONNECTIONS:
             self._log.warn("refusing {peer}: {limit} slaves are connected", peer=str(addr), limit=MAX_CONNECTIONS)

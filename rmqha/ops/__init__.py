@@ -1,1 +1,4 @@
-"""What operators see: ``logs`` (where events go), ``statefile`` (state.json while a node runs), ``status``."""
+"""What operators see and set.
+
+``logs`` (where events go), ``statefile`` (state.json while a node runs), ``status``, ``cleaning`` (retention).
+"""

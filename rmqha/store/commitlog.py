@@ -25,7 +25,7 @@ class CommitLog:
 
     def __init__(self, folder: Path, segment_size: int = DEFAULT_SEGMENT_SIZE, owned: bool = True) -> None:
         """Raises StoreError for a folder that holds other things than segments of this size."""
-        self._queue = MappedFileQueue(folder, segment_size, writable=owned)
+        self._queue = MappedFileQueue(folder, segment_size, writable=owned, syncs_parent=True)
         self._listeners: tuple[Callable[[], None], ...] = ()
         self._tail: MappedFile | None = None  # the segment last appended to
         self._start: int = self._queue.first_base or 0
@@ -260,7 +260,7 @@ class CommitLog:
         if self.folder.is_dir():
             self.folder.rename(folder)
             sync_folder(folder.parent)
-        self._queue = MappedFileQueue(self.folder, self.segment_size)
+        self._queue = MappedFileQueue(self.folder, self.segment_size, syncs_parent=True)
         self.truncations += 1
         self._start = self.max_offset = self.verified_offset = self.flushed_offset = self._untouched_end = 0
         self.last_message_offset, self.last_store_timestamp = None, 0

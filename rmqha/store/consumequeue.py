@@ -53,7 +53,7 @@ class ConsumeQueue:
         """Opens it as its files are. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
-        self._queue = MappedFileQueue(folder, file_size, writable=owned)
+        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue")
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, what is pending not counted
         self._min = self._queue.first_base or 0
@@ -90,10 +90,7 @@ class ConsumeQueue:
         elif at < end:
             return
         elif at > end:
-            if self.max_physical_offset < 0:  # all it has are blanks, or not even those: a crash came in between
-                self._min = at
-            else:
-                self.order_breaches += 1
+            self.order_breaches += 1
             self._fill_with_blanks(end, at)
         self.max_physical_offset = unit.physical_offset + unit.size
         self._add(UNIT.pack(*unit))
@@ -195,8 +192,14 @@ class ConsumeQueue:
         if self._end <= self._min or self.max_physical_offset < 0:
             self._forget_all()
 
+    def drop_last_from(self, physical_offset: int) -> None:
+        """Drop the last unit if its message lies at or behind ``physical_offset``: it may be written in part."""
+        last = self.unit(self.max_offset - 1)
+        if last is not None and last.physical_offset >= physical_offset:
+            self.truncate(last.physical_offset)
+
     def _cut(self, end: int) -> None:
-        while len(self._queue) and self._queue.bases[-1] > end:
+        while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
             self._queue.remove_last()
         mapped_file = self._queue.find(end)
         if mapped_file is not None and mapped_file.nonzero_end(end - mapped_file.base_offset) is not None:

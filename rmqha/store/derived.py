@@ -1,6 +1,7 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 from twisted.logger import Logger
@@ -24,9 +25,13 @@ ENTRIES_A_SLOT = 4
 def open_queues(root: Path, settings: Settings, owned: bool = True) -> QueueTable:
     """The consume queues below ``root``. Raises StoreError, OSError."""
     folder = root / CONSUME_QUEUE_FOLDER
-    sizes = {path.stat().st_size for path in folder.glob("*/[0-9]*/[0-9]*") if path.is_file()} - {0}
+    sizes = Counter(path.stat().st_size for path in folder.glob("*/*/[0-9]*") if path.is_file())
+    sizes.pop(0, None)
     configured = settings.mapped_file_size_consume_queue
-    size = queue_file_size(configured) if configured is not None else min(sizes, default=DEFAULT_QUEUE_FILE_SIZE)
+    if configured is not None:
+        size = queue_file_size(configured)
+    else:  # one that was cut short is then named as such
+        size = max(sizes, key=lambda size: (sizes[size], size), default=DEFAULT_QUEUE_FILE_SIZE)
     return QueueTable(folder, size, owned)
 
 
@@ -60,6 +65,8 @@ class Derived:
             queue.recover()
             if queue.max_physical_offset > recovery.end:
                 queue.truncate(recovery.end)
+            if not recovery.clean_stop:
+                queue.drop_last_from(recovery.checked_from)
             queue.correct_min_offset(log.min_offset)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
@@ -73,6 +80,8 @@ class Derived:
             self.index, start = open_index(root, settings), log.min_offset
         self._cut_index(recovery, start)
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
+        if log.last_message_offset is not None and log.last_message_offset < start:
+            self.dispatcher.last_store_timestamp = log.last_store_timestamp
 
     def _cut_index(self, recovery: Recovery, start: int) -> None:
         """Cut the index to what can be trusted."""

@@ -40,10 +40,14 @@ from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
 SLICE_SECONDS = 0.004
-BUSY_PAUSE_SECONDS = 0.008
-"""Between two slices while the log grows: puts and transfers have two thirds of the time."""
+BUSY_PAUSE_SECONDS = 0.004
+"""Between two slices while the log grows: puts have half of the time, and dispatch keeps up with them."""
+BULK_PAUSE_SECONDS = 0.036
+BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
+"""A log that grows faster than this is being copied by a slave: its queues can wait for the end of that."""
 DISK_FULL_PAUSE_SECONDS = 1.0
 
+MAX_FOLDER_NAME_BYTES = 255
 TRANSACTION_TYPE_MASK = TRANSACTION_ROLLBACK_TYPE
 QUEUED_TYPES = (0, TRANSACTION_COMMIT_TYPE)
 QUEUE_ID_AT = 12
@@ -118,7 +122,8 @@ def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | 
 
 def is_no_folder(topic: str) -> bool:
     """Whether no queue can be kept for the topic: a folder bears its name."""
-    return not topic or "/" in topic or "\0" in topic or topic in (".", "..")
+    is_too_long = len(topic.encode("utf-8", "surrogateescape")) > MAX_FOLDER_NAME_BYTES
+    return not topic or "/" in topic or "\0" in topic or topic in (".", "..") or is_too_long
 
 
 class QueueTable:
@@ -200,7 +205,7 @@ class Dispatcher:
         self._next_slice: IDelayedCall | None = None
         self._failed: Callable[[Failure], None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
-        self._end_at_last_slice = -1
+        self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
         self._keys: list[IndexedKey] = []
         self._is_unwritten = False
         self.reput_offset = start
@@ -240,10 +245,16 @@ class Dispatcher:
             self._failed(Failure())
             return
         if self.behind_bytes > 0:
-            end = self._commit_log.verified_offset
-            busy, self._end_at_last_slice = end != self._end_at_last_slice, end
-            pause = BUSY_PAUSE_SECONDS if busy else 0
-            self._next_slice = self._clock.callLater(pause, self._run_scheduled)
+            self._next_slice = self._clock.callLater(self._pause(), self._run_scheduled)
+
+    def _pause(self) -> float:
+        """How long to leave to others, by how fast the log has grown since the last slice."""
+        end, now = self._commit_log.verified_offset, self._seconds()
+        grown, elapsed = end - self._end_at_last_slice, now - self._time_of_last_slice
+        self._end_at_last_slice, self._time_of_last_slice = end, now
+        if not grown:
+            return 0.0
+        return BULK_PAUSE_SECONDS if grown > BULK_BYTES_PER_SECOND * elapsed else BUSY_PAUSE_SECONDS
 
     def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Dispatch all there is, waiting for it. Raises OSError."""

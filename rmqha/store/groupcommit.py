@@ -36,10 +36,14 @@ class GroupCommit:
         self._requests.append(request)
         if self._timer is None:
             self._timer = self._clock.callLater(timeout, self._expire)
+        elif self._timer.getTime() > request.deadline:
+            self._timer.reset(timeout)
         return request.done
 
     def _forget(self, cancelled: Deferred[bool]) -> None:
         self._requests = deque(request for request in self._requests if request.done is not cancelled)
+        if not self._requests:
+            self._stop_timer()
 
     def reached(self, offset: int) -> None:
         """Everything before ``offset`` is done: fires the waits for it, oldest first."""

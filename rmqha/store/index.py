@@ -318,6 +318,7 @@ class IndexService:
         if self._files:
             self._files[-1].truncate(physical_offset)
             self._unflushed = [*(other for other in self._unflushed if other is not self._files[-1]), self._files[-1]]
+        self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     def delete_files_before(self, min_physical_offset: int) -> int:
         """Delete files, never the last, all of whose messages the log no longer has; gives their number."""

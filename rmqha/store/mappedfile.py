@@ -116,8 +116,21 @@ class MappedFile:
 class MappedFileQueue:
     """The segments of one folder: contiguous, of one size, opened as they are needed."""
 
-    def __init__(self, folder: Path, file_size: int, writable: bool = True) -> None:
-        """Raises StoreError for a folder that no such queue could have written."""
+    def __init__(
+        self,
+        folder: Path,
+        file_size: int,
+        writable: bool = True,
+        syncs_parent: bool = False,
+        size_key: str = "mappedFileSizeCommitLog",
+    ) -> None:
+        """Raises StoreError for a folder that no such queue could have written.
+
+        With ``syncs_parent`` a folder made here is on the disk before its first file. ``size_key`` is the setting
+        that has the file size.
+        """
+        self._size_key = size_key
+        self._syncs_parent = syncs_parent
         self.folder = folder
         self.file_size = file_size
         self._writable = writable
@@ -136,7 +149,7 @@ class MappedFileQueue:
         for base, size in sizes:
             path = self.folder / file_name(base)
             if size != self.file_size:
-                raise StoreError(f"{path} has {size} bytes, not {self.file_size} (mappedFileSizeCommitLog)")
+                raise StoreError(f"{path} has {size} bytes, not {self.file_size} ({self._size_key})")
             if base % self.file_size:
                 raise StoreError(f"{path}: the name is no multiple of the file size {self.file_size}")
             if base != expected:
@@ -178,7 +191,10 @@ class MappedFileQueue:
         """A new last segment. Raises StoreError if it does not follow the last one, OSError."""
         if base_offset % self.file_size or (self._bases and base_offset != self.end_offset):
             raise StoreError(f"a segment at {base_offset} does not follow {self.end_offset}")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True)
+            if self._syncs_parent:
+                sync_folder(self.folder.parent)
         mapped_file = MappedFile.create(self.folder / file_name(base_offset), self.file_size)
         self._bases.append(base_offset)
         self._open[base_offset] = mapped_file

@@ -21,6 +21,8 @@ from rmqha.wire.record import (
 )
 
 LEAST_UNITS_EXAMINED = 800
+MOST_ENTRIES_QUERIED = 4096
+"""Index entries a query looks at: as many as may have the hash of the key, but be of others."""
 TAG_HASH_MASK = 0xFFFFFFFF
 TagFilter = Callable[[int], bool]
 """Whether a message with this tagsCode may be wanted: tags are compared by hash, so ask the message itself too."""
@@ -187,13 +189,20 @@ class MessageReader:
         """
         if self._index is None:
             return []
-        limit = min(max_messages, self._most_queried)
-        found = []
-        for physical_offset in dict.fromkeys(self._index.query(topic, key, begin, end, limit)):
-            record = self.message_at(physical_offset)
-            if record is not None and record.topic == topic and key in _keys_of(record):
-                found.append(record)
-        return found
+        limit = asked = min(max_messages, self._most_queried)
+        while True:
+            offsets = self._index.query(topic, key, begin, end, asked)
+            records = map(self.message_at, dict.fromkeys(offsets))
+            found = [
+                record
+                for record in records
+                if record is not None
+                and (record.topic == topic and key in _keys_of(record))
+                and begin <= record.store_timestamp <= end
+            ]
+            if len(found) >= limit or len(offsets) < asked or asked >= MOST_ENTRIES_QUERIED:
+                return found[-limit:]
+            asked *= 4  # other keys with this hash have taken the places
 
     def store_timestamp(self, physical_offset: int) -> int | None:
         """STORETIMESTAMP in ms of the message at a physical offset, None where none begins."""

@@ -61,6 +61,7 @@ def recover_log(log: CommitLog, checkpoint: Checkpoint, clean_stop: bool, cut_fo
     stale_end = log.stale_end(found.end)
     kept_in = _keep(log, found.end, stale_end, cut_folder) if stale_end > found.end else None
     log.trust(found)
+    log.flushed_offset = max(log.flushed_offset, start)  # a clean stop has flushed it, or the checkpoint vouches for it
     log.sync()
     return Recovery(
         clean_stop=clean_stop,

@@ -41,8 +41,13 @@ from rmqha.wire.record import (
 )
 
 SEGMENT_SIZE = 256 << 10
-SMALL_FILES: dict[str, int] = {"mappedFileSizeConsumeQueue": 50 * 20, "maxHashSlotNum": 100, "maxIndexNum": 400}
-"""Queue files of 50 units and index files of 399 keys, so that there are several of each."""
+SMALL: dict[str, int | str] = {
+    "mappedFileSizeConsumeQueue": 50 * 20,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+    "messageDelayLevel": "1s 2s 3s",
+}
+"""For broker.conf: queue files of 50 units and index files of 399 keys, so that there are several of each."""
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 PLAIN, TAGGED, BATCHED, DELAYED, RETRIED, COMMITTED = "TPlain", "TTagged", "TBatched", "TDelayed", "%RETRY%GOurs", "TTx"
@@ -285,7 +290,7 @@ class OurStore:
     def __post_init__(self) -> None:
         self._clock = Clock()
         self._mixture = Mixture(self.seed, self.store_port)
-        texts = {name: str(value) for name, value in SMALL_FILES.items()}
+        texts = {name: str(value) for name, value in SMALL.items()}
         own = {"storePathRootDir": str(self.folder), "mappedFileSizeCommitLog": str(SEGMENT_SIZE)}
         self.store = MessageStore(make_settings(texts | own))
         self._flusher = self.store.start_flushing(self._clock, execute, Failure.raiseException)

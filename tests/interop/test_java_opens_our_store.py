@@ -18,7 +18,7 @@ from .our_store import (
     PLAIN,
     QUEUES,
     SEGMENT_SIZE,
-    SMALL_FILES,
+    SMALL,
     TAGGED,
     OurStore,
     Stored,
@@ -52,10 +52,10 @@ def units_of(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def start_java(java_master: MasterFactory, store: Path, listen_port: int, **options: Any) -> Broker:
-    return java_master(store=store, listen_port=listen_port, segment_size=SEGMENT_SIZE, **SMALL_FILES, **options)
+    return java_master(store=store, listen_port=listen_port, segment_size=SEGMENT_SIZE, **SMALL, **options)
 
 
-def assert_java_serves(driver: Driver, stored: Sequence[Stored], *, keys: bool = True) -> None:
+def assert_java_serves(driver: Driver, stored: Sequence[Stored]) -> None:
     """A consumer gets every message of its queues; all are found by id, and by key and client id."""
     wanted = [message for message in stored if message.is_queued and message.topic != DELAYED]
     report = driver.consume(",".join(OTHERS), "GOurs", len(wanted), seconds=20)
@@ -65,11 +65,6 @@ def assert_java_serves(driver: Driver, stored: Sequence[Stored], *, keys: bool =
     for message, found in zip(stored, by_id, strict=True):
         assert found == [message.portrait]
 
-    if keys:
-        assert_java_finds_keys(driver, stored)
-
-
-def assert_java_finds_keys(driver: Driver, stored: Sequence[Stored]) -> None:
     questions, answers = [], []
     for message in stored:
         answer = [message.portrait] if message.is_indexed else []

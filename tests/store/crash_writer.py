@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 import zlib
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def write(root: Path, seed: int) -> None:
     threads = ThreadPool(minthreads=1, maxthreads=1)
     threads.start()
 
-    def run_in_thread(function: partial[None]) -> Deferred[None]:
+    def run_in_thread(function: Callable[[], None]) -> Deferred[None]:
         done: Deferred[None] = deferToThreadPool(reactor, threads, function)
         return done
 

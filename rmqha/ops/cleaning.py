@@ -1,0 +1,100 @@
+"""Runs retention while a node runs, and keeps the slots of the slaves it serves (``--hold``)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.store.errors import StoreError
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.retention import Retention, Slot, SlotFolder
+
+FIRST_RUN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Whether the log is held for slaves, and for how many bytes at most (None: all)."""
+
+    enabled: bool = False
+    max_bytes: int | None = None
+
+
+class CleaningService(Service):
+    """Cleans every cleanResourceInterval, from a minute after the start on. ``failed`` hears if the disk refuses.
+
+    ``acknowledged`` gives the offsets that slaves have acknowledged, by a name that lasts; a slot outlives its slave's
+    connection and this process.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        store: MessageStore,
+        hold: Hold,
+        acknowledged: Callable[[], Mapping[str, int]],
+        clock: IReactorTime,
+        failed: Callable[[Failure], None],
+    ) -> None:
+        self._store = store
+        self._hold = hold
+        self._acknowledged = acknowledged
+        self._clock = clock
+        self._failed = failed
+        self._slots = SlotFolder(store.root)
+        self._interval = store.settings.clean_resource_interval_ms / 1000
+        self._loop = LoopingCall(self._clean)
+        self._loop.clock = clock
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._start = self._clock.callLater(FIRST_RUN_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        self._loop.start(self._interval, now=True).addErrback(self._failed)
+
+    def _clean(self) -> None:
+        store = self._store
+        retention = Retention(
+            store.commit_log,
+            store.derived.queues,
+            store.derived.index,
+            store.settings,
+            self._held_from,
+            self._hold.max_bytes,
+        )
+        try:
+            if self._hold.enabled:
+                self._save_slots()
+            cleaning = retention.clean(datetime.now())
+        except StoreError as error:
+            self._log.error("nothing is deleted: {error}", error=str(error))
+            return
+        if cleaning.disk_full != store.disk_full:
+            store.disk_full = cleaning.disk_full
+            state = "too full to take messages" if cleaning.disk_full else "no longer too full"
+            self._log.warn("the disk is {state}", state=state)
+
+    def _save_slots(self) -> None:
+        known = {slot.name: slot.offset for slot in self._slots.slots()}
+        for name, offset in self._acknowledged().items():
+            if known.get(name) != offset:
+                self._slots.save(Slot(name, offset))
+
+    def _held_from(self) -> int | None:
+        if not self._hold.enabled:
+            return None
+        return min((slot.offset for slot in self._slots.slots()), default=None)
+
+    def stopService(self) -> None:
+        Service.stopService(self)
+        if self._start.active():
+            self._start.cancel()
+        if self._loop.running:
+            self._loop.stop()

@@ -1,0 +1,98 @@
+"""Retention while a node runs: when it begins, what slots hold, what it tells."""
+
+import os
+from pathlib import Path
+
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.ops.cleaning import FIRST_RUN_SECONDS, CleaningService, Hold
+from rmqha.settings import make_settings
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.retention import Slot, SlotFolder
+from rmqha.testing.records import write_log
+
+SEGMENT_SIZE = 8192
+SEGMENTS = 6
+ANY_HOUR = ";".join(str(hour) for hour in range(24))
+
+
+class CleaningServiceTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.root = Path(self.mktemp())
+        write_log(self.root / "commitlog", SEGMENTS * SEGMENT_SIZE, 300, SEGMENT_SIZE)
+        self.age(0)
+        settings = {"storePathRootDir": str(self.root), "deleteWhen": ANY_HOUR, "maxHashSlotNum": "100"}
+        self.store = MessageStore(make_settings(settings))
+        self.acknowledged: dict[str, int] = {}
+        self.failures: list[Failure] = []
+        self.service: CleaningService | None = None
+
+    def tearDown(self) -> None:
+        if self.service is not None:
+            self.service.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.successResultOf(self.store.close())
+        self.assertEqual(self.failures, [])
+
+    def age(self, hours: int) -> None:
+        for path in (self.root / "commitlog").iterdir():
+            os.utime(path, (path.stat().st_atime, path.stat().st_atime - hours * 3600))
+
+    def run_service(self, hold: Hold) -> None:
+        self.age(1000)
+        self.service = CleaningService(self.store, hold, lambda: self.acknowledged, self.clock, self.failures.append)
+        self.service.startService()
+
+    @property
+    def segments(self) -> list[int]:
+        return [base // SEGMENT_SIZE for base in self.store.commit_log.segment_bases]
+
+    def test_nothing_is_deleted_in_the_first_minute(self) -> None:
+        before = self.segments
+        self.run_service(Hold())
+        self.clock.advance(FIRST_RUN_SECONDS - 1)
+        self.assertEqual(self.segments, before)
+        self.clock.advance(1)
+        self.assertEqual(len(self.segments), 1)
+
+    def test_stopping_before_the_first_run_leaves_nothing_scheduled(self) -> None:
+        self.run_service(Hold())
+
+    def test_a_slave_that_is_behind_holds_the_log(self) -> None:
+        self.acknowledged = {"10.0.0.1": 3 * SEGMENT_SIZE + 5, "10.0.0.2": 5 * SEGMENT_SIZE}
+        self.run_service(Hold(True))
+        self.clock.advance(FIRST_RUN_SECONDS)
+        self.assertEqual(self.segments[0], 3)
+        self.assertEqual(
+            SlotFolder(self.root).slots(), [Slot("10.0.0.1", 3 * SEGMENT_SIZE + 5), Slot("10.0.0.2", 5 * SEGMENT_SIZE)]
+        )
+
+    def test_a_slave_that_is_gone_still_holds_the_log(self) -> None:
+        self.acknowledged = {"10.0.0.1": 2 * SEGMENT_SIZE}
+        self.run_service(Hold(True))
+        self.clock.advance(FIRST_RUN_SECONDS)
+        self.acknowledged = {}
+        self.clock.advance(10)
+        self.assertEqual(self.segments[0], 2)
+
+    def test_the_hold_is_bounded(self) -> None:
+        self.acknowledged = {"10.0.0.1": 0}
+        self.run_service(Hold(True, max_bytes=2 * SEGMENT_SIZE))
+        self.clock.advance(FIRST_RUN_SECONDS)
+        end = self.store.commit_log.verified_offset
+        self.assertEqual(self.segments[0], (end - 2 * SEGMENT_SIZE) // SEGMENT_SIZE)
+
+    def test_a_slot_that_cannot_be_read_stops_deletion_and_nothing_else(self) -> None:
+        folder = self.root / "rmqha" / "slots"
+        folder.mkdir(parents=True)
+        (folder / "broken.json").write_text("{")
+        before = self.segments
+        self.run_service(Hold(True))
+        self.clock.advance(FIRST_RUN_SECONDS)
+        self.assertEqual(self.segments, before)
+        (folder / "broken.json").unlink()
+        self.clock.advance(10)
+        self.assertEqual(len(self.segments), 1)
