@@ -42,7 +42,7 @@ from twisted.python.failure import Failure
 from rmqha.cli import main
 from rmqha.settings import FlushDiskType, Settings
 from rmqha.store.checkpoint import Checkpoint
-from rmqha.store.consumequeue import ConsumeQueue, Unit
+from rmqha.store.consumequeue import PRE_BLANK, ConsumeQueue, Unit
 from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
@@ -331,8 +331,8 @@ def test_an_index_file_cut_short_by_a_crash_is_built_anew_with_all_keys(tmp_path
 def test_an_index_file_that_a_dying_process_had_just_made_hides_no_key(tmp_path: Path) -> None:
     dead_store(tmp_path / "store")
     first, last = min((tmp_path / "store" / "index").iterdir()), max((tmp_path / "store" / "index").iterdir())
-    Checkpoint(2**62, 2**62, 2**62).write(tmp_path / "store" / "checkpoint")  # only the last segment is looked at
     for content in (b"", bytes(last.stat().st_size)):
+        Checkpoint(2**62, 2**62, 2**62).write(tmp_path / "store" / "checkpoint")  # only the last segment is looked at
         path = last.with_name("99991231235959999")
         path.write_bytes(content)
         with reopened(tmp_path / "store") as opened:
@@ -343,7 +343,7 @@ def test_an_index_file_that_a_dying_process_had_just_made_hides_no_key(tmp_path:
 
 def test_a_queue_that_begins_late_and_lost_its_first_unit_begins_there_again(tmp_path: Path) -> None:
     """As of a slave that copies from the middle of a log, or of a topic whose first messages are deleted."""
-    for lost in (b"", bytes(400), bytes(20 * 3)):
+    for lost in (b"", bytes(400), PRE_BLANK * 3, PRE_BLANK * 5):
         shutil.rmtree(tmp_path / "queue", ignore_errors=True)
         (tmp_path / "queue").mkdir()
         (tmp_path / "queue" / f"{400:020d}").write_bytes(lost.ljust(400 if lost else 0, b"\0"))

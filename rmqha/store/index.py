@@ -250,6 +250,8 @@ class IndexService:
             paths.pop().unlink()
         self._files = [IndexFile(path, slot_count, max_index_num) for path in paths]
         self._unflushed: list[IndexFile] = []
+        self._left: Sequence[IndexedKey] = ()
+        """Keys that the last ``put`` was refused; some of a message's may have been put before."""
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     @property
@@ -270,12 +272,17 @@ class IndexService:
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first; those of messages that have entries already are left out."""
+        self._put(self._left, now)
         done = self.end_phy_offset
-        keys = [key for key in keys if key.physical_offset > done]
-        while keys:
+        self._put([key for key in keys if key.physical_offset > done], now)
+
+    def _put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
+        self._left = keys
+        while self._left:
             file = self._file_with_room(now)
-            some, keys = keys[: file.room], keys[file.room :]
-            file.put(some)
+            room = file.room
+            file.put(self._left[:room])
+            self._left = self._left[room:]
             if file not in self._unflushed:
                 self._unflushed.append(file)
 

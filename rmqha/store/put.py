@@ -4,10 +4,6 @@ One thread puts: offsets are given and bytes written in one go, so there is no l
 """
 
 from collections.abc import Callable
-from struct import Struct
-from struct import error as StructError
-
-from isal.isal_zlib import crc32
 
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.dispatch import is_no_folder
@@ -22,26 +18,22 @@ from rmqha.store.message import (
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import (
-    BORNHOST_V6_FLAG,
-    CRC_MASK,
     END_FILE_MIN_BLANK_LENGTH,
     FIXED_BYTES,
     IPV6_EXTRA_BYTES,
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
     MESSAGE_MAGIC_CODE,
-    STOREHOSTADDRESS_V6_FLAG,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
+    RecordError,
+    body_crc,
+    pack_record,
 )
 
 TRANSACTION_TYPE_MASK = TRANSACTION_ROLLBACK_TYPE
 COUNTED_TYPES = (0, TRANSACTION_COMMIT_TYPE)
 
-# TOTALSIZE … BODYLENGTH by the bytes of the two addresses: one call packs everything before the body.
-HEADS = {(born, store): Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)}
-TOPIC_LENGTH = [bytes([length]) for length in range(MAX_TOPIC_BYTES + 1)]
-PROPERTIES_LENGTH = Struct(">h")
 MOST_INT32_DIGITS = 10
 
 
@@ -232,37 +224,25 @@ def _encode(
     physical_offset: int,
     store_timestamp: int,
 ) -> bytes:
-    """The record's bytes: ``encode_record`` for the hot path, without a Record in between."""
-    born, store, body = message.born_host, message.store_host, message.body
-    sys_flag = message.sys_flag & ~(BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG)
-    size = FIXED_BYTES + len(body) + len(topic) + len(properties)
-    born_bytes, store_bytes = len(born.address), len(store.address)
-    if born_bytes != 4:
-        sys_flag |= BORNHOST_V6_FLAG
-        size += IPV6_EXTRA_BYTES
-    if store_bytes != 4:
-        sys_flag |= STOREHOSTADDRESS_V6_FLAG
-        size += IPV6_EXTRA_BYTES
+    """The record's bytes. Raises PutRefused for a number that its field cannot hold."""
     try:
-        head = HEADS[born_bytes, store_bytes].pack(
-            size,
+        return pack_record(
             MESSAGE_MAGIC_CODE,
-            crc32(body) & CRC_MASK,
+            body_crc(message.body),
             queue_id,
             message.flag,
             queue_offset,
             physical_offset,
-            sys_flag,
+            message.sys_flag,
             message.born_timestamp,
-            born.address,
-            born.port,
+            message.born_host,
             store_timestamp,
-            store.address,
-            store.port,
+            message.store_host,
             message.reconsume_times,
             message.prepared_transaction_offset,
-            len(body),
+            message.body,
+            topic,
+            properties,
         )
-    except StructError as error:
+    except RecordError as error:
         raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR) from error
-    return b"".join((head, body, TOPIC_LENGTH[len(topic)], topic, PROPERTIES_LENGTH.pack(len(properties)), properties))

@@ -253,13 +253,14 @@ class RecoveryTests(ConsumeQueueTestCase):
                 queue.close()
 
     def test_garbage_at_every_unit(self) -> None:
-        negative_offset, no_size, negative_size = (
+        garbage_units = (
             b"\xff" * 100,
+            bytes.fromhex("8000000000000401 00000064 1111111111111111") * 3,
             bytes.fromhex("0000000000000401 00000000 1111111111111111") * 3,
             bytes.fromhex("0000000000000401 80000001 1111111111111111"),
         )
         for count in range(self.COUNT + 1):
-            for garbage in (negative_offset, no_size, negative_size):
+            for garbage in garbage_units:
                 before = self.damage(count * CQ_STORE_UNIT_SIZE, garbage)
                 self.check_recovered(count, before)
 
@@ -374,6 +375,8 @@ class TruncateTests(ConsumeQueueTestCase):
 
     def test_what_was_cut_can_be_put_and_is_flushed(self) -> None:
         queue = self.make(12)
+        queue.take_unflushed()
+        queue.put(12, unit(12))
         queue.truncate(unit(3).physical_offset)
         for number in range(3, 5):
             queue.put(number, unit(number))

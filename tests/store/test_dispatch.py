@@ -78,7 +78,7 @@ class DispatchTestCase(SynchronousTestCase):
         expected = expected or expected_of(self.log)
         self.assertEqual(self.dispatcher.behind_bytes, 0)
         self.assertEqual(self.units(), expected.units)
-        check_index(self, self.index, expected)
+        check_index(self, self.index, expected, min_offset=self.log.min_offset)
 
     def unit_of(self, record: Record) -> Unit:
         unit = self.queues.queues[record.topic, record.queue_id].unit(record.queue_offset)

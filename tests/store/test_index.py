@@ -203,6 +203,19 @@ class RollingTests(IndexTestCase):
         index.put(keys, NOW)
         self.check_answers(index, keys)
 
+    def test_a_message_whose_keys_are_refused_midway_gets_them_all_later(self) -> None:
+        """Its first keys are in the full file; the disk has no room for another one."""
+        keys = [key(f"k{number}", 100 * (1 + number // 4), number) for number in range(16)]
+        index = self.open()
+        with (
+            mock.patch("os.posix_fallocate", side_effect=[None, OSError(28, "No space left on device")]),
+            self.assertRaises(OSError),
+        ):
+            index.put(keys, NOW)
+        self.assertEqual((len(self.paths()), index.end_phy_offset), (1, 300))
+        index.put([*keys, key("k", 500, 20)], NOW)
+        self.check_answers(index, [*keys, key("k", 500, 20)])
+
     def test_the_same_key_twice_in_a_message(self) -> None:
         index = self.make([key("k", 100), key("k", 100)])
         self.assertEqual(index.query("T", "k", 0, FOREVER, 10), [100, 100])
@@ -362,6 +375,34 @@ class CrashTests(IndexTestCase):
                 pack_into(">i", data, 4 * slot, number)
             self.damage(HEADER_BYTES, data)
             self.check_mended(9)
+
+    def test_a_slot_that_leads_to_no_entry_begins_anew(self) -> None:
+        """store.md 7.2: also where nothing was cut before."""
+        for number in (-1, 11, 2**31 - 1):
+            data = bytearray(4 * SLOTS)
+            for slot in range(SLOTS):
+                pack_into(">i", data, 4 * slot, number)
+            self.damage(HEADER_BYTES, data)
+            index = self.open()
+            index.put([key("k1", 5000, 9000)], NOW)
+            self.assertEqual(index.query("T", "k1", 0, FOREVER, 10), [5000])
+            self.assertEqual(self.contents()[0][2][9][3], 0)
+            index.truncate(1000)
+            index.close()
+
+    def test_a_new_file_begins_with_the_ends_of_the_one_before(self) -> None:
+        """store.md 7.3: what its writer leaves who dies before the first entry."""
+        self.again()
+        keys = some_keys(MOST)
+        index = self.make(keys[: MOST - 1])
+        with (
+            mock.patch("rmqha.store.index.IndexFile.put", side_effect=OSError(28, "No space left on device")),
+            self.assertRaises(OSError),
+        ):
+            index.put(keys, NOW)
+        end = keys[MOST - 2]
+        expected = (end.store_timestamp, end.store_timestamp, end.physical_offset, end.physical_offset, 0, 1)
+        self.assertEqual(self.contents()[1][0], expected)
 
     def test_a_header_that_promises_more(self) -> None:
         for count in (11, MOST, MOST + 1, 2**31 - 1):

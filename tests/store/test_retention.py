@@ -1,0 +1,272 @@
+"""What is deleted, when, and what is held (spec/store.md 10)."""
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.settings import Settings
+from rmqha.store.errors import StoreError
+from rmqha.store.retention import MOST_FILES_A_RUN, Cleaning, Retention, Slot, SlotFolder, disk_used_ratio
+from tests.fixtures import new_folder
+from tests.store.logs import SEGMENT_SIZE
+from tests.store.queues import expected_of
+from tests.store.test_dispatch import DispatchTestCase
+
+FOUR = datetime(2026, 11, 20, 4, 30)
+FIVE = datetime(2026, 11, 20, 5, 0)
+HOUR = 3600.0
+RESERVED = 72 * HOUR
+
+
+class RetentionTestCase(DispatchTestCase):
+    """Has a log of sixteen segments, each an hour younger than the one before it, all over the age."""
+
+    COUNT = 16
+
+    def setUp(self) -> None:
+        super().setUp()
+        while len(self.log.segment_bases) < self.COUNT:
+            self.writer.put_many(4)
+        self.writer.put_many(6)
+        self.assertEqual(len(self.log.segment_bases), self.COUNT)
+        self.dispatcher.catch_up()
+        self.ratio = 0.5
+        self.held_from: int | None = None
+        for number, base in enumerate(self.log.segment_bases):
+            self.age(base, RESERVED + (self.COUNT - number) * HOUR)
+
+    def age(self, base: int, seconds: float, now: datetime = FOUR) -> None:
+        """Let a segment have been written to for the last time that long ago."""
+        at = now.timestamp() - seconds
+        os.utime(self.log.folder / f"{base:020d}", (at, at))
+
+    def make_retention(self, max_hold_bytes: int | None = None, **settings: Any) -> Retention:
+        return Retention(
+            self.log,
+            self.queues,
+            self.index,
+            Settings(**settings),
+            lambda: self.held_from,
+            max_hold_bytes,
+            lambda folder: self.ratio if folder == self.log.folder else 1.0,
+        )
+
+    def clean(self, now: datetime = FOUR, max_hold_bytes: int | None = None, **settings: Any) -> Cleaning:
+        before = self.log.segment_bases
+        cleaning = self.make_retention(max_hold_bytes, **settings).clean(now)
+        self.assertEqual(self.log.segment_bases, before[cleaning.segments :])
+        names = sorted(path.name for path in self.log.folder.iterdir())
+        self.assertEqual(names, [f"{base:020d}" for base in self.log.segment_bases])
+        self.assertEqual(self.log.min_offset, self.log.segment_bases[0])
+        return cleaning
+
+
+class WhenTests(RetentionTestCase):
+    def test_at_the_hour_what_is_old_goes(self) -> None:
+        for base in self.log.segment_bases[3:]:
+            self.age(base, RESERVED - 1)
+        self.assertEqual(self.clean(), Cleaning(3, False))
+
+    def test_an_age_is_reached_to_the_second(self) -> None:
+        self.age(self.log.segment_bases[0], RESERVED)
+        self.age(self.log.segment_bases[1], RESERVED - 0.5)
+        self.assertEqual(self.clean().segments, 1)
+
+    def test_at_other_hours_nothing_goes(self) -> None:
+        self.assertEqual(self.clean(FIVE), Cleaning(0, False))
+        self.assertEqual(self.clean(FOUR.replace(hour=16)), Cleaning(0, False))
+
+    def test_hours_and_age_as_configured(self) -> None:
+        self.assertEqual(self.clean(FOUR, delete_when=(5, 23)).segments, 0)
+        self.assertEqual(self.clean(FIVE, delete_when=(5, 23), file_reserved_time_hours=86).segments, 3)
+        self.assertEqual(self.clean(FIVE.replace(hour=23), delete_when=(5, 23)).segments, MOST_FILES_A_RUN)
+
+    def test_only_ten_a_run_and_never_the_last(self) -> None:
+        self.assertEqual(self.clean().segments, MOST_FILES_A_RUN)
+        self.assertEqual(self.clean().segments, self.COUNT - 1 - MOST_FILES_A_RUN)
+        self.assertEqual(self.clean().segments, 0)
+        self.assertEqual(len(self.log.segment_bases), 1)
+
+    def test_a_young_segment_keeps_old_ones_behind_it(self) -> None:
+        self.age(self.log.segment_bases[2], 0)
+        self.assertEqual(self.clean().segments, 2)
+
+    def test_a_log_without_a_segment(self) -> None:
+        self.log.truncate(0)
+        self.assertEqual(self.clean(), Cleaning(0, False))
+
+
+class DiskTests(RetentionTestCase):
+    def rejuvenate(self, start: int = 0) -> None:
+        for base in self.log.segment_bases[start:]:
+            self.age(base, 0, FIVE)
+
+    def test_a_disk_that_fills_up_needs_no_hour(self) -> None:
+        self.rejuvenate(4)
+        for ratio, count in ((0.75, 0), (0.7501, 4)):
+            self.ratio = ratio
+            self.assertEqual(self.clean(FIVE), Cleaning(count, False))
+
+    def test_from_where_on_it_is_configured(self) -> None:
+        self.rejuvenate(4)
+        for ratio, count in ((0.6, 0), (0.61, 4)):
+            self.ratio = ratio
+            self.assertEqual(self.clean(FIVE, disk_max_used_space_ratio=60).segments, count)
+
+    def test_a_fuller_one_needs_no_age(self) -> None:
+        self.rejuvenate()
+        for ratio, count, full in ((0.85, 0, False), (0.8501, MOST_FILES_A_RUN, False), (0.9, 5, False)):
+            self.ratio = ratio
+            self.assertEqual(self.clean(FIVE), Cleaning(count, full))
+
+    def test_a_full_one_is_told(self) -> None:
+        self.rejuvenate()
+        self.ratio = 0.9001
+        self.assertEqual(self.clean(FIVE), Cleaning(MOST_FILES_A_RUN, True))
+        self.ratio = 0.9
+        self.assertFalse(self.clean(FIVE).disk_full)
+
+    def test_but_not_if_that_is_switched_off(self) -> None:
+        self.rejuvenate(4)
+        self.ratio = 0.99
+        self.assertEqual(self.clean(FIVE, clean_file_forcibly_enable=False), Cleaning(4, True))
+
+    def test_the_partition_as_df_counts(self) -> None:
+        with patch("shutil.disk_usage") as usage:
+            usage.return_value.used, usage.return_value.free = 60, 20
+            self.assertEqual(disk_used_ratio(Path("/")), 0.75)
+        self.assertTrue(0 < disk_used_ratio(self.root) < 1)
+
+
+class HoldTests(RetentionTestCase):
+    def test_what_is_held_stays(self) -> None:
+        bases = self.log.segment_bases
+        for held_from, count in ((bases[2] - 1, 1), (bases[2], 1), (bases[3] - 1, 0), (bases[3] + 5, 1)):
+            self.held_from = held_from
+            with capturedLogs() as logs:
+                cleaning = self.clean()
+            self.assertEqual(cleaning, Cleaning(count, False, held_from))
+            self.assertEqual([e["start"] for e in logs if "held" in e["log_format"]], [held_from])
+
+    def test_though_the_disk_is_full(self) -> None:
+        self.held_from, self.ratio = 0, 0.99
+        self.assertEqual(self.clean(FIVE), Cleaning(0, True, 0))
+
+    def test_a_hold_that_stops_nothing_is_not_told(self) -> None:
+        self.held_from = self.log.max_offset
+        self.assertEqual(self.clean(), Cleaning(MOST_FILES_A_RUN, False))
+        self.held_from = 0
+        self.assertEqual(self.clean(FIVE), Cleaning(0, False))
+
+    def test_no_more_is_held_than_the_bound(self) -> None:
+        self.held_from = 0
+        end = self.log.verified_offset
+        bases = self.log.segment_bases
+        bound = end - bases[3]
+        self.assertEqual(self.clean(max_hold_bytes=bound), Cleaning(3, False, bases[3]))
+        self.assertEqual(self.clean(max_hold_bytes=bound - SEGMENT_SIZE + 1), Cleaning(0, False, bases[4] - 1))
+        self.assertEqual(self.clean(max_hold_bytes=0).segments, MOST_FILES_A_RUN)
+
+    def test_a_hold_within_the_bound_is_kept(self) -> None:
+        self.held_from = self.log.segment_bases[2]
+        self.assertEqual(self.clean(max_hold_bytes=10**9), Cleaning(2, False, self.held_from))
+
+    def test_while_it_is_not_known_what_is_held_nothing_goes(self) -> None:
+        slots = SlotFolder(self.root)
+        slots.save(Slot("slave-b", 10**6))
+        (self.root / "rmqha" / "slots" / "slave-a.json").write_text("{}")
+        retention = Retention(
+            self.log,
+            self.queues,
+            self.index,
+            Settings(),
+            lambda: min(slot.offset for slot in slots.slots()),
+            used_ratio=lambda _: 0.99,
+        )
+        bases = self.log.segment_bases
+        with self.assertRaisesRegex(StoreError, "slave-a.json is no slot"):
+            retention.clean(FOUR)
+        self.assertEqual(self.log.segment_bases, bases)
+
+
+class DerivedTests(RetentionTestCase):
+    def test_queues_and_index_follow(self) -> None:
+        queue_files = {key: len(queue._queue.bases) for key, queue in self.queues.queues.items()}
+        self.assertGreater(min(queue_files.values()), 1)
+        index_files = len(list((self.root / "index").iterdir()))
+        self.assertGreater(index_files, 1)
+        for count in (MOST_FILES_A_RUN, self.COUNT - 1 - MOST_FILES_A_RUN):
+            self.assertEqual(self.clean().segments, count)
+            expected = expected_of(self.log)
+            for key, queue in self.queues.queues.items():
+                self.assertEqual(queue.min_offset, min(expected.units[key]))
+                self.assertEqual(queue.max_offset, max(expected.units[key]) + 1)
+                self.assertLess(queue.min_offset * 20 - queue._queue.bases[0], 100, "files before its begin are gone")
+            self.check(expected)
+        self.assertTrue(all(len(q._queue.bases) < queue_files[key] for key, q in self.queues.queues.items()))
+        self.assertLess(len(list((self.root / "index").iterdir())), index_files)
+
+    def test_a_queue_without_a_message_left_keeps_its_offset(self) -> None:
+        queue = self.queues.get_or_make("quiet", 0)
+        for number in range(3):
+            unit = self.queues.queues["T0", 0].unit(number)
+            assert unit is not None
+            queue.put(number, unit)
+        self.clean()
+        self.assertEqual((queue.min_offset, queue.max_offset, queue.unit(2)), (3, 3, None))
+
+    def test_nothing_is_looked_at_when_nothing_went(self) -> None:
+        queue = self.queues.queues["T0", 0]
+        with patch.object(queue, "delete_files_before") as delete:
+            self.clean(FIVE)
+            self.assertFalse(delete.called)
+            self.clean(FOUR)
+            self.assertTrue(delete.called)
+
+    def test_without_an_index(self) -> None:
+        retention = Retention(self.log, self.queues, None, Settings(), used_ratio=lambda _: 0.5)
+        self.assertEqual(retention.clean(FOUR).segments, MOST_FILES_A_RUN)
+
+    def test_dispatch_that_was_behind_goes_on_at_the_begin(self) -> None:
+        self.dispatcher.reput_offset = 0
+        self.clean()
+        self.dispatcher.catch_up()
+        self.check()
+
+
+class SlotFolderTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.root = new_folder(self)
+        self.slots = SlotFolder(self.root)
+        self.folder = self.root / "rmqha" / "slots"
+
+    def test_slots_are_kept(self) -> None:
+        self.assertEqual(self.slots.slots(), [])
+        self.slots.save(Slot("b", 5))
+        self.slots.save(Slot("a", 7))
+        self.slots.save(Slot("b", 6))
+        self.assertEqual(SlotFolder(self.root).slots(), [Slot("a", 7), Slot("b", 6)])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["a.json", "b.json"])
+
+    def test_what_is_no_slot_is_told(self) -> None:
+        for content in ("", "{", "[]", "{}", '{"offset": null}', '{"offset": "x"}', "7"):
+            self.slots.save(Slot("a", 7))
+            (self.folder / "a.json").write_text(content)
+            with self.assertRaisesRegex(StoreError, "nothing is deleted"):
+                self.slots.slots()
+
+    def test_a_name_that_can_be_no_file_is_refused(self) -> None:
+        for name in ("", "../a", "a/b", ".a"):
+            with self.assertRaises(StoreError):
+                self.slots.save(Slot(name, 1))
+        self.assertFalse(self.folder.exists())
+
+    def test_a_write_that_was_cut_short_leaves_the_old_slot(self) -> None:
+        self.slots.save(Slot("a", 7))
+        (self.folder / "a.json.tmp").write_text("{")
+        self.assertEqual(self.slots.slots(), [Slot("a", 7)])
