@@ -281,6 +281,7 @@ def queues(store: Path, as_json: bool) -> None:
         for (topic, queue_id), queue in sorted(table.queues.items()):
             queue.find_end()
             queue.correct_min_offset(reader.log.min_offset)
+            queue.release_files()
             found.setdefault(topic, {})[str(queue_id)] = {"min": queue.min_offset, "max": queue.max_offset}
         table.close()
     if as_json:

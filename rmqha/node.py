@@ -4,6 +4,7 @@
 until then, and a store's lock does not survive that.
 """
 
+import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -114,6 +115,8 @@ class Node(MultiService):
 
     def _open(self) -> None:
         plan, clock = self._plan, IReactorTime(self._reactor)
+        if plan.manages_process:
+            _raise_file_limit()
         self._threads.start()
         store = MessageStore(plan.settings)
         self._store = store
@@ -230,6 +233,17 @@ class Node(MultiService):
         finally:
             if self._threads.started:
                 self._threads.stop()
+
+
+MOST_FILES = 65536
+
+
+def _raise_file_limit() -> None:
+    """Let the process open as many files as it is allowed to: a broker has several for each queue."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {

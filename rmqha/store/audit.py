@@ -84,6 +84,7 @@ def audit(store: StoreReader, end: int, settings: Settings, progress: Progress) 
         for queue in queues.queues.values():
             queue.find_end()
             queue.correct_min_offset(store.log.min_offset)
+            queue.release_files()
         end = max(store.log.min_offset, min(end, queues.max_physical_offset))
         auditor = _Auditor(queues, settings.message_delay_level)
         index = _IndexEntries(store.root, settings)

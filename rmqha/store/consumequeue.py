@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from rmqha.store.mappedfile import MappedFile, MappedFileQueue
+from rmqha.store.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name
 
 UNIT = Struct(">qiq")
 CQ_STORE_UNIT_SIZE = 20
@@ -98,7 +98,6 @@ class ConsumeQueue:
     def _begin(self, at: int) -> None:
         """The first unit of a queue without files: blanks stand for what came before it in its file."""
         base = at - at % self.file_size
-        self._queue.create(base)
         self._end = base
         self._min = at
         self._fill_with_blanks(base, at)
@@ -116,7 +115,7 @@ class ConsumeQueue:
         """Write the units added since the last time. Raises OSError; then they stay pending."""
         if not self._pending:
             return
-        if self._end == self._queue.end_offset:
+        if not len(self._queue) or self._end == self._queue.end_offset:
             self._queue.create(self._end)
         mapped_file = self._file(self._end)
         if self._unflushed_from is None:
@@ -276,12 +275,17 @@ class ConsumeQueue:
             return low if before is None else low - 1
         return low if after - timestamp < timestamp - before else low - 1
 
-    def take_unflushed(self) -> list[MappedFile]:
+    def take_unflushed(self) -> list[UnflushedFile]:
         """The files with bytes written since the last call."""
         start, self._unflushed_from = self._unflushed_from, None
         if start is None:
             return []
-        return [self._file(base) for base in self._queue.bases if base + self.file_size > start]
+        folder, bases = self._queue.folder, self._queue.bases
+        return [UnflushedFile(folder / file_name(base)) for base in bases if base + self.file_size > start]
+
+    def release_files(self) -> None:
+        """Give the files' descriptors back until they are needed again."""
+        self._queue.release()
 
     def close(self) -> None:
         """Close all files; what is pending must have been written."""

@@ -68,6 +68,7 @@ class Derived:
             if not recovery.clean_stop:
                 queue.drop_last_from(recovery.checked_from)
             queue.correct_min_offset(log.min_offset)
+            queue.release_files()
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
         try:

@@ -3,6 +3,7 @@
 Everything here is derived: it can be thrown away and built again (spec/store.md 8).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from rmqha.store.consumequeue import ConsumeQueue, Unit
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.flush import Syncable
 from rmqha.store.index import IndexedKey, IndexService
-from rmqha.store.mappedfile import MappedFile
+from rmqha.store.mappedfile import MAX_UNFLUSHED_FILES, UnflushedFile
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import tags_hash
 from rmqha.wire.properties import parse_properties
@@ -37,6 +38,8 @@ from rmqha.wire.record import (
 )
 from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
 
+MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
+"""With more queues than this, files are opened as they are needed and let go after each slice."""
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
 SLICE_SECONDS = 0.004
@@ -134,6 +137,7 @@ class QueueTable:
         self._folder = folder
         self.file_size = file_size
         self._owned = owned
+        self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         if folder.is_dir():
             for topic in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -149,7 +153,18 @@ class QueueTable:
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, None if it has never had a message."""
-        return self.queues.get((topic, queue_id))
+        queue = self.queues.get((topic, queue_id))
+        if queue is not None and self._has_many:
+            self._recently_read[queue] = None
+            self._recently_read.move_to_end(queue)
+            if len(self._recently_read) > MAX_OPEN_QUEUES:
+                self._recently_read.popitem(last=False)[0].release_files()
+        return queue
+
+    @property
+    def _has_many(self) -> bool:
+        """Whether there are more queues than may keep their files open."""
+        return len(self.queues) > MAX_OPEN_QUEUES
 
     def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, new if need be. Raises StoreError for a topic that can be no folder's name."""
@@ -165,14 +180,17 @@ class QueueTable:
         """The end, in the log, of the last message that any queue has; -1 without any."""
         return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
-    def take_unflushed(self) -> list[MappedFile]:
+    def take_unflushed(self) -> list[UnflushedFile]:
         """The files with bytes written since the last call."""
         return [file for queue in self.queues.values() for file in queue.take_unflushed()]
 
     def write_pending(self) -> None:
         """Write what dispatch has added. Raises OSError."""
+        has_many = self._has_many
         for queue in self.queues.values():
             queue.write_pending()
+            if has_many:
+                queue.release_files()
 
     def close(self) -> None:
         """Close all files."""

@@ -11,6 +11,7 @@ import resource
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rmqha.store.errors import StoreError
@@ -111,6 +112,29 @@ class MappedFile:
                 raise
             position = os.lseek(self._fd, start, os.SEEK_HOLE)
             yield start, position
+
+
+@dataclass(frozen=True, slots=True)
+class UnflushedFile:
+    """A file to be brought to the disk, that need not be open: there may be more of them than may be open at once."""
+
+    path: Path
+
+    @property
+    def base_offset(self) -> int:
+        """What the file is named by."""
+        return int(self.path.name)
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk, if the file is still there. Raises OSError."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
 
 class MappedFileQueue:
@@ -240,6 +264,10 @@ class MappedFileQueue:
         """Close all files."""
         for mapped_file in self._open.values():
             mapped_file.close()
+        self._open.clear()
+
+    def release(self) -> None:
+        """Close the files as soon as nobody uses them any more; they are opened again when they are needed."""
         self._open.clear()
 
 
