@@ -16,7 +16,7 @@ from rmqha.ha.replica import MasterView, PeerBreach, Replica, ReplicaError
 from rmqha.interfaces import ICommitLog
 from rmqha.wire.transfer import FrameError, Transfer
 
-READ_BYTES = 1024 * 1024
+READ_BYTES = 2 * 1024 * 1024
 """How much one read takes at most: proving many records at once is what makes it cheap."""
 
 
