@@ -32,9 +32,10 @@ from rmqha.wire.record import (
     INT64,
     IPV6_EXTRA_BYTES,
     MESSAGE_MAGIC_CODE_V2,
+    QUEUED_TRANSACTION_TYPES,
     STOREHOSTADDRESS_V6_FLAG,
-    TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
+    TRANSACTION_TYPE_MASK,
 )
 from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
 
@@ -51,8 +52,6 @@ BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
 DISK_FULL_PAUSE_SECONDS = 1.0
 
 MAX_FOLDER_NAME_BYTES = 255
-TRANSACTION_TYPE_MASK = TRANSACTION_ROLLBACK_TYPE
-QUEUED_TYPES = (0, TRANSACTION_COMMIT_TYPE)
 QUEUE_ID_AT = 12
 HEAD_FROM_QUEUE_ID = Struct(">iiqqi")  # QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG
 
@@ -72,7 +71,7 @@ class DispatchRequest(NamedTuple):
     @property
     def is_queued(self) -> bool:
         """Whether it has a place in a consume queue: prepared and rolled-back messages have none."""
-        return self.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TYPES
+        return self.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
 
     @property
     def is_indexed(self) -> bool:

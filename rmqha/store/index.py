@@ -35,7 +35,6 @@ ENTRY_DTYPE = np.dtype(
 ENTRY_BYTES = 20
 assert (HEADER.size, ENTRY_DTYPE.itemsize) == (40, ENTRY_BYTES)
 NAME_FORMAT = "%Y%m%d%H%M%S"
-NAME_DIGITS = 17
 LARGEST_SECONDS = 2**31 - 1
 
 
@@ -87,7 +86,7 @@ class IndexFile:
             os.posix_fallocate(fd, 0, self._entries_at)
             self._file = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
             self._front = mmap.mmap(fd, self._entries_at)
-        except BaseException:
+        except BaseException:  # whatever it is, what was opened is given back before it travels on
             os.close(fd)
             if create:  # else it would count as a file of the index
                 path.unlink()

@@ -44,7 +44,7 @@ class MappedFile:
         self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
             self.segment = mmap.mmap(self._fd, file_size, access=mmap.ACCESS_READ)
-        except BaseException:
+        except BaseException:  # whatever it is, what was opened is given back before it travels on
             os.close(self._fd)
             raise
         self.close = weakref.finalize(self, os.close, self._fd)
@@ -57,7 +57,7 @@ class MappedFile:
         try:
             os.ftruncate(fd, file_size)
             return cls(path, file_size)
-        except BaseException:
+        except BaseException:  # whatever it is, what was opened is given back before it travels on
             path.unlink()  # else the next try would find it there
             raise
         finally:

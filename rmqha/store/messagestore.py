@@ -47,7 +47,7 @@ class MessageStore:
         self._lock_file = LockFile(self.root / LOCK_FILE)
         try:
             self._open()
-        except BaseException:
+        except BaseException:  # whatever it is, what was opened is given back before it travels on
             self._lock_file.release()
             raise
 

@@ -24,15 +24,12 @@ from rmqha.wire.record import (
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
     MESSAGE_MAGIC_CODE,
-    TRANSACTION_COMMIT_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
+    QUEUED_TRANSACTION_TYPES,
+    TRANSACTION_TYPE_MASK,
     RecordError,
     body_crc,
     pack_record,
 )
-
-TRANSACTION_TYPE_MASK = TRANSACTION_ROLLBACK_TYPE
-COUNTED_TYPES = (0, TRANSACTION_COMMIT_TYPE)
 
 MOST_INT32_DIGITS = 10
 
@@ -79,7 +76,7 @@ class Appender:
         room = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
         if room > self._max_message_bytes:
             self._check_size(message, topic_bytes, stored)
-        counted = message.sys_flag & TRANSACTION_TYPE_MASK in COUNTED_TYPES
+        counted = message.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
         key = (topic, queue_id)
         queue_offset = self.queue_offsets.setdefault(key, 0)
         timestamp = self._store_timestamp()
@@ -110,7 +107,7 @@ class Appender:
     def _destination(self, message: Message) -> tuple[str, int, dict[str, str]]:
         """Topic, queue and properties as stored: a delayed message goes to the schedule topic first."""
         delay = message.properties.get("DELAY")
-        if delay is None or message.sys_flag & TRANSACTION_TYPE_MASK not in COUNTED_TYPES:
+        if delay is None or message.sys_flag & TRANSACTION_TYPE_MASK not in QUEUED_TRANSACTION_TYPES:
             return message.topic, message.queue_id, message.properties
         level = min(_delay_level(delay), self._delay_levels.max_level)
         if level <= 0:
