@@ -28,6 +28,7 @@ from twisted.python.threadpool import ThreadPool
 from rmqha.broker.remoting import RemotingFactory
 from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
 from rmqha.exitcodes import ExitCode
+from rmqha.ha.grouptransfer import GroupTransferService
 from rmqha.ha.master import HAMasterFactory, MasterTimes
 from rmqha.ha.service import HASlaveService, SlaveOptions
 from rmqha.ops.cleaning import CleaningService, Hold
@@ -72,6 +73,7 @@ class Node(MultiService):
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
         self._ha_factory: HAMasterFactory | None = None
+        self._group_transfer: GroupTransferService | None = None
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
 
     def setServiceParent(self, parent: Any) -> None:
@@ -132,18 +134,41 @@ class Node(MultiService):
         running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
         return running
 
+    @property
+    def store(self) -> MessageStore:
+        """The node's store, open while the node runs."""
+        assert self._store is not None, "the store is open while a node runs"
+        return self._store
+
     def run_master(self, store: MessageStore, flusher: FlushService) -> None:
         """Serve the log on the HA port, and facts about it on the remoting ports."""
+        self._serve_slaves(store)
+        self._listen_for_remoting()
+
+    def run_sync_master(self, store: MessageStore, flusher: FlushService) -> None:
+        """As ``run_master``; puts wait for slaves."""
+        log = store.commit_log
+        confirmed = max(log.min_offset, min(log.verified_offset, store.node_state.offsets.confirmed))
+        self._group_transfer = GroupTransferService(
+            log, self._plan.settings, IReactorTime(self._reactor), confirmed_offset=confirmed
+        )
+        store.replicate_by(self._group_transfer)
+        self.run_master(store, flusher)
+
+    def _serve_slaves(self, store: MessageStore) -> None:
         settings = self._plan.settings
         times = MasterTimes(settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000)
         self._ha_factory = HAMasterFactory(
-            store.commit_log, settings.ha_transfer_batch_size_bytes, times, IReactorTime(self._reactor)
+            store.commit_log,
+            settings.ha_transfer_batch_size_bytes,
+            times,
+            IReactorTime(self._reactor),
+            self._group_transfer,
         )
         self._listen("ha", settings.ha_port, self._ha_factory)
-        self._listen_for_remoting()
 
     def run_slave(self, store: MessageStore, flusher: FlushService) -> None:
-        """Copy the master's log, and serve facts about ours on the remoting ports."""
+        """Copy the master's log, serve it to slaves of this slave, and facts about it on the remoting ports."""
         plan, clock = self._plan, IReactorTime(self._reactor)
         assert plan.master is not None, "a slave's plan has its master"
         ask = None if plan.master_remoting is None else partial(view_of_master, plan.master_remoting, clock)
@@ -159,6 +184,7 @@ class Node(MultiService):
         )
         self._slave.setServiceParent(self)
         if not plan.slave.once:
+            self._serve_slaves(store)
             self._listen_for_remoting()
 
     def _listen_for_remoting(self) -> None:
@@ -183,30 +209,34 @@ class Node(MultiService):
         }
 
     def _config(self) -> dict[str, str]:
-        assert self._store is not None, "ports listen only while the store is open"
         settings = self._plan.settings
         return {
             "brokerName": settings.broker_name,
             "brokerClusterName": settings.broker_cluster_name,
             "brokerRole": settings.broker_role.value,
-            "mappedFileSizeCommitLog": str(self._store.commit_log.segment_size),
-            **self._store.derived.file_settings,
+            "mappedFileSizeCommitLog": str(self.store.commit_log.segment_size),
+            **self.store.derived.file_settings,
         }
 
     def state(self) -> NodeState:
         """What this node tells of itself now."""
-        assert self._store is not None, "the store is open while a node runs"
-        log, role = self._store.commit_log, self._plan.settings.broker_role
-        confirmed = max(log.min_offset, min(log.verified_offset, log.flushed_offset))
+        role = self._plan.settings.broker_role
         return replace(
-            self._store.node_state,
+            self.store.node_state,
             role=role.value,
             state=self._slave.replica.state.name if self._slave is not None else "SERVING",
-            offsets=self._store.offsets(confirmed),
+            offsets=self.store.offsets(self._confirmed_offset()),
             lag_bytes=self._slave.replica.lag_bytes if self._slave is not None else None,
             lag_seconds=self._slave.lag_seconds if self._slave is not None else None,
             peers=tuple(connection.facts() for connection in self._ha_factory.connections) if self._ha_factory else (),
         )
+
+    def _confirmed_offset(self) -> int:
+        """What no failover can take back: confirmed by enough slaves where puts wait for them, else on our own disk."""
+        log = self.store.commit_log
+        if self._group_transfer is not None and self._plan.settings.in_sync_replicas > 1:
+            return min(log.verified_offset, max(log.min_offset, self._group_transfer.confirmed_offset))
+        return max(log.min_offset, min(log.verified_offset, log.flushed_offset))
 
     def _stop_with(self, code: ExitCode, reason: str) -> None:
         self._log.critical("{reason}", reason=reason)
@@ -248,7 +278,7 @@ def _raise_file_limit() -> None:
 
 SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {
     BrokerRole.ASYNC_MASTER: Node.run_master,
-    BrokerRole.SYNC_MASTER: Node.run_master,
+    BrokerRole.SYNC_MASTER: Node.run_sync_master,
     BrokerRole.SLAVE: Node.run_slave,
 }
 

@@ -165,6 +165,10 @@ class Settings:
     ha_send_heartbeat_interval_ms: int = _setting("haSendHeartbeatInterval", MILLISECONDS, 5_000)
     ha_housekeeping_interval_ms: int = _setting("haHousekeepingInterval", MILLISECONDS, 20_000)
     ha_transfer_batch_size_bytes: int = _setting("haTransferBatchSize", _number(1, 4 * 1024 * 1024 - 12), 32 * 1024)
+    slave_timeout_ms: int = _setting("slaveTimeout", MILLISECONDS, 3_000)
+    ha_slave_fallbehind_max_bytes: int = _setting("haSlaveFallbehindMax", _number(1, 2**63 - 1), 256 * 1024 * 1024)
+    in_sync_replicas: int = _setting("inSyncReplicas", COUNT, 2)
+    min_in_sync_replicas: int = _setting("minInSyncReplicas", COUNT, 1)
     enable_dledger_commit_log: bool = _setting("enableDLegerCommitLog", _not_true, False)
 
     @property

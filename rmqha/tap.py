@@ -87,6 +87,7 @@ class Options(usage.Options):
             None,
             "delete nothing that a slave, connected or gone, has not acknowledged; slots are in STORE/rmqha/slots",
         ],
+        ["observer", None, "slave: copy, and never count as a replica: no SYNC_MASTER waits for this one"],
         [
             "once",
             None,
@@ -122,7 +123,12 @@ class Options(usage.Options):
         """Check all that can be checked before anything runs. Raises UsageError."""
         try:
             self.settings = make_settings(self._properties())
-            self.slave = SlaveOptions(StartFrom.parse(self["from"]), _choice(OnGap, self, "on-gap"), bool(self["once"]))
+            self.slave = SlaveOptions(
+                StartFrom.parse(self["from"]),
+                _choice(OnGap, self, "on-gap"),
+                bool(self["once"]),
+                bool(self["observer"]),
+            )
             self.log_format = _choice(LogFormat, self, "log-format")
             self.hold = self._make_hold()
             self._check_role()
@@ -153,8 +159,10 @@ class Options(usage.Options):
             if not self.settings.ha_master_address:
                 raise SettingsError("a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress)")
             self._endpoints(None)
-        elif self["once"]:
-            raise SettingsError("--once is a slave's")
+        else:
+            for flag in ("once", "observer"):
+                if self[flag]:
+                    raise SettingsError(f"--{flag} is a slave's")
 
     def _endpoints(self, reactor: Any) -> tuple[IStreamClientEndpoint, IStreamClientEndpoint | None]:
         """The ways to the master's HA port and to its remoting port. Raises ValueError."""

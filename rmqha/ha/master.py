@@ -16,6 +16,7 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.ha.grouptransfer import GroupTransferService
 from rmqha.ha.receivers import ReportReceiver
 from rmqha.interfaces import ICommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER
@@ -54,6 +55,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         times: MasterTimes,
         clock: IReactorTime,
         peer: str,
+        acknowledged: Callable[["HAMasterProtocol", int], None],
         gone: Callable[["HAMasterProtocol"], None],
     ) -> None:
         super().__init__()
@@ -61,11 +63,13 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._batch_bytes = batch_bytes
         self._times = times
         self._clock = clock
+        self._acknowledged = acknowledged
         self._gone = gone
         self._paused = False
         self._last_write_time = clock.seconds()
         self._heartbeat = LoopingCall(self._beat)
         self._heartbeat.clock = clock
+        self._connected_at = self._last_report_time = clock.seconds()
         self.peer = peer
         self.state = HAConnectionState.REQUEST
         self.slave_request_offset: int | None = None
@@ -75,8 +79,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
         return self._clock.callLater(period, func)
 
-    def facts(self) -> dict[str, str | int | None]:
-        """What an operator wants to know of this slave; offsets are None until they are known."""
+    def facts(self) -> dict[str, str | int | float | None]:
+        """What an operator wants to know of this slave; offsets are None until they are known, times are seconds."""
         lag = None if self.slave_ack_offset is None else self._commit_log.verified_offset - self.slave_ack_offset
         return {
             "peer": self.peer,
@@ -85,6 +89,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             "ackOffset": self.slave_ack_offset,
             "sentOffset": self.sent_offset,
             "lagBytes": lag,
+            "connectedSeconds": round(self._clock.seconds() - self._connected_at, 3),
+            "silentSeconds": round(self._clock.seconds() - self._last_report_time, 3),
         }
 
     def connectionMade(self) -> None:
@@ -98,6 +104,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def reports_received(self, reports: list[int]) -> None:
         if self.state is HAConnectionState.CLOSED:
             return
+        self._last_report_time = self._clock.seconds()
         self.resetTimeout()  # only whole reports count: a peer that dribbles bytes is no slave
         if self.state is HAConnectionState.REQUEST:
             self._begin(reports.pop(0))
@@ -122,6 +129,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self.slave_request_offset = self.slave_ack_offset = request
             self.sent_offset = start
             self.state = HAConnectionState.TRANSFER
+            self._acknowledged(self, request)
             self._log.info(
                 "slave {peer} asks for {offset}, sending from {start}", peer=self.peer, offset=request, start=start
             )
@@ -140,8 +148,9 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
                 last=self.slave_ack_offset,
                 sent=self.sent_offset,
             )
-        else:
+        elif offset > self.slave_ack_offset:
             self.slave_ack_offset = offset
+            self._acknowledged(self, offset)
 
     def _refuse(self, reason: str, **facts: object) -> None:
         self._log.warn("slave {peer} " + reason + ": closing", peer=self.peer, **facts)
@@ -242,16 +251,24 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
 
 class HAMasterFactory(Factory[HAMasterProtocol]):
-    """Serves a log to slaves; ``connections`` are those there now."""
+    """Serves a log to slaves; ``connections`` are those there now. ``group_transfer`` hears what they acknowledge."""
 
     noisy = False
     _log = Logger()
 
-    def __init__(self, commit_log: ICommitLog, batch_bytes: int, times: MasterTimes, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        commit_log: ICommitLog,
+        batch_bytes: int,
+        times: MasterTimes,
+        clock: IReactorTime,
+        group_transfer: GroupTransferService | None = None,
+    ) -> None:
         self._commit_log = commit_log
         self._batch_bytes = batch_bytes
         self._times = times
         self._clock = clock
+        self._group_transfer = group_transfer
         self._unsubscribe: Callable[[], None] | None = None
         self.connections: list[HAMasterProtocol] = []
 
@@ -281,10 +298,25 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
             self._log.warn("refusing {peer}: {limit} slaves are connected", peer=str(addr), limit=MAX_CONNECTIONS)
             return None
         connection = HAMasterProtocol(
-            self._commit_log, self._batch_bytes, self._times, self._clock, _peer_name(addr), self.connections.remove
+            self._commit_log,
+            self._batch_bytes,
+            self._times,
+            self._clock,
+            _peer_name(addr),
+            self._slave_acknowledged,
+            self._gone,
         )
         self.connections.append(connection)
         return connection
+
+    def _slave_acknowledged(self, connection: HAMasterProtocol, offset: int) -> None:
+        if self._group_transfer is not None:
+            self._group_transfer.acknowledged(connection, offset)
+
+    def _gone(self, connection: HAMasterProtocol) -> None:
+        self.connections.remove(connection)
+        if self._group_transfer is not None:
+            self._group_transfer.forget(connection)
 
     def close_connections(self) -> None:
         """Drop every slave."""

@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.endpoints import connectProtocol
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -34,6 +34,11 @@ from rmqha.wire.transfer import FrameError, Transfer
 
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
+OBSERVER_QUIET_SECONDS = 6.0
+"""An observer's first report on a connection names what it has: by then nobody may be waiting for that any more.
+
+Longer than slaveTimeout (3 s; syncFlushTimeout, 5 s, up to 4.9.2).
+"""
 ONCE_CONNECT_ATTEMPTS = 5
 ONCE_FRUITLESS_CONNECTIONS = 5
 PROBE_TIMEOUT_SECONDS = 8.0
@@ -54,6 +59,7 @@ class SlaveOptions:
     start_from: StartFrom = StartFrom()
     on_gap: OnGap = OnGap.STOP
     once: bool = False
+    observer: bool = False
 
 
 class ProbeProtocol(TransferReceiver):
@@ -135,6 +141,7 @@ class HASlaveService(Service):
         self._verified_at_connect = -1
         self._remoting_answers = True
         self._behind_since: float | None = None
+        self._last_bytes_time = clock.seconds()
         log = store.commit_log
         self.replica = Replica(log, options.start_from, self._state_changed)
         self._times = SlaveTimes(
@@ -168,6 +175,7 @@ class HASlaveService(Service):
             durable_offset=self._durable_offset,
             gave_up=self._gave_up,
             lost=self._connection_lost,
+            observes=self._options.observer,
         )
 
     def _retry_delay(self, failed_attempts: int) -> float:
@@ -194,6 +202,8 @@ class HASlaveService(Service):
 
     async def _ask_master(self) -> MasterView | None:
         """What can be learnt of the master before the first report: by remoting, else by a probe of its HA port."""
+        if self._options.observer and self._holds_records():
+            await self._let_waits_end()
         view: MasterView | None = None
         if self._view_of_master is not None:
             view = await self._ask_remoting(self._view_of_master, with_segment_size=True)
@@ -211,6 +221,13 @@ class HASlaveService(Service):
             self._store.adopt_segment_size(view.segment_size)
         self._store.adopt_derived_file_settings(view.derived_file_settings)
         return view
+
+    async def _let_waits_end(self) -> None:
+        """Wait until no producer can be waiting for bytes that we have: our first report would answer it."""
+        quiet_seconds = max(OBSERVER_QUIET_SECONDS, 2 * self._store.settings.slave_timeout_ms / 1000)
+        remaining = self._last_bytes_time + quiet_seconds - self._clock.seconds()
+        if remaining > 0:
+            await deferLater(self._clock, remaining)
 
     async def _ask_remoting(
         self, view_of_master: Callable[[bool], Awaitable[MasterView]], with_segment_size: bool
@@ -259,6 +276,7 @@ class HASlaveService(Service):
         return log.flushed_offset if self._sync_flush else log.max_offset
 
     def _progressed(self) -> None:
+        self._last_bytes_time = self._clock.seconds()
         if self._sync_flush:
             self._flusher.flush()
         if self._factory.connection is not None:

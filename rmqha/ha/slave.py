@@ -33,7 +33,8 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
 
     ``ask_master`` gives what is known of the master's log and never fails; ``progressed`` is called after each read;
     ``durable_offset`` is the end of what may be reported as far as the disk is concerned; ``gave_up`` hears why this
-    connection ended from our side, if it did; ``lost`` that it is gone.
+    connection ended from our side, if it did; ``lost`` that it is gone. A slave that only ``observes`` reports where it
+    began, and never how far it has got: no SYNC_MASTER counts it.
     """
 
     _log = Logger()
@@ -49,6 +50,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         durable_offset: Callable[[], int],
         gave_up: Callable[[Failure], None],
         lost: Callable[[], None],
+        observes: bool = False,
     ) -> None:
         super().__init__()
         self._replica = replica
@@ -60,6 +62,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._durable_offset = durable_offset
         self._gave_up = gave_up
         self._lost = lost
+        self._observes = observes
         self._open = False
         self._requested = False
         self._reported = -1
@@ -116,7 +119,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
     def report_progress(self) -> None:
         """Tell the master how far we have got, if that is farther than it knows."""
         reportable = self._replica.reportable_offset
-        if self._open and reportable is not None:
+        if self._open and reportable is not None and not self._observes:
             offset = min(reportable, self._durable_offset())
             if offset > self._reported:
                 self._report(offset)

@@ -15,6 +15,7 @@ class PutMessageStatus(Enum):
     FLUSH_DISK_TIMEOUT = "stored, but not on disk in time"
     FLUSH_SLAVE_TIMEOUT = "stored, but no slave had it in time"
     SLAVE_NOT_AVAILABLE = "stored, but no slave is near enough"
+    IN_SYNC_REPLICAS_NOT_ENOUGH = "fewer replicas are near enough than minInSyncReplicas"
     SERVICE_NOT_AVAILABLE = "the store takes no messages"
     CREATE_MAPEDFILE_FAILED = "no new segment could be made"
     MESSAGE_ILLEGAL = "the message breaks a limit"

@@ -14,18 +14,18 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.settings import BrokerRole, FlushDiskType, Settings, SettingsError, with_defaults
+from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import DEFAULT_SEGMENT_SIZE, CommitLog
 from rmqha.store.derived import Derived, index_slots, remove_derived
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.flush import FlushService, RunInThread, Syncable
-from rmqha.store.groupcommit import GroupCommit
 from rmqha.store.lockfile import LockFile
 from rmqha.store.mappedfile import list_segments, sync_folder
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
 from rmqha.store.put import Appender, PutRefused
+from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
 from rmqha.store.recovery import Recovery, recover_log
 
@@ -61,7 +61,7 @@ class MessageStore:
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         self.disk_full = False
         self._flusher: FlushService | None = None
-        self._flush_waits: GroupCommit | None = None
+        self._put_waits: PutWaits | None = None
         self._failed: Callable[[Failure], None] | None = None
         self._dispatching: Callable[[], None] | None = None
         self._takes_puts = self._broken = False
@@ -129,7 +129,7 @@ class MessageStore:
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
     ) -> FlushService:
         """Begin to flush as configured. ``failed`` hears of the first flush that fails, which is the last."""
-        waits = self._flush_waits = GroupCommit(clock)
+        waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush())
 
         def fail_once(failure: Failure) -> None:
             if not self._broken:
@@ -148,8 +148,13 @@ class MessageStore:
         )
         flusher.start()
         self._flusher, self._failed, self._takes_puts = flusher, fail_once, not self.is_slave
-        flusher.subscribe(lambda: waits.reached(self.commit_log.flushed_offset))
+        flusher.subscribe(lambda: waits.flushed(self.commit_log.flushed_offset))
         return flusher
+
+    def replicate_by(self, replication: Replication) -> None:
+        """Let puts wait for replicas too, from now on. Flushing must have begun."""
+        assert self._put_waits is not None, "puts are taken only while flushing"
+        self._put_waits.replication = replication
 
     def start_dispatching(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
         """Begin to build queues and index as the log grows. ``failed`` hears when that can go on no longer."""
@@ -165,7 +170,7 @@ class MessageStore:
         return self.derived.dispatcher.vouched()
 
     def put_message(self, message: Message) -> Deferred[PutMessageResult]:
-        """Store one message; fires when it is stored, and flushed as configured and asked for."""
+        """Store one message; fires when it is stored, flushed and replicated as configured and asked for."""
         return self._put(lambda: self.appender.append(message), message.is_wait_store_msg_ok)
 
     def put_messages(self, batch: MessageBatch) -> Deferred[PutMessageResult]:
@@ -175,27 +180,16 @@ class MessageStore:
     def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
         if not self._takes_puts or self._broken or self.disk_full:
             return succeed(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
+        assert self._put_waits is not None, "puts are taken only while flushing"
+        if waits and not self._put_waits.enough_replicas():
+            return succeed(PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH))
         try:
             appended = append()
         except PutRefused as refused:
             return succeed(refused.result)
         except OSError as error:
             return succeed(self._put_failed(error))
-        if not waits or self.settings.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
-            return succeed(PutMessageResult(PutMessageStatus.PUT_OK, appended))
-        assert self._flush_waits is not None, "puts are taken only while flushing"
-        assert self._flusher is not None, "puts are taken only while flushing"
-        flushed = self._flush_waits.wait(
-            appended.wrote_offset + appended.wrote_bytes, self.settings.sync_flush_timeout_ms / 1000
-        )
-        self._flusher.flush()
-
-        def answer(in_time: bool) -> PutMessageResult:
-            return PutMessageResult(
-                PutMessageStatus.PUT_OK if in_time else PutMessageStatus.FLUSH_DISK_TIMEOUT, appended
-            )
-
-        return flushed.addCallback(answer)
+        return self._put_waits.answer(appended, waits)
 
     def _put_failed(self, error: OSError) -> PutMessageResult:
         """A full disk refuses this put; it may have room for the next. Anything else is the end."""
@@ -305,8 +299,8 @@ class MessageStore:
         sync_folder(self.root)
 
     def _release(self, result: Failure | None) -> Failure | None:
-        if self._flush_waits is not None:
-            self._flush_waits.give_up()
+        if self._put_waits is not None:
+            self._put_waits.give_up()
         self.derived.dispatcher.stop()
         self.derived.close()
         self.commit_log.close()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from rmqha.store.nodestate import NodeState
 
@@ -53,15 +53,18 @@ class TwistdNode:
         """Start the process; it is running when this returns, but may not have opened its store yet."""
         self.work.mkdir(parents=True, exist_ok=True)
         self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
-        twistd = Path(sys.executable).with_name("twistd")
         with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._prefix, str(twistd), "-n", *self._twistd_options, "rmqha", *self._options],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+            self._process = self._spawn(log)
         return self
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        twistd = Path(sys.executable).with_name("twistd")
+        return subprocess.Popen(
+            [*self._prefix, str(twistd), "-n", *self._twistd_options, "rmqha", *self._options],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
 
     @property
     def pid(self) -> int:
@@ -152,6 +155,40 @@ class TwistdNode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+class PutNode(TwistdNode):
+    """A master that puts messages when told to: ``rmqha.testing.putnode`` in a process of its own."""
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self._prefix, sys.executable, "-m", "rmqha.testing.putnode", *self._options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            stdin=subprocess.PIPE,
+        )
+
+    def tell(self, count: int, **load: Any) -> None:
+        """Have it put ``count`` messages; ``load`` is the rest of the command (body_bytes, in_flight, rate, each)."""
+        assert self._process is not None, "it was started"
+        assert self._process.stdin is not None, "it is a pipe"
+        self._process.stdin.write(json.dumps({"count": count, **load}).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any] | None:
+        """Its next line, waiting for it; None when it has ended."""
+        assert self._process is not None, "it was started"
+        assert self._process.stdout is not None, "it is a pipe"
+        line = self._process.stdout.readline()
+        return json.loads(line) if line.endswith(b"\n") else None
+
+    def put(self, count: int, **load: Any) -> dict[str, Any]:
+        """Put ``count`` messages, and wait for all answers: the summary. Raises NodeError if it ends before."""
+        self.tell(count, **load)
+        while (answer := self.answer()) is not None:
+            if "statuses" in answer:
+                return answer
+        raise NodeError(f"{self.name} ended before it had put {count} messages:\n{self._tail()[-3000:]}")
 
 
 def free_port() -> int:

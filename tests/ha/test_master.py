@@ -205,7 +205,9 @@ class AcknowledgementTests(MasterTestCase):
     def test_facts_tell_where_a_slave_is(self) -> None:
         connection, transport = self.connect()
         self.assertEqual((connection.facts()["state"], connection.facts()["lagBytes"]), ("REQUEST", None))
+        self.clock.advance(3)
         transport.deliver(encode_report(1) + encode_report(IMAGE.messages[3]))
+        self.clock.advance(2)
         self.assertEqual(
             connection.facts(),
             {
@@ -215,6 +217,8 @@ class AcknowledgementTests(MasterTestCase):
                 "ackOffset": IMAGE.messages[3],
                 "sentOffset": IMAGE.end,
                 "lagBytes": IMAGE.end - IMAGE.messages[3],
+                "connectedSeconds": 5.0,
+                "silentSeconds": 2.0,
             },
         )
 

@@ -1,0 +1,149 @@
+"""A node that puts messages when told to: ``python -m rmqha.testing.putnode OPTIONS``, the options of ``twistd rmqha``.
+
+A JSON object a line on standard input, ``{"count": …, "body_bytes": …, "in_flight": …, "rate": …, "each": …}``, puts so
+many messages, keeping so many unanswered (default 1), at most ``rate`` a second (default: as fast as answers come). It
+is answered by a JSON line: ``statuses`` (counts by name), ``end`` (the log's end) and ``latencies`` (seconds: p50, p99,
+max) over ``seconds``. With ``each`` true every put is answered by a line of its own before: ``number``, ``offset``,
+``size``, ``status`` and ``seconds``. The end of standard input, like SIGTERM, stops the node.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from time import perf_counter
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import connectionDone
+from twisted.internet.stdio import StandardIO
+from twisted.internet.task import deferLater
+from twisted.logger import globalLogBeginner
+from twisted.protocols.basic import LineOnlyReceiver
+from twisted.python.failure import Failure
+
+from rmqha.node import Node
+from rmqha.ops.logs import LogFormat, NodeLogObserver
+from rmqha.store.message import Message, PutMessageResult
+from rmqha.store.messagestore import MessageStore
+from rmqha.tap import Options, makeService
+
+TOPIC = "PutNode"
+QUEUES = 4
+reactor: Any = installed_reactor
+
+
+class Load:
+    """One command's puts. ``done`` fires with the summary when all are answered."""
+
+    def __init__(self, store: MessageStore, first: int, command: dict[str, Any], tell: Any) -> None:
+        self._store = store
+        self._next = first
+        self._end = first + int(command["count"])
+        self._body = bytes(int(command.get("body_bytes", 1024)))
+        self._in_flight = int(command.get("in_flight", 1))
+        self._interval = 1 / command["rate"] if command.get("rate") else 0.0
+        self._tell = tell if command.get("each") else None
+        self._unanswered = 0
+        self._pumping = False
+        self._statuses: Counter[str] = Counter()
+        self._latencies: list[float] = []
+        self._start = perf_counter()
+        self.done: Deferred[dict[str, Any]] = Deferred()
+
+    def pump(self) -> None:
+        """Put as many as may be unanswered."""
+        if self._pumping:
+            return
+        self._pumping = True
+        while self._next < self._end and self._unanswered < self._in_flight:
+            self._put_next()
+            if self._interval:
+                deferLater(reactor, self._interval).addCallback(lambda _: self._go_on())
+                return
+        self._pumping = False
+        if self._next == self._end and not self._unanswered:
+            self.done.callback(self._summary())
+
+    def _go_on(self) -> None:
+        self._pumping = False
+        self.pump()
+
+    def _put_next(self) -> None:
+        number = self._next
+        self._next += 1
+        self._unanswered += 1
+        properties = {"KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
+        message = Message(TOPIC, b"%020d" % number + self._body[20:], properties, queue_id=number % QUEUES)
+        start = perf_counter()
+        self._store.put_message(message).addCallback(self._answered, number, start)
+
+    def _answered(self, result: PutMessageResult, number: int, start: float) -> None:
+        seconds = perf_counter() - start
+        self._unanswered -= 1
+        self._statuses[result.status.name] += 1
+        self._latencies.append(seconds)
+        if self._tell is not None:
+            appended = result.append
+            offset, size = (appended.wrote_offset, appended.wrote_bytes) if appended is not None else (None, None)
+            status = result.status.name
+            self._tell({"number": number, "offset": offset, "size": size, "status": status, "seconds": seconds})
+        self.pump()
+
+    def _summary(self) -> dict[str, Any]:
+        ordered = sorted(self._latencies) or [0.0]
+        return {
+            "statuses": dict(self._statuses),
+            "end": self._store.commit_log.max_offset,
+            "seconds": perf_counter() - self._start,
+            "latencies": {
+                "p50": ordered[len(ordered) // 2],
+                "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+                "max": ordered[-1],
+            },
+        }
+
+
+class Commands(LineOnlyReceiver):
+    """Standard input and output."""
+
+    delimiter = b"\n"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._first = 0
+
+    def lineReceived(self, line: bytes) -> None:
+        command = json.loads(line)
+        load = Load(self._node.store, self._first, command, self._tell)
+        self._first += int(command["count"])
+        load.done.addCallback(self._tell)
+        load.pump()
+
+    def _tell(self, facts: dict[str, Any]) -> None:
+        self.sendLine(json.dumps(facts).encode())
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if reactor.running:
+            reactor.stop()
+
+
+def main(arguments: list[str]) -> None:
+    """Run the node until its standard input ends. Its events go to standard error, whatever else it may print too."""
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    options = Options()
+    options.parseOptions(arguments)
+    globalLogBeginner.beginLoggingTo([NodeLogObserver(LogFormat.JSON, None)], redirectStandardIO=False)
+    node = makeService(options)
+    assert isinstance(node, Node), "the plugin makes nodes"
+    IService(node).startService()
+    reactor.addSystemEventTrigger("before", "shutdown", node.stopService)
+    StandardIO(Commands(node), stdout=answers)  # type: ignore[call-arg]  # mypy looks at the Windows one
+    reactor.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
