@@ -4,7 +4,8 @@ Nothing a peer says is believed unchecked (spec/ha.md 14): the first report must
 the last report and what was sent. A slave that goes back must connect anew, for a transfer never goes back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,12 +18,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.ha.grouptransfer import GroupTransferService
-from rmqha.ha.receivers import ReportReceiver
+from rmqha.ha.receivers import ReportReceiver, send_at_once
 from rmqha.interfaces import ICommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER
 
 WRITE_BYTES = 512 * 1024
 """Log bytes handed to a transport at once; at most this and its own buffer wait in memory for a slow slave."""
+AT_ONCE_BYTES = 16 * 1024
+"""So much is sent as soon as the log has it; less waits for what else this round of the reactor appends."""
 MAX_CONNECTIONS = 1024
 
 
@@ -42,6 +45,41 @@ class MasterTimes:
     housekeeping_interval: float = 20.0
 
 
+class TransferFrames:
+    """The log in transfer frames of at most ``batch_bytes``. ``shared``, those made last are kept for the next slave."""
+
+    def __init__(self, commit_log: ICommitLog, batch_bytes: int) -> None:
+        self._commit_log = commit_log
+        self._batch_bytes = batch_bytes
+        self._shared = False
+        self._kept: tuple[int, int, bytes] | None = None
+
+    def make(self, start: int, limit_bytes: int) -> tuple[int, bytes] | None:
+        """Frames for up to ``limit_bytes`` of the log at ``start``, behind where they end; None if it has none there."""
+        if self._kept is not None and self._kept[0] == start and self._kept[1] - start <= limit_bytes:
+            return self._kept[1:]
+        data = self._commit_log.get_data(start, limit_bytes)
+        if data is None:
+            return None
+        pieces: list[bytes | memoryview] = []
+        for at in range(0, len(data), self._batch_bytes):
+            body = data[at : at + self._batch_bytes]
+            pieces += (TRANSFER_HEADER.pack(start + at, len(body)), body)
+        made = start, start + len(data), b"".join(pieces)
+        if self._shared:
+            self._kept = made
+        return made[1:]
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Several slaves take frames meanwhile, and the log does not change."""
+        self._shared = True
+        try:
+            yield
+        finally:
+            self._shared, self._kept = False, None
+
+
 @implementer(IPushProducer)
 class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     """One slave's connection. Offsets are None until they are known."""
@@ -51,7 +89,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def __init__(
         self,
         commit_log: ICommitLog,
-        batch_bytes: int,
+        frames: TransferFrames,
         times: MasterTimes,
         clock: IReactorTime,
         peer: str,
@@ -60,7 +98,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     ) -> None:
         super().__init__()
         self._commit_log = commit_log
-        self._batch_bytes = batch_bytes
+        self._frames = frames
         self._times = times
         self._clock = clock
         self._acknowledged = acknowledged
@@ -169,20 +207,16 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self._refuse("is at {offset}, our log was cut to {end}", offset=self.sent_offset, end=log.verified_offset)
         if ready_bytes <= 0:
             return False
-        data = log.get_data(self.sent_offset, ready_bytes)
-        if data is None:
+        made = self._frames.make(self.sent_offset, ready_bytes)
+        if made is None:
             self._refuse(
                 "is at {offset}, which was deleted; our log begins at {min}",
                 offset=self.sent_offset,
                 min=log.min_offset,
             )
             return False
-        frames: list[bytes | memoryview] = []
-        for at in range(0, len(data), self._batch_bytes):
-            body = data[at : at + self._batch_bytes]
-            frames += (TRANSFER_HEADER.pack(self.sent_offset + at, len(body)), body)
-        self.sent_offset += len(data)
-        self._write(b"".join(frames))
+        self.sent_offset, data = made
+        self._write(data)
         return True
 
     def _beat(self) -> None:
@@ -198,7 +232,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def _write(self, data: bytes) -> None:
         assert self.transport is not None, "only a connected protocol writes"
         self._last_write_time = self._clock.seconds()
-        self.transport.write(data)
+        if len(data) <= 2 * AT_ONCE_BYTES and not self._paused:
+            send_at_once(self.transport, data)
+        else:
+            self.transport.write(data)
 
     def pauseProducing(self) -> None:
         self._paused = True
@@ -265,24 +302,42 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         group_transfer: GroupTransferService | None = None,
     ) -> None:
         self._commit_log = commit_log
-        self._batch_bytes = batch_bytes
+        self._frames = TransferFrames(commit_log, batch_bytes)
         self._times = times
         self._clock = clock
+        self._offered_offset = 0
+        self._next_offer: IDelayedCall | None = None
         self._group_transfer = group_transfer
         self._unsubscribe: Callable[[], None] | None = None
         self.connections: list[HAMasterProtocol] = []
 
     def startFactory(self) -> None:
+        self._offered_offset = self._commit_log.verified_offset
         self._unsubscribe = self._commit_log.subscribe(self._log_grew)
 
     def stopFactory(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
+        if self._next_offer is not None:
+            self._next_offer.cancel()
+            self._next_offer = None
 
     def _log_grew(self) -> None:
-        for connection in list(self.connections):
-            connection.log_grew()
+        if self._commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
+            self._offer()
+        elif self._next_offer is None:
+            self._next_offer = self._clock.callLater(0, self._offer_rest)
+
+    def _offer_rest(self) -> None:
+        self._next_offer = None
+        self._offer()
+
+    def _offer(self) -> None:
+        self._offered_offset = self._commit_log.verified_offset
+        with self._frames.shared():
+            for connection in list(self.connections):
+                connection.log_grew()
 
     def acknowledged(self) -> dict[str, int]:
         """What the slaves connected now have acknowledged, by host; of several on one host the least."""
@@ -299,7 +354,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
             return None
         connection = HAMasterProtocol(
             self._commit_log,
-            self._batch_bytes,
+            self._frames,
             self._times,
             self._clock,
             _peer_name(addr),

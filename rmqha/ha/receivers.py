@@ -4,9 +4,19 @@ A subclass gets one call for each frame, and one when a read has been taken apar
 is done once a read.
 """
 
+from typing import Any
+
+from twisted.internet.interfaces import IWriteDescriptor
 from twisted.internet.protocol import Protocol
 
 from rmqha.wire.transfer import FrameError, ReportDecoder, Transfer, TransferDecoder, encode_report
+
+
+def send_at_once(transport: Any, data: bytes) -> None:
+    """Write, and have a plain socket take it now instead of in the reactor's next round: a put waits for it."""
+    transport.write(data)
+    if IWriteDescriptor.providedBy(transport):
+        transport.doWrite()  # an error shows again in the reactor's next round: the socket is watched for writing
 
 
 class TransferReceiver(Protocol):
@@ -27,7 +37,7 @@ class TransferReceiver(Protocol):
     def send_report(self, slave_max_offset: int) -> None:
         """Report how far we have got."""
         assert self.transport is not None, "only a connected protocol reports"
-        self.transport.write(encode_report(slave_max_offset))
+        send_at_once(self.transport, encode_report(slave_max_offset))
 
     def transfer_received(self, transfer: Transfer) -> None:
         """One frame has come. Its body is valid during this call."""

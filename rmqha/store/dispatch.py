@@ -44,6 +44,8 @@ MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
 SLICE_SECONDS = 0.004
+FIRST_PAUSE_SECONDS = 0.001
+"""Between a message and its dispatch: what waits for it to be replicated goes first."""
 BUSY_PAUSE_SECONDS = 0.004
 """Between two slices while the log grows: puts have half of the time, and dispatch keeps up with them."""
 BULK_PAUSE_SECONDS = 0.036
@@ -246,7 +248,7 @@ class Dispatcher:
     def _log_grew(self) -> None:
         if self._next_slice is None and self.behind_bytes > 0:
             assert self._clock is not None, "it was started"
-            self._next_slice = self._clock.callLater(0, self._run_scheduled)
+            self._next_slice = self._clock.callLater(FIRST_PAUSE_SECONDS, self._run_scheduled)
 
     def _run_scheduled(self) -> None:
         self._next_slice = None

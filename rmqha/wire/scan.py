@@ -20,6 +20,8 @@ from rmqha.wire import record as layout
 INT32_AT: Callable[[Any, int], tuple[int]] = Struct(">i").unpack_from
 HOP_LIMIT_RECORDS = 16384
 """Records a single pass looks at: bounds the memory of the arrays."""
+FEW_RECORDS = 16
+"""Fewer are proved one by one: the arrays would cost more than they save."""
 
 # Places in a record, from its first byte; those behind the hosts move by 12 for each IPv6 host.
 MAGIC_AT, CRC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT, STORE_TIMESTAMP_AT, BODY_LENGTH_AT = 4, 8, 28, 36, 56, 84
@@ -63,34 +65,39 @@ def scan_records(segment: "mmap | bytes | memoryview", base: int, start: int, li
     while result.problem is None:
         several = _scan_plain(segment, base, result.end, limit)
         result = result.then(several)
-        one = _scan_one(segment, base, result.end, limit)
-        if one.end == result.end:
-            return result.then(one)
-        result = result.then(one)
+        few = _scan_singly(segment, base, result.end, limit, 1 if several.messages else FEW_RECORDS)
+        if few.end == result.end:
+            return result.then(few)
+        result = result.then(few)
     return result
 
 
-def _scan_one(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
-    """The record at ``start``, by the reference rules."""
-    if start >= limit:
-        return Scan(end=start)
-    position = start - base
+def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, count: int) -> Scan:
+    """Up to ``count`` records from ``start`` on, by the reference rules."""
+    messages, last_message, store_timestamp, end, problem = 0, None, 0, start, None
     with memoryview(segment) as whole, whole[: limit - base] as written:
-        try:
-            found = layout.check_record(written, position, start, len(whole) - position)
-        except layout.IncompleteRecord:
-            return Scan(end=start)
-        except layout.RecordError as error:
-            return Scan(end=start, problem=str(error))
-    if isinstance(found, layout.Blank):
-        return Scan(end=start + found.size)
-    return Scan(start + found.total_size, 1, start, found.store_timestamp)
+        for _ in range(count):
+            if end >= limit:
+                break
+            try:
+                found = layout.check_record(written, end - base, end, len(whole) - (end - base))
+            except layout.IncompleteRecord:
+                break
+            except layout.RecordError as error:
+                problem = str(error)
+                break
+            if isinstance(found, layout.Blank):
+                end += found.size
+            else:
+                messages, last_message, store_timestamp = messages + 1, end, found.store_timestamp
+                end += found.total_size
+    return Scan(end, messages, last_message, store_timestamp, problem)
 
 
 def _scan_plain(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
-    """The unbroken run of sound messages at ``start``; ends, without a verdict, before whatever is not plainly one."""
+    """The unbroken run of many sound messages at ``start``; ends, without a verdict, before what is not plainly one."""
     positions, end = _hop(segment, start - base, limit - base)
-    if not positions:
+    if len(positions) < FEW_RECORDS:
         return Scan(end=start)
     at = np.array(positions, dtype=np.int64)
     total_size = np.diff(at, append=end)

@@ -74,5 +74,6 @@ class MasterTestCase(SynchronousTestCase):
         return connection, transport
 
     def grow(self, image: LogImage) -> None:
-        """The log becomes this image."""
+        """The log becomes this image, and what is new is sent."""
         append(self.log, image)
+        self.clock.advance(0)

@@ -198,7 +198,7 @@ class BadSlaveTests(MasterTestCase):
         _, quick_line = self.request(1)
         quick_line.take()
         slow.pauseProducing()
-        append(self.log, IMAGE)
+        self.grow(IMAGE)
         self.assertEqual(transfers_in(quick_line.take()), IMAGE.transfers(MIDDLE))
         self.log.min_offset = END - END % 4096
         with log_lines() as lines:

@@ -16,6 +16,7 @@ from rmqha.store.dispatch import (
     BULK_PAUSE_SECONDS,
     BUSY_PAUSE_SECONDS,
     DISK_FULL_PAUSE_SECONDS,
+    FIRST_PAUSE_SECONDS,
     SLICE_BYTES,
     SLICE_MESSAGES,
     Dispatcher,
@@ -383,21 +384,21 @@ class FollowTests(DispatchTestCase):
         for _ in range(3):
             self.writer.put_many(1)
             self.assertEqual(self.queues.queues, {})
-            self.assertEqual(self.pause(), 0.0)
-        self.clock.advance(0)
+            self.assertEqual(self.pause(), FIRST_PAUSE_SECONDS)
+        self.clock.advance(FIRST_PAUSE_SECONDS)
         self.check()
 
     def test_what_is_there_at_the_start_is_dispatched(self) -> None:
         self.writer.put_many(5)
         self.start()
-        self.clock.advance(0)
+        self.clock.advance(FIRST_PAUSE_SECONDS)
         self.check()
 
     def test_slices_come_in_pauses_while_the_log_grows(self) -> None:
         """A pause is longer while a slave copies a log than while producers send."""
         self.writer.put_many(5 * SLICE_MESSAGES)
         self.start()
-        self.clock.advance(0)
+        self.clock.advance(FIRST_PAUSE_SECONDS)
         for count in (2, 3, 4):
             self.assertIn(self.pause(), (BUSY_PAUSE_SECONDS, BULK_PAUSE_SECONDS))
             before, began = self.log.verified_offset, self.clock.seconds()
@@ -417,7 +418,7 @@ class FollowTests(DispatchTestCase):
     def test_and_without_pauses_when_it_does_not(self) -> None:
         self.writer.put_many(5 * SLICE_MESSAGES)
         self.start()
-        self.clock.advance(0)
+        self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual(self.dispatched(), SLICE_MESSAGES)
         self.clock.advance(self.pause())
         self.check()
@@ -428,7 +429,7 @@ class FollowTests(DispatchTestCase):
     def test_stopped_it_follows_no_longer_and_can_be_started_again(self) -> None:
         self.writer.put_many(SLICE_MESSAGES + 1)
         self.start()
-        self.clock.advance(0)
+        self.clock.advance(FIRST_PAUSE_SECONDS)
         self.dispatcher.stop()
         self.writer.put_many(1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -447,7 +448,7 @@ class FollowTests(DispatchTestCase):
         for name in ("rmqha.store.mappedfile.MappedFile.write", "rmqha.store.index.IndexFile.put"):
             self.writer.put_many(33)
             with patch(name, side_effect=refuse), capturedLogs() as logs:
-                self.clock.advance(0)
+                self.clock.advance(FIRST_PAUSE_SECONDS)
             self.assertEqual(
                 [event["error"] for event in logs if "wait for room" in event["log_format"]], [str(refuse)]
             )
@@ -464,7 +465,7 @@ class FailureTests(DispatchTestCase):
         self.writer.put_many(3)
         self.start()
         with patch.object(ConsumeQueue, "write_pending", side_effect=OSError(errno.EIO, "Input/output error")):
-            self.clock.advance(0)
+            self.clock.advance(FIRST_PAUSE_SECONDS)
         (failure,) = self.failures
         self.assertIsNotNone(failure.check(OSError))
         self.assertEqual(self.clock.getDelayedCalls(), [])
