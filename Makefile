@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial wheel bench-catchup bench-scan bench-append bench-store news clean
+.PHONY: help install demo test lint types imports unit trial wheel bench-catchup bench-scan bench-append bench-store bench-sync news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ bench-append: $(READY)  ## appending: pwrite against a mapping on reserved block
 
 bench-store: $(READY)  ## puts a second: ours against the Java store, one run
 	$(BIN)/python -m benchmarks.store
+
+bench-sync: $(READY)  ## puts that wait for slaves: latency, rate, and what a further slave costs, one run
+	$(BIN)/python -m benchmarks.sync
 
 news: $(READY)  ## what the next release's news would say
 	$(BIN)/towncrier build --draft --version next

@@ -46,7 +46,7 @@ class MasterTimes:
 
 
 class TransferFrames:
-    """The log in transfer frames of at most ``batch_bytes``. ``shared``, those made last are kept for the next slave."""
+    """The log in transfer frames of at most ``batch_bytes``; while ``shared``, those made last serve all."""
 
     def __init__(self, commit_log: ICommitLog, batch_bytes: int) -> None:
         self._commit_log = commit_log
@@ -55,7 +55,7 @@ class TransferFrames:
         self._kept: tuple[int, int, bytes] | None = None
 
     def make(self, start: int, limit_bytes: int) -> tuple[int, bytes] | None:
-        """Frames for up to ``limit_bytes`` of the log at ``start``, behind where they end; None if it has none there."""
+        """Where they end, and frames for up to ``limit_bytes`` of the log at ``start``; None if it has none there."""
         if self._kept is not None and self._kept[0] == start and self._kept[1] - start <= limit_bytes:
             return self._kept[1:]
         data = self._commit_log.get_data(start, limit_bytes)
