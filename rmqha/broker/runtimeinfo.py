@@ -20,11 +20,11 @@ NODE_STATE_KEY = "rmqha"
 def runtime_processors(table: Callable[[], Mapping[str, str]], config: Callable[[], Mapping[str, str]]) -> Processors:
     """Answers both requests with what ``table`` and ``config`` say at the time."""
     return {
-        RequestCode.GET_BROKER_RUNTIME_INFO: lambda _: RemotingCommand(
+        RequestCode.GET_BROKER_RUNTIME_INFO: lambda _, __: RemotingCommand(
             ResponseCode.SUCCESS,
             body=orjson.dumps({"table": {"brokerVersion": str(OUR_VERSION), **table()}}),
         ),
-        RequestCode.GET_BROKER_CONFIG: lambda _: RemotingCommand(
+        RequestCode.GET_BROKER_CONFIG: lambda _, __: RemotingCommand(
             ResponseCode.SUCCESS,
             ext_fields={"version": '{"counter":0,"timestamp":0}'},
             body=javaproperties.dumps(config(), timestamp=False, separator="=").encode("utf-8"),

@@ -9,6 +9,7 @@ Both header encodings are read; JSON is written, which every peer reads.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -31,19 +32,94 @@ INT32 = Struct(">i")
 INT16 = Struct(">h")
 
 
-class RequestCode:
-    """Codes of the requests that we send or answer."""
+class RequestCode(IntEnum):
+    """Codes of the requests that we send or answer (spec/remoting.md 2)."""
 
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    GET_ALL_TOPIC_CONFIG = 21
+    UPDATE_BROKER_CONFIG = 25
     GET_BROKER_CONFIG = 26
     GET_BROKER_RUNTIME_INFO = 28
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    GET_ALL_CONSUMER_OFFSET = 43
+    GET_ALL_DELAY_OFFSET = 45
+    CHECK_CLIENT_CONFIG = 46
+    PUT_KV_CONFIG = 100
+    GET_KV_CONFIG = 101
+    DELETE_KV_CONFIG = 102
+    REGISTER_BROKER = 103
+    UNREGISTER_BROKER = 104
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    GET_TOPIC_STATS_INFO = 202
+    GET_CONSUMER_CONNECTION_LIST = 203
+    GET_PRODUCER_CONNECTION_LIST = 204
+    WIPE_WRITE_PERM_OF_BROKER = 205
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    DELETE_SUBSCRIPTIONGROUP = 207
+    GET_CONSUME_STATS = 208
+    DELETE_TOPIC_IN_BROKER = 215
+    DELETE_TOPIC_IN_NAMESRV = 216
+    GET_KVLIST_BY_NAMESPACE = 219
+    GET_TOPICS_BY_CLUSTER = 224
+    QUERY_TOPIC_CONSUME_BY_WHO = 300
+    QUERY_CONSUME_TIME_SPAN = 303
+    GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
+    SEND_MESSAGE_V2 = 310
+    VIEW_BROKER_STATS_DATA = 315
+    SEND_BATCH_MESSAGE = 320
+    QUERY_DATA_VERSION = 322
+    ADD_WRITE_PERM_OF_BROKER = 327
+    LITE_PULL_MESSAGE = 361
 
 
-class ResponseCode:
-    """Codes of answers."""
+class ResponseCode(IntEnum):
+    """Codes of answers (spec/remoting.md 4.1)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
     REQUEST_CODE_NOT_SUPPORTED = 3
+    TRANSACTION_FAILED = 4
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    CONSUMER_NOT_ONLINE = 206
 
 
 class CommandError(ValueError):
@@ -72,15 +148,18 @@ class RemotingCommand:
         return bool(self.flag & ONEWAY_FLAG)
 
 
-def encode_command(command: RemotingCommand) -> bytes:
-    """The frame without its leading totalLength. Raises CommandError if it would be too long."""
+def encode_command(command: RemotingCommand, opaque: int | None = None, flag: int | None = None) -> bytes:
+    """The frame without its leading totalLength; ``opaque`` and ``flag`` stand in for the command's own, if given.
+
+    Raises CommandError if it would be too long.
+    """
     header = orjson.dumps(
         {
-            "code": command.code,
+            "code": int(command.code),
             "extFields": dict(command.ext_fields),
-            "flag": command.flag,
+            "flag": command.flag if flag is None else flag,
             "language": command.language,
-            "opaque": command.opaque,
+            "opaque": command.opaque if opaque is None else opaque,
             **({} if command.remark is None else {"remark": command.remark}),
             "serializeTypeCurrentRPC": "JSON",
             "version": command.version,
@@ -123,7 +202,7 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
             version=_int32(content.get("version", 0)),
             language=_language(content.get("language")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CommandError(f"the header is no JSON object of a command: {error!r}") from error
 
 

@@ -34,12 +34,12 @@ from ..ha.doubles import FakeEndpoint, LineTransport, log_lines
 ECHO, FAIL, UNKNOWN = 28, 29, 30
 
 
-def echo(request: RemotingCommand) -> RemotingCommand:
+def echo(_: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
     """An answer that has the request's fields and body."""
     return RemotingCommand(ResponseCode.SUCCESS, ext_fields=request.ext_fields, body=request.body)
 
 
-def break_down(request: RemotingCommand) -> RemotingCommand:
+def break_down(_: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
     """No answer at all."""
     raise KeyError("nothing here")
 

@@ -28,7 +28,14 @@ def a_broker(min_offset: str, max_offset: str, segment_size: str = "1073741824")
 def a_broker_that_says(body: bytes) -> Processors:
     """Answers everything with this body."""
     answer = RemotingCommand(ResponseCode.SUCCESS, body=body)
-    return {code: lambda _: answer for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG)}
+    return {code: lambda *_: answer for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG)}
+
+
+def answer_of(processors: Processors, code: int) -> RemotingCommand:
+    """What a request without anything is answered, at once."""
+    answer = processors[code](RemotingProtocol(processors, Clock()), RemotingCommand(code))
+    assert isinstance(answer, RemotingCommand)
+    return answer
 
 
 class RuntimeInfoTestCase(SynchronousTestCase):
@@ -69,14 +76,14 @@ class ProcessorsTests(RuntimeInfoTestCase):
         self.assertEqual(self.successResultOf(self.ask(ask_runtime_info, processors))["a"], "2")
 
     def test_the_body_is_a_table_as_javas(self) -> None:
-        answer = a_broker("0", "10")[RequestCode.GET_BROKER_RUNTIME_INFO](RemotingCommand(28))
+        answer = answer_of(a_broker("0", "10"), RequestCode.GET_BROKER_RUNTIME_INFO)
         self.assertEqual(set(orjson.loads(answer.body)), {"table"})
 
     def test_the_config_is_properties_with_a_data_version(self) -> None:
         config = {"brokerName": "broker-a", "odd": "a=b\nc \u20ac"}
         processors = runtime_processors(dict, lambda: config)
         self.assertEqual(self.successResultOf(self.ask(ask_config, processors)), config)
-        answer = processors[RequestCode.GET_BROKER_CONFIG](RemotingCommand(26))
+        answer = answer_of(processors, RequestCode.GET_BROKER_CONFIG)
         self.assertEqual(orjson.loads(answer.ext_fields["version"]), {"counter": 0, "timestamp": 0})
         self.assertNotIn("#", answer.body.decode(), "no date: equal settings are equal bytes")
 
@@ -124,7 +131,9 @@ class ViewTests(RuntimeInfoTestCase):
         self.assertEqual(self.view(a_broker("4096", "9000", "4096")), MasterView(4096, 9000, segment_size=4096))
 
     def test_the_config_is_asked_for_only_when_it_is_wanted(self) -> None:
-        only_table = {RequestCode.GET_BROKER_RUNTIME_INFO: a_broker("0", "1")[RequestCode.GET_BROKER_RUNTIME_INFO]}
+        only_table: Processors = {
+            RequestCode.GET_BROKER_RUNTIME_INFO: a_broker("0", "1")[RequestCode.GET_BROKER_RUNTIME_INFO]
+        }
         self.assertEqual(self.view(only_table, with_segment_size=False), MasterView(0, 1))
         question = self.ask(lambda endpoint, clock: view_of_master(endpoint, clock, True), only_table)
         self.failureResultOf(question, RemotingError)
