@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial wheel bench-catchup bench-scan bench-append bench-store bench-sync news clean
+.PHONY: help install demo test lint types imports unit trial fuzz wheel bench-catchup bench-scan bench-append bench-store bench-sync news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -14,7 +14,7 @@ install: $(READY)  ## .venv with rmqha, twistd and all that the other targets us
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev,fuzz]' || $(BIN)/pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
 demo: $(READY)  ## a master and a slave as two twistd processes, and the proof that the copy is identical
@@ -38,6 +38,9 @@ unit: $(READY)  ## pytest: everything, the real Java broker too, with branch cov
 
 trial: $(READY)  ## the same unit tests under trial
 	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial tests
+
+fuzz: $(READY)  ## until Ctrl-C, led by coverage where atheris is; FUZZ='--seconds 60 --seed 1' and the like
+	$(BIN)/python -m tests.fuzz $(or $(FUZZ),--guided)
 
 wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for rmqha from there
 	$(BIN)/python tests/check_wheel.py

@@ -1,0 +1,13 @@
+"""Fuzzing what reads a stranger's bytes: the HA channel, records, and the small formats around them.
+
+::
+
+    python -m tests.fuzz --bytes 1e8 --seconds 60     so many bytes over all targets, or fail
+    python -m tests.fuzz                              until Ctrl-C
+    python -m tests.fuzz --guided                     the same, led by coverage (atheris)
+    python -m tests.fuzz --target record --replay F   one input once more
+
+Reading order: ``target`` (what a target is), ``channel``, ``records`` and ``texts`` (the targets: what must hold for
+every input), ``mutation`` (inputs from seeds), ``measure`` (memory and work), ``engine`` (the seeded loop), ``guided``
+(atheris). An input that a target failed on once stays in ``regressions`` for ever.
+"""
