@@ -5,10 +5,11 @@
      0 i64 physicMsgTimestamp   8 i64 logicsMsgTimestamp   16 i64 indexMsgTimestamp   then zeros up to 4096 bytes
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+
+from rmqha.store.mappedfile import DISK, Disk
 
 CHECKPOINT = Struct(">qqq")
 CHECKPOINT_FILE_BYTES = 4096
@@ -29,22 +30,15 @@ class Checkpoint:
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - SAFETY_MARGIN_MS)
 
     @classmethod
-    def read(cls, path: Path) -> "Checkpoint":
+    def read(cls, path: Path, disk: Disk = DISK) -> "Checkpoint":
         """From the file; a missing or short one counts as zeros, which only makes recovery slower. Raises OSError."""
         try:
-            raw = path.read_bytes()
+            raw = disk.read(path)
         except FileNotFoundError:
             raw = b""
         return cls(*CHECKPOINT.unpack(raw[: CHECKPOINT.size].ljust(CHECKPOINT.size, b"\0")))
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, disk: Disk = DISK) -> None:
         """In place, as Java does, in one write; then fdatasync. Raises OSError."""
         raw = CHECKPOINT.pack(self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if os.fstat(fd).st_size != CHECKPOINT_FILE_BYTES:
-                os.ftruncate(fd, CHECKPOINT_FILE_BYTES)
-            os.pwrite(fd, raw, 0)
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
+        disk.overwrite(path, raw, CHECKPOINT_FILE_BYTES)

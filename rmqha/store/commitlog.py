@@ -9,11 +9,12 @@ from zope.interface import implementer
 
 from rmqha.interfaces import ICommitLog
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import MappedFile, MappedFileQueue, file_name, sync_folder
+from rmqha.store.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records
 
 DEFAULT_SEGMENT_SIZE = 1024 * 1024 * 1024
+REWRITE_BYTES = 1 << 20
 
 
 @implementer(ICommitLog)
@@ -23,9 +24,12 @@ class CommitLog:
     With ``owned`` false the files are only read.
     """
 
-    def __init__(self, folder: Path, segment_size: int = DEFAULT_SEGMENT_SIZE, owned: bool = True) -> None:
+    def __init__(
+        self, folder: Path, segment_size: int = DEFAULT_SEGMENT_SIZE, owned: bool = True, disk: Disk = DISK
+    ) -> None:
         """Raises StoreError for a folder that holds other things than segments of this size."""
-        self._queue = MappedFileQueue(folder, segment_size, writable=owned, syncs_parent=True)
+        self.disk = disk
+        self._queue = MappedFileQueue(folder, segment_size, writable=owned, syncs_parent=True, disk=disk)
         self._listeners: tuple[Callable[[], None], ...] = ()
         self._tail: MappedFile | None = None  # the segment last appended to
         self._start: int = self._queue.first_base or 0
@@ -125,7 +129,7 @@ class CommitLog:
 
     def first_segment_time(self) -> float:
         """When the first segment was last written to, in seconds since the epoch. Raises OSError."""
-        return (self.folder / file_name(self._queue.bases[0])).stat().st_mtime
+        return self.disk.modified_time(self.folder / file_name(self._queue.bases[0]))
 
     def _remove_last(self) -> None:
         self._tail = None
@@ -225,7 +229,7 @@ class CommitLog:
         while len(self._queue) and self._queue.bases[-1] > offset:
             self._remove_last()
         if removes:
-            sync_folder(self.folder)
+            self.disk.sync_folder(self.folder)
         mapped_file = self._queue.find(offset)
         if mapped_file is not None:
             mapped_file.zero_from(offset - mapped_file.base_offset)
@@ -257,10 +261,10 @@ class CommitLog:
         """Move the segments to ``folder`` and be empty. Raises OSError."""
         self._tail = None
         self._queue.close()
-        if self.folder.is_dir():
-            self.folder.rename(folder)
-            sync_folder(folder.parent)
-        self._queue = MappedFileQueue(self.folder, self.segment_size, syncs_parent=True)
+        if self.disk.exists(self.folder):
+            self.disk.rename(self.folder, folder)
+            self.disk.sync_folder(folder.parent)
+        self._queue = MappedFileQueue(self.folder, self.segment_size, syncs_parent=True, disk=self.disk)
         self.truncations += 1
         self._start = self.max_offset = self.verified_offset = self.flushed_offset = self._untouched_end = 0
         self.last_message_offset, self.last_store_timestamp = None, 0
@@ -277,9 +281,22 @@ class CommitLog:
         for base in self._queue.bases:
             if start <= base < self.max_offset:  # one at a time: after opening these are all, however many
                 self._find(base).sync()
-        if self.folder.is_dir():
-            sync_folder(self.folder)
+        if self.disk.exists(self.folder):
+            self.disk.sync_folder(self.folder)
         self.flushed_offset = self.max_offset
+
+    def write_again(self, start: int) -> None:
+        """Write the log's bytes from ``start`` on once more, as they are, for a flush to bring to the disk.
+
+        After a flush that failed, the kernel may take them for flushed although the disk does not have them. Raises
+        OSError.
+        """
+        while start < self.max_offset:
+            data = self.get_data(start, REWRITE_BYTES - start % REWRITE_BYTES)
+            assert data is not None, "they were just found"
+            if data != bytes(len(data)):
+                self._find(start).write(start % self.segment_size, bytes(data))
+            start += len(data)
 
     def stale_end(self, offset: int) -> int:
         """The offset behind the last byte other than zero in the segments from ``offset`` on; ``offset`` if none."""

@@ -20,7 +20,6 @@ from rmqha.settings import Settings
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import is_disk_full
-from rmqha.store.mappedfile import sync_folder
 
 OS_PAGE_SIZE = 4096
 
@@ -75,8 +74,9 @@ class FlushService:
         self._running: Deferred[None] | None = None
         self._again = False
         self.broken = False
+        self._durable_offset = min(log.flushed_offset, log.verified_offset)
         self._last_thorough = clock.seconds()
-        self._checkpoint = Checkpoint.read(checkpoint_path)
+        self._checkpoint = Checkpoint.read(checkpoint_path, log.disk)
         self._loop = LoopingCall(self._flush_if_due)
         self._loop.clock = clock
 
@@ -85,6 +85,11 @@ class FlushService:
         self._loop.start(self._interval, now=False).addErrback(
             lambda failure: self._log.failure("the flush loop ended", failure)
         )
+
+    @property
+    def durable_offset(self) -> int:
+        """The end of the last record that is on disk as a whole, proved when its flush began."""
+        return min(self._durable_offset, self._commit_log.flushed_offset)
 
     def subscribe(self, log_flushed: Callable[[], None]) -> None:
         """Call ``log_flushed`` after each growth of the flushed prefix."""
@@ -106,7 +111,7 @@ class FlushService:
         log = self._commit_log
         if self.broken or log.max_offset == log.flushed_offset:
             return
-        target, truncations = log.max_offset, log.truncations
+        target, verified, truncations = log.max_offset, log.verified_offset, log.truncations
         now = self._clock.seconds()
         write_checkpoint = now - self._last_thorough >= self._thorough_interval
         if write_checkpoint:
@@ -117,18 +122,18 @@ class FlushService:
             checkpoint = self._next_checkpoint()
             files += self._derived.take_unflushed() if self._derived is not None else []
         self._running = self._run_in_thread(partial(self._sync, files, checkpoint))
-        self._running.addCallbacks(lambda _: self._flushed(target, truncations), self._fail_for_good).addErrback(
-            lambda failure: self._log.failure("after a flush", failure)
-        )
+        self._running.addCallbacks(
+            lambda _: self._flushed(target, verified, truncations), self._fail_for_good
+        ).addErrback(lambda failure: self._log.failure("after a flush", failure))
 
     def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
         """Runs in the thread, on values only."""
         for mapped_file in files:
             mapped_file.sync()
-        sync_folder(self._commit_log.folder)
+        self._commit_log.disk.sync_folder(self._commit_log.folder)
         if checkpoint is not None:
             try:
-                checkpoint.write(self._checkpoint_path)
+                checkpoint.write(self._checkpoint_path, self._commit_log.disk)
             except OSError as error:  # without room for it recovery is slower, and nothing is lost
                 if not is_disk_full(error):
                     raise
@@ -141,11 +146,11 @@ class FlushService:
             self._checkpoint = replace(self._checkpoint, logics_msg_timestamp=logics, index_msg_timestamp=index)
         return self._checkpoint
 
-    def _flushed(self, target: int, truncations: int) -> None:
+    def _flushed(self, target: int, verified: int, truncations: int) -> None:
         self._running = None
         log = self._commit_log
         if truncations == log.truncations:  # else bytes may have been written anew behind the thread's back
-            log.flushed_offset = target
+            log.flushed_offset, self._durable_offset = target, verified
         self._tell()
         if self._again:
             self._again = False
@@ -170,7 +175,7 @@ class FlushService:
         checkpoint = self._next_checkpoint()
         for file in self._derived.take_unflushed() if self._derived is not None else []:
             file.sync()
-        checkpoint.write(self._checkpoint_path)
+        checkpoint.write(self._checkpoint_path, self._commit_log.disk)
         self._tell()
 
     def drained(self) -> Deferred[None]:

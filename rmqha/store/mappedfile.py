@@ -4,13 +4,14 @@ Written with ``pwrite`` and read through a read-only mapping: the kernel keeps b
 an OSError and not a signal, and segments stay sparse (ARCHITECTURE.md, "Disk errors").
 """
 
+import ctypes
 import errno
 import mmap
 import os
 import resource
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,18 @@ SEARCH_BYTES = 1 << 20
 MOST_PIECES = os.sysconf("SC_IOV_MAX")
 
 
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
+
+
+def _punch_hole(fd: int, position: int, size: int) -> None:
+    """Give a range of the file back, so that it reads as zero. Raises OSError."""
+    if size and _fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, position, size):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 def file_name(base_offset: int) -> str:
     """The name of the segment that begins at ``base_offset``: 20 digits."""
     return f"{base_offset:0{FILE_NAME_DIGITS}d}"
@@ -43,11 +56,11 @@ class MappedFile:
         self.file_size = file_size
         self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
-            self.segment = mmap.mmap(self._fd, file_size, access=mmap.ACCESS_READ)
+            self.segment: mmap.mmap | memoryview = mmap.mmap(self._fd, file_size, access=mmap.ACCESS_READ)
         except BaseException:  # whatever it is, what was opened is given back before it travels on
             os.close(self._fd)
             raise
-        self.close = weakref.finalize(self, os.close, self._fd)
+        self.close: Callable[[], object] = weakref.finalize(self, os.close, self._fd)
         """Closes the file; so does the end of the last use of this object, be it a thread's."""
 
     @classmethod
@@ -83,9 +96,18 @@ class MappedFile:
             position += size
 
     def zero_from(self, position: int) -> None:
-        """Make everything from ``position`` on read as zero, and sparse again. Raises OSError."""
-        os.ftruncate(self._fd, position)
-        os.ftruncate(self._fd, self.file_size)
+        """Make everything from ``position`` on read as zero, and sparse again where that can be. Raises OSError.
+
+        The file keeps its size all the while: one that is found shorter could not be opened again.
+        """
+        try:
+            _punch_hole(self._fd, position, self.file_size - position)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            for start, end in self._data_ranges(position):
+                for at in range(start, end, SEARCH_BYTES):
+                    self.write(at, bytes(min(SEARCH_BYTES, end - at)))
 
     def sync(self) -> None:
         """Bring every byte written so far to the disk. May run in another thread. Raises OSError."""
@@ -96,7 +118,7 @@ class MappedFile:
         found = None
         for start, end in self._data_ranges(position):
             for at in range(start, end, SEARCH_BYTES):
-                rest = self.segment[at : min(at + SEARCH_BYTES, end)].rstrip(b"\0")
+                rest = bytes(self.segment[at : min(at + SEARCH_BYTES, end)]).rstrip(b"\0")
                 if rest:
                     found = at + len(rest)
         return found
@@ -137,6 +159,79 @@ class UnflushedFile:
             os.close(fd)
 
 
+class Disk:
+    """The file system as the log and its recovery use it; ``rmqha.testing.sim`` has one in memory.
+
+    Everything raises OSError.
+    """
+
+    def list_segments(self, folder: Path) -> list[tuple[int, int]]:
+        """As the function of this name."""
+        return list_segments(folder)
+
+    def open_segment(self, path: Path, file_size: int, writable: bool) -> MappedFile:
+        """The segment in a file that is there."""
+        return MappedFile(path, file_size, writable)
+
+    def create_segment(self, path: Path, file_size: int) -> MappedFile:
+        """A new sparse segment. Raises FileExistsError."""
+        return MappedFile.create(path, file_size)
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or folder of this name."""
+        return path.exists()
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it, if it is not there."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file."""
+        path.unlink()
+
+    def rename(self, path: Path, new_path: Path) -> None:
+        """Give a file or folder another name."""
+        path.rename(new_path)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Bring the folder's entries to the disk: files made, renamed and deleted in it."""
+        sync_folder(folder)
+
+    def modified_time(self, path: Path) -> float:
+        """When the file was last written to, in seconds since the epoch."""
+        return path.stat().st_mtime
+
+    def read(self, path: Path) -> bytes:
+        """All of a file. Raises FileNotFoundError."""
+        return path.read_bytes()
+
+    def overwrite(self, path: Path, content: bytes, file_size: int) -> None:
+        """Begin the file, of ``file_size`` bytes, with the content, in one write and in place, and wait for it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size != file_size:
+                os.ftruncate(fd, file_size)
+            os.pwrite(fd, content, 0)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:
+        """A new file of these pieces, sparse where they are zero; waits for the disk."""
+        with path.open("wb") as file:
+            for piece in pieces:
+                if piece == bytes(len(piece)):
+                    file.seek(len(piece), os.SEEK_CUR)
+                else:
+                    file.write(piece)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+
+
+DISK = Disk()
+
+
 class MappedFileQueue:
     """The segments of one folder: contiguous, of one size, opened as they are needed."""
 
@@ -147,12 +242,14 @@ class MappedFileQueue:
         writable: bool = True,
         syncs_parent: bool = False,
         size_key: str = "mappedFileSizeCommitLog",
+        disk: Disk = DISK,
     ) -> None:
         """Raises StoreError for a folder that no such queue could have written.
 
         With ``syncs_parent`` a folder made here is on the disk before its first file. ``size_key`` is the setting
         that has the file size.
         """
+        self._disk = disk
         self._size_key = size_key
         self._syncs_parent = syncs_parent
         self.folder = folder
@@ -164,11 +261,11 @@ class MappedFileQueue:
         self._bases = [base for base, _ in self._listing()]
 
     def _listing(self) -> list[tuple[int, int]]:
-        sizes = list_segments(self.folder)
+        sizes = self._disk.list_segments(self.folder)
         if sizes and sizes[-1][1] == 0:  # created, but not yet given its size, when the process died
             empty, _ = sizes.pop()
             if self._writable:
-                (self.folder / file_name(empty)).unlink()
+                self._disk.remove(self.folder / file_name(empty))
         expected = sizes[0][0] if sizes else 0
         for base, size in sizes:
             path = self.folder / file_name(base)
@@ -206,7 +303,7 @@ class MappedFileQueue:
         base = offset - offset % self.file_size
         mapped_file = self._open.get(base)
         if mapped_file is None:
-            mapped_file = MappedFile(self.folder / file_name(base), self.file_size, self._writable)
+            mapped_file = self._disk.open_segment(self.folder / file_name(base), self.file_size, self._writable)
             self._open[base] = mapped_file
         self._open.move_to_end(base)
         return mapped_file
@@ -215,11 +312,11 @@ class MappedFileQueue:
         """A new last segment. Raises StoreError if it does not follow the last one, OSError."""
         if base_offset % self.file_size or (self._bases and base_offset != self.end_offset):
             raise StoreError(f"a segment at {base_offset} does not follow {self.end_offset}")
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=True)
+        if not self._disk.exists(self.folder):
+            self._disk.make_folder(self.folder)
             if self._syncs_parent:
-                sync_folder(self.folder.parent)
-        mapped_file = MappedFile.create(self.folder / file_name(base_offset), self.file_size)
+                self._disk.sync_folder(self.folder.parent)
+        mapped_file = self._disk.create_segment(self.folder / file_name(base_offset), self.file_size)
         self._bases.append(base_offset)
         self._open[base_offset] = mapped_file
         return mapped_file
@@ -228,13 +325,13 @@ class MappedFileQueue:
         """Delete the last segment. Raises OSError."""
         base = self._bases.pop()
         self._forget(base)
-        (self.folder / file_name(base)).unlink()
+        self._disk.remove(self.folder / file_name(base))
 
     def remove_first(self) -> None:
         """Delete the first segment. Raises OSError."""
         base = self._bases.pop(0)
         self._forget(base)
-        (self.folder / file_name(base)).unlink()
+        self._disk.remove(self.folder / file_name(base))
 
     def trim_open(self, flushed_offset: int) -> None:
         """Close the segments that were not used for longest, never one with bytes that are not flushed."""

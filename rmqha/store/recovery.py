@@ -4,13 +4,13 @@ Every record looked at must also say that it lies where it lies. What follows th
 then zeroed, durably, before anything is appended there: stale bytes can never pass for records, and nothing is lost.
 """
 
-import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.mappedfile import file_name, sync_folder
+from rmqha.store.mappedfile import file_name
 from rmqha.wire.record import (
     BORNHOST_V6_FLAG,
     INT32,
@@ -61,6 +61,8 @@ def recover_log(log: CommitLog, checkpoint: Checkpoint, clean_stop: bool, cut_fo
     stale_end = log.stale_end(found.end)
     kept_in = _keep(log, found.end, stale_end, cut_folder) if stale_end > found.end else None
     log.trust(found)
+    if not clean_stop:  # perhaps because a flush has failed
+        log.write_again(start)
     log.flushed_offset = max(log.flushed_offset, start)  # a clean stop has flushed it, or the checkpoint vouches for it
     log.sync()
     return Recovery(
@@ -117,23 +119,22 @@ def _first_store_timestamp(log: CommitLog, base: int) -> int:
 
 def _keep(log: CommitLog, start: int, end: int, folder: Path) -> Path:
     """Copy the log's bytes from ``start`` to ``end`` to a file named by ``start``, durably."""
-    folder.mkdir(parents=True, exist_ok=True)
+    disk = log.disk
+    disk.make_folder(folder)
     path, number = folder / file_name(start), 0
-    while path.exists():
+    while disk.exists(path):
         number += 1
         path = folder / f"{file_name(start)}.{number}"
-    with path.open("wb") as kept:
-        at = start
-        while at < end:
-            data = log.get_data(at, min(COPY_BYTES, end - at))
-            assert data is not None, "recovery has not cut the log yet"
-            kept.seek(at - start)
-            if data != bytes(len(data)):
-                kept.write(data)
-            at += len(data)
-        kept.truncate(end - start)
-        kept.flush()
-        os.fsync(kept.fileno())
-    sync_folder(folder)
-    sync_folder(folder.parent)
+    disk.write_new(path, _pieces(log, start, end))
+    disk.sync_folder(folder)
+    disk.sync_folder(folder.parent)
     return path
+
+
+def _pieces(log: CommitLog, start: int, end: int) -> Iterator[memoryview]:
+    """The log's bytes from ``start`` to ``end``."""
+    while start < end:
+        data = log.get_data(start, min(COPY_BYTES, end - start))
+        assert data is not None, "recovery has not cut the log yet"
+        yield data
+        start += len(data)

@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from rmqha.interfaces import ICommitLog
-from rmqha.store import commitlog, mappedfile
+from rmqha.store import mappedfile
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import MAX_OPEN_FILES, MappedFile, list_segments
+from rmqha.store.mappedfile import MAX_OPEN_FILES, Disk, MappedFile, list_segments
 from rmqha.wire.record import Blank, Record, check_record, encode_blank
 from rmqha.wire.scan import Scan
 from tests.fixtures import new_folder, open_files
@@ -328,7 +328,7 @@ class TruncateTests(CommitLogTestCase):
     def test_it_is_on_the_disk_when_it_returns(self) -> None:
         """Segments that are gone stay gone, and zeros are there, before anything is written anew."""
         events: list[str] = []
-        self.patch(commitlog, "sync_folder", lambda folder: events.append(f"sync {folder.name}"))
+        self.patch(Disk, "sync_folder", lambda disk, folder: events.append(f"sync {folder.name}"))
         for name in ("zero_from", "sync"):
             self.patch(MappedFile, name, recording(events, name, getattr(MappedFile, name)))
         self.log.truncate(100)

@@ -1,5 +1,6 @@
 """Segments on the disk (spec/store.md 2)."""
 
+import errno
 import gc
 import os
 from collections.abc import Callable
@@ -106,6 +107,35 @@ class MappedFileTests(SynchronousTestCase):
         mapped_file.write(0, b"\xff" * (1 << 20))
         mapped_file.zero_from(4096)
         self.assertLessEqual(mapped_file.path.stat().st_blocks * 512, 8192)
+
+    def test_zeroing_where_no_holes_can_be_made(self) -> None:
+        def refuse(fd: int, position: int, size: int) -> None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+        self.patch(mappedfile, "_punch_hole", refuse)
+        self.patch(mappedfile, "SEARCH_BYTES", 1000)
+        mapped_file = self.make(2 * SIZE)
+        mapped_file.write(0, b"\xff" * 2 * SIZE)
+        mapped_file.zero_from(5000)
+        self.assertEqual(mapped_file.segment[:], b"\xff" * 5000 + bytes(2 * SIZE - 5000))
+
+    def test_a_file_keeps_its_size_while_it_is_zeroed(self) -> None:
+        """One that a crash or a power loss left shorter could not be opened again."""
+
+        def refuse(fd: int, size: int) -> None:
+            raise AssertionError("the file's size is changed")
+
+        mapped_file = self.make()
+        self.patch(os, "ftruncate", refuse)
+        mapped_file.write(0, b"\xff" * SIZE)
+        mapped_file.zero_from(0)
+        self.assertEqual(mapped_file.segment[:], bytes(SIZE))
+
+    def test_an_error_of_zeroing_is_told(self) -> None:
+        mapped_file = self.make()
+        mapped_file.close()
+        with self.assertRaises(OSError):
+            mapped_file.zero_from(0)
 
     @settings(deadline=None, max_examples=60)
     @given(st.lists(st.tuples(st.integers(0, 40_000), st.binary(min_size=1, max_size=5)), max_size=4), st.data())

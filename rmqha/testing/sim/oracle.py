@@ -1,0 +1,240 @@
+"""What must hold after every step, whatever the faults were. It sees disks and offsets, and believes no node."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rmqha.settings import BrokerRole, FlushDiskType
+from rmqha.store.commitlog import CommitLog
+from rmqha.store.message import PutMessageResult, PutMessageStatus
+from rmqha.testing.sim.nodes import SimNode
+
+
+class Violation(AssertionError):
+    """Something that must hold does not. The text says what."""
+
+
+@dataclass
+class Put:
+    """A message put into the master, and the answer, if there is one yet."""
+
+    number: int
+    waits: bool
+    result: PutMessageResult | None = None
+
+    @property
+    def status(self) -> PutMessageStatus | None:
+        """How it ended, None if it did not."""
+        return None if self.result is None else self.result.status
+
+    @property
+    def end(self) -> int:
+        """The offset that follows its record."""
+        assert self.result is not None
+        assert self.result.append is not None
+        return self.result.append.wrote_offset + self.result.append.wrote_bytes
+
+
+@dataclass
+class Promise:
+    """Up to where a node's log must reach when it is opened the next time: as it is, and if power is lost before."""
+
+    after_kill: int = 0
+    after_power_loss: int = 0
+
+
+@dataclass
+class Seen:
+    """What was last seen of a node's log. ``compared`` is the end of what was found to be the master's."""
+
+    min_offset: int = 0
+    verified: int = 0
+    compared: int = 0
+    promise: Promise = field(default_factory=Promise)
+    data_lost_at: float = -1.0
+    set_asides: int = 0
+
+
+class Oracle:
+    """``histories`` are the logs that the master has written, the last one is the one it has: it may lose its tail."""
+
+    def __init__(self, master: SimNode) -> None:
+        self._master = master
+        self._seen: dict[str, Seen] = {}
+        self.histories: list[bytearray] = [bytearray()]
+
+    def seen(self, node: SimNode) -> Seen:
+        """What is known of the node."""
+        return self._seen.setdefault(node.name, Seen())
+
+    def down(self, node: SimNode) -> None:
+        """The node's process has ended; what it had reached is what it must have again."""
+        if node.store is not None:
+            promise = Promise() if node.store.setting_aside else _promise(node.store.commit_log)
+            self.seen(node).promise = promise
+            if node is self._master:
+                self._note_growth(node)
+
+    def lost_power(self, node: SimNode, now: float) -> None:
+        """What is not durable is gone."""
+        seen = self.seen(node)
+        seen.promise.after_kill = seen.promise.after_power_loss
+        seen.data_lost_at = now
+
+    def wiped(self, node: SimNode, now: float) -> None:
+        """The node's disk is empty."""
+        self._seen[node.name] = Seen(data_lost_at=now)
+        if node is self._master:
+            self.histories.append(bytearray())
+
+    def opened(self, node: SimNode) -> None:
+        """The node has recovered."""
+        seen, log = self.seen(node), node.log
+        if log.verified_offset < seen.promise.after_kill:
+            raise Violation(f"{node.name} had {seen.promise.after_kill} for sure, and recovered {log.verified_offset}")
+        self._check_sound(node)
+        if node is self._master:
+            written = self.histories[-1]
+            if log.verified_offset < len(written):
+                self.histories.append(written[: log.verified_offset])
+        self._seen[node.name] = Seen(log.min_offset, log.verified_offset, data_lost_at=seen.data_lost_at)
+        self.check(node)
+
+    def _check_sound(self, node: SimNode) -> None:
+        """A log that was just recovered ends where its records end."""
+        log = node.log
+        if log.max_offset != log.verified_offset:
+            raise Violation(f"{node.name} recovered to {log.verified_offset} and kept bytes up to {log.max_offset}")
+
+    def check(self, node: SimNode) -> None:
+        """A running node's log is the master's, and does not shrink."""
+        seen, log = self.seen(node), node.log
+        if node is self._master:
+            self._note_growth(node)
+        if _shrank(log, seen) and not self._began_anew(node, seen):
+            raise Violation(
+                f"{node.name}'s log went from {seen.min_offset}..{seen.verified} to "
+                f"{log.min_offset}..{log.verified_offset}"
+            )
+        if log.min_offset != seen.min_offset:
+            seen.compared = 0
+        if log.verified_offset > seen.compared:
+            self._compare(node, max(seen.compared, log.min_offset))
+            seen.compared = log.verified_offset
+        seen.min_offset, seen.verified = log.min_offset, log.verified_offset
+
+    @staticmethod
+    def _began_anew(node: SimNode, seen: Seen) -> bool:
+        """Whether the log was empty, or has been set aside since it was last seen."""
+        assert node.store is not None
+        set_asides, seen.set_asides = seen.set_asides, node.store.set_asides
+        return set_asides != node.store.set_asides or seen.verified == seen.min_offset
+
+    def _note_growth(self, master: SimNode) -> None:
+        """What the master has proved is what it has written."""
+        log, written = master.log, self.histories[-1]
+        if log.verified_offset > len(written):
+            written += content(log, len(written), log.verified_offset)
+
+    def _compare(self, node: SimNode, start: int) -> None:
+        """The proved log is the beginning of one that the master has written."""
+        end = node.log.verified_offset
+        if end == node.log.min_offset:
+            return
+        for first in (start, node.log.min_offset):
+            ours = content(node.log, first, end)
+            on_disk = node.disk.bytes_at(node.log.folder, node.log.segment_size, first, end, durable=False)
+            if on_disk != ours:
+                raise Violation(f"{node.name} shows other bytes from {first} to {end} than its disk has")
+            if any(len(written) >= end and written[first:end] == ours for written in reversed(self.histories)):
+                return
+        raise Violation(
+            f"{node.name} holds bytes between {node.log.min_offset} and {end} that the master did not write"
+        )
+
+    def reported(self, node: SimNode, offset: int) -> None:
+        """A slave has told its master how far it is."""
+        log = node.log
+        if offset <= max(1, log.min_offset):
+            return  # where an empty log wants to begin; byte 0 is zero in every log
+        if offset > log.verified_offset:
+            raise Violation(f"{node.name} reports {offset}, it has proved {log.verified_offset}")
+        if not self._holds(node, log.min_offset, offset):
+            raise Violation(f"{node.name} reports {offset}, which is not on its disk")
+
+    def _holds(self, node: SimNode, start: int, end: int) -> bool:
+        """Whether the node's disk has what the master has written there, as surely as the node promises."""
+        durable = node.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        size = node.settings.mapped_file_size_commit_log
+        assert size is not None
+        found = node.disk.bytes_at(node.settings.commit_log_folder, size, start, end, durable)
+        return any(len(written) >= end and written[start:end] == found for written in reversed(self.histories))
+
+    def put_answered(self, put: Put, slaves: list[SimNode], put_time: float) -> None:
+        """A PUT_OK is on enough nodes: durably where they flush before they say so, else safe from a kill."""
+        if put.status is not PutMessageStatus.PUT_OK:
+            return
+        assert put.result is not None
+        assert put.result.append is not None
+        self._note_growth(self._master)
+        start, end = put.result.append.wrote_offset, put.end
+        settings = self._master.settings
+        if self._master.log.min_offset > start:
+            return  # it was deleted since
+        if put.waits and not self._holds(self._master, start, end):
+            raise Violation(f"put {put.number} is PUT_OK and not on the master's disk")
+        if not put.waits or settings.broker_role is not BrokerRole.SYNC_MASTER:
+            return
+        needed = settings.in_sync_replicas - 1
+        holders = [
+            slave.name
+            for slave in slaves
+            if self._holds(slave, start, end) or self.seen(slave).data_lost_at >= put_time
+        ]
+        if len(holders) < needed:
+            raise Violation(
+                f"put {put.number} ({start}..{end}) is PUT_OK; {needed} slaves should hold it: {holders or 'none does'}"
+            )
+
+    def equal(self, node: SimNode) -> bool:
+        """Whether the slave has the log that the master has now."""
+        ours, theirs = node.log, self._master.log
+        if ours.verified_offset != theirs.verified_offset:
+            return False
+        start = max(ours.min_offset, theirs.min_offset)
+        return content(ours, start, ours.verified_offset) == content(theirs, start, ours.verified_offset)
+
+    def fits(self, node: SimNode) -> bool:
+        """Whether the slave could go on from what it has: its log is empty, or the beginning of the master's."""
+        ours, theirs = node.log, self._master.log
+        end = ours.verified_offset
+        if end == ours.min_offset:
+            return True
+        if not theirs.min_offset <= end <= theirs.verified_offset:
+            return False
+        return content(ours, ours.min_offset, end) == bytes(self.histories[-1][ours.min_offset : end])
+
+
+def content(log: CommitLog, start: int, end: int) -> bytes:
+    """The log's bytes of these offsets."""
+    return b"".join(_pieces(log, start, end))
+
+
+def _pieces(log: CommitLog, start: int, end: int) -> Iterator[memoryview]:
+    while start < end:
+        piece = log.get_data(start, end - start)
+        if piece is None:
+            raise Violation(f"the log has nothing at {start}, {end} is its end")
+        yield piece
+        start += len(piece)
+
+
+def _promise(log: CommitLog) -> Promise:
+    """What is there to be lost: whole records, and nothing of an empty log, wherever it begins."""
+    flushed = min(log.verified_offset, log.flushed_offset)
+    start = max([log.min_offset, *log.segment_bases[:1]])  # its first segment may be about to be deleted
+    flushed = log.scan(start, flushed).end if flushed > start else 0
+    return Promise(*(end if end > log.min_offset else 0 for end in (log.verified_offset, flushed)))
+
+
+def _shrank(log: CommitLog, seen: Seen) -> bool:
+    return log.min_offset < seen.min_offset or log.verified_offset < seen.verified

@@ -1,0 +1,135 @@
+"""A process that can die at any moment: nothing it would do afterwards has an effect."""
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+
+class ProcessDied(BaseException):
+    """Unwinds the stack of a process that is dead. Whoever catches it can do nothing more."""
+
+
+@implementer(IReactorTime)
+class ProcessClock:
+    """The world's clock; it calls nobody who is dead."""
+
+    def __init__(self, clock: Clock, call: Callable[..., None]) -> None:
+        self._clock = clock
+        self._call = call
+        self._calls: list[IDelayedCall] = []
+
+    def seconds(self) -> float:
+        return self._clock.seconds()
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object) -> IDelayedCall:
+        self._calls = [call for call in self._calls if call.active()]
+        call = self._clock.callLater(delay, self._call, callable, *args, **kwargs)
+        self._calls.append(call)
+        return call
+
+    def getDelayedCalls(self) -> list[IDelayedCall]:
+        return [call for call in self._calls if call.active()]
+
+    def stop(self) -> None:
+        """Call nobody any more."""
+        for call in self.getDelayedCalls():
+            call.cancel()
+
+
+class Process:
+    """A run of a node. ``died`` is called with the reason once, at whatever moment that is.
+
+    Its flush thread does one job after another, when a step says so; another step tells the reactor.
+    """
+
+    def __init__(
+        self, name: str, clock: Clock, died: Callable[["Process", str], None], machine_has_power: Callable[[], bool]
+    ) -> None:
+        self.name = name
+        self.alive = True
+        self.clock = ProcessClock(clock, self.call)
+        self.machine_has_power = machine_has_power
+        self.system_calls_until_death: int | None = None
+        self._died = died
+        self._jobs: deque[tuple[Callable[[], None], Deferred[None]]] = deque()
+        self._done: tuple[Deferred[None], Failure | None] | None = None
+
+    def call(self, function: Callable[..., object], *args: object, **kw: object) -> None:
+        """Let the reactor call this, if the process is there."""
+        if self.alive:
+            try:
+                function(*args, **kw)
+            except ProcessDied:
+                assert not self.alive
+
+    def die(self, reason: str) -> None:
+        """End at once. Call it from outside of the process."""
+        if self.alive:
+            self.alive = False
+            self.clock.stop()
+            self._jobs.clear()
+            self._done = None
+            self._died(self, reason)
+
+    def system_call(self, name: str, path: Path) -> None:
+        """A call to the kernel begins. Raises ProcessDied when it is not to be done."""
+        if self.alive and self.system_calls_until_death is not None:
+            self.system_calls_until_death -= 1
+            if self.system_calls_until_death < 0:
+                self.die(f"killed before {name} {path.name}")
+        if not self.alive:
+            raise ProcessDied
+
+    def run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
+        """The flush thread will do it."""
+        done: Deferred[None] = Deferred()
+        self._jobs.append((function, done))
+        return done
+
+    @property
+    def has_job(self) -> bool:
+        """Whether the thread could do something."""
+        return self._done is None and bool(self._jobs)
+
+    @property
+    def has_done(self) -> bool:
+        """Whether the reactor could hear of something done."""
+        return self._done is not None
+
+    def do_job(self) -> str:
+        """The thread does its next job; gives what came of it."""
+        function, done = self._jobs.popleft()
+        failure: Failure | None = None
+        try:
+            function()
+        except ProcessDied:
+            return "died"
+        except OSError:
+            failure = Failure()
+        self._done = (done, failure)
+        return "done" if failure is None else failure.getErrorMessage()
+
+    def hear_done(self) -> None:
+        """The reactor hears of it."""
+        assert self._done is not None
+        (done, failure), self._done = self._done, None
+        self.call(self._fire, done, failure)
+
+    @staticmethod
+    def _fire(done: Deferred[None], failure: Failure | None) -> None:
+        if failure is None:
+            done.callback(None)
+        else:
+            done.errback(failure)
+
+
+def no_machine(*_: Any) -> bool:
+    """For processes that are no node's: their machine never fails."""
+    return True

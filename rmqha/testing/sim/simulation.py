@@ -1,0 +1,528 @@
+"""A master, its slaves, their disks and lines: scripted step by step, or by chance (``walk``).
+
+Every step is a line of the trace, and is followed by the oracle's look at every node that runs.
+"""
+
+import random as global_random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, cast
+
+from twisted.internet.interfaces import IProtocolFactory
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+
+from rmqha.ha.service import OnGap, SlaveOptions
+from rmqha.ha.states import VERDICTS, ReplicaState
+from rmqha.store.message import Message, PutMessageResult
+from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
+from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave
+from rmqha.testing.sim.oracle import Oracle, Put, Violation
+from rmqha.testing.sim.process import Process, ProcessDied, no_machine
+from rmqha.wire.transfer import REPORT_HEADER
+
+SEGMENT_SIZE = 4096
+WALL_CLOCK_BEGIN_MS = 1_795_000_000_000
+CONVERGENCE_SECONDS = 300.0
+"""Longer than the longest retry, a connection's silence and a connection attempt that nobody answers, together."""
+MASTER = "master"
+
+
+@dataclass(frozen=True)
+class SlaveConfig:
+    """A slave: settings by RocketMQ's keys beside the common ones, and what its command line says."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    options: SlaveOptions = SlaveOptions()
+    remoting: bool = True
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is simulated. ``common`` settings are those of all nodes; ``buffer_bytes`` is a line's send buffer."""
+
+    master: Mapping[str, str] = field(default_factory=lambda: {"brokerRole": "SYNC_MASTER"})
+    slaves: Sequence[SlaveConfig] = (SlaveConfig(),)
+    common: Mapping[str, str] = field(default_factory=dict)
+    buffer_bytes: int = 64 * 1024
+
+
+class Bogus(Protocol):
+    """A peer that is no node of ours: a step says what it sends; it takes what comes."""
+
+
+class Simulation:
+    """``trace`` has a line for each step. Nodes are ``master`` and ``slaves``; ``nodes`` has all by their names."""
+
+    def __init__(self, config: Config | None = None, seed: int = 0) -> None:
+        """All nodes are down."""
+        config = config or Config()
+        self.random = Random(seed)
+        self.clock = Clock()
+        self.network = Network(config.buffer_bytes)
+        self.trace: list[str] = []
+        self.wall_clock_step_ms = 0
+        self.puts: list[Put] = []
+        self._bogus_processes: list[Process] = []
+        self._bugs: list[str] = []
+        common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
+        shared: tuple[Any, ...] = (self.clock, self.network, self.random, self._now_ms, self.say, self._down)
+        self.master = SimNode(MASTER, {**common, **config.master}, *shared)
+        self.slaves = [
+            SimSlave(
+                f"slave-{number}",
+                {**common, "brokerRole": "SLAVE", **slave.properties},
+                *shared,
+                master_name=MASTER,
+                options=slave.options,
+                remoting=slave.remoting,
+            )
+            for number, slave in enumerate(config.slaves, 1)
+        ]
+        self.nodes: dict[str, SimNode] = {node.name: node for node in (self.master, *self.slaves)}
+        self.oracle = Oracle(self.master)
+
+    @contextmanager
+    def running(self) -> Iterator["Simulation"]:
+        """Steps belong in here: chance is ours alone, and whatever the code logs as a failure is a violation."""
+        state, observer = global_random.getstate(), cast(ILogObserver, self._look_at_log)
+        global_random.seed(self.random.random())  # backoffPolicy's jitter
+        globalLogPublisher.addObserver(observer)
+        try:
+            yield self
+        finally:
+            for node in self.nodes.values():
+                if node.process is not None:
+                    node.process.die("the simulation is over")
+            globalLogPublisher.removeObserver(observer)
+            global_random.setstate(state)
+
+    def _look_at_log(self, event: LogEvent) -> None:
+        failure = event.get("log_failure")
+        if isinstance(failure, Failure) and failure.check(ProcessDied, OSError) is None:
+            self.note(f"{formatEvent(event)}: {failure.getTraceback()}")
+        for slave in self.slaves:
+            if event.get("log_source") is slave.service is not None and "state" in event:
+                slave.say(formatEvent(event))
+
+    def _now_ms(self) -> int:
+        return WALL_CLOCK_BEGIN_MS + self.wall_clock_step_ms + int(self.clock.seconds() * 1000)
+
+    def say(self, name: str, text: str) -> None:
+        """A line of the trace."""
+        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text}")
+
+    def note(self, problem: str) -> None:
+        """Something is wrong that was seen in the midst of the code's own work; the next check raises it."""
+        self._bugs.append(problem)
+
+    def check(self) -> None:
+        """Whether all holds that must. Raises Violation."""
+        for node in self.nodes.values():
+            if node.runs:
+                self.oracle.check(node)
+        if self._bugs:
+            raise Violation(self._bugs[0])
+
+    # Nodes
+
+    def start(self, *names: str, system_calls_until_death: int | None = None) -> None:
+        """Start these nodes, or all that are down; ``system_calls_until_death`` lets them die at that call."""
+        for node in [self.nodes[name] for name in names or self.nodes]:
+            if node.process is None:
+                node.say("starts")
+                node.start(system_calls_until_death)
+                if node.runs:
+                    self.oracle.opened(node)
+                self.check()
+
+    def kill(self, name: str, system_calls: int = 0) -> None:
+        """kill -9, at once or before that system call from now."""
+        process = self.nodes[name].process
+        if process is not None and system_calls:
+            process.system_calls_until_death = system_calls
+        elif process is not None:
+            process.die("killed")
+        self.check()
+
+    def lose_power(self, name: str) -> None:
+        """The machine is off, whether a process ran or not: what was not durable is lost, or partly not."""
+        node = self.nodes[name]
+        node.power = False
+        if node.process is not None:
+            node.process.die("power is lost")
+        else:
+            node.say("power is lost")
+        node.disk.lose_power()
+        self.oracle.lost_power(node, self.clock.seconds())
+        self.check()
+
+    def stop(self, name: str) -> None:
+        """As SIGTERM does."""
+        node = self.nodes[name]
+        if node.runs and not node.stopping:
+            node.say("is told to stop")
+            node.stop()
+        self.check()
+
+    def wipe(self, name: str) -> None:
+        """An operator begins the node anew with an empty disk."""
+        node = self.nodes[name]
+        if node.process is not None:
+            node.process.die("killed, for its disk to be emptied")
+        node.disk.wipe()
+        self.oracle.wiped(node, self.clock.seconds())
+        self.check()
+
+    def delete_first_segment(self, name: str = MASTER) -> None:
+        """Retention."""
+        node = self.nodes[name]
+        assert node.process is not None
+        node.process.call(node.log.delete_first_segment)
+        if node.runs:
+            node.say(f"deletes its first segment, the log begins at {node.log.min_offset}")
+        self.check()
+
+    def _down(self, node: SimNode, process: Process, reason: str) -> None:
+        node.say(f"is down: {reason}")
+        if reason.startswith(CORRUPT):
+            self.note(f"{node.name} cannot be started: {reason}")
+        self.oracle.down(node)
+        self.network.process_died(process, not node.power, lambda size: self.random.randint(0, size))
+
+    # Messages
+
+    def put(self, body_bytes: int = 100, waits: bool = True) -> Put:
+        """A producer puts a message into the master."""
+        assert self.master.process is not None
+        put = Put(len(self.puts), waits)
+        self.puts.append(put)
+        message = Message("T", self.random.randbytes(body_bytes), {} if waits else {"WAIT": "false"})
+        self.master.process.call(self._put, put, message, self.master.process)
+        self.check()
+        return put
+
+    def _put(self, put: Put, message: Message, process: Process) -> None:
+        store = self.master.store
+        assert store is not None
+        put_time, master = self.clock.seconds(), self.master
+
+        def answered(result: PutMessageResult) -> None:
+            if not process.alive:
+                return
+            put.result = result
+            place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
+            master.say(f"answers put {put.number}: {result.status.name}{place}")
+            self.oracle.put_answered(put, list(self.slaves), put_time)
+
+        master.say(
+            f"is given put {put.number} of {len(message.body)} bytes{'' if put.waits else ', which waits for nothing'}"
+        )
+        store.put_message(message).addCallback(answered).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(ProcessDied) is None:
+            self.note(failure.getErrorMessage() if failure.check(Violation) else failure.getTraceback())
+
+    # Lines
+
+    def cut(self, name: str, one_side: bool = False) -> None:
+        """The node's connections are reset, or only its own ends hear of it for now."""
+        for end in self.network.ends:
+            if end.name == name and not end.closed:
+                end.reset()
+                if end.peer is not None and not one_side:
+                    end.peer.reset()
+        self.say(name, "its connections are reset" + (" at its end" if one_side else ""))
+        self.check()
+
+    def drop(self, source: str, target: str) -> None:
+        """What is on its way is lost, and with it the connections: TCP loses nothing else."""
+        for end in self.network.ends:
+            if end.name == target and end.peer_name == source and not end.closed:
+                lost_bytes = len(end.inbound)
+                end.reset()
+                if end.peer is not None:
+                    end.peer.reset()
+                self.say(target, f"{lost_bytes} bytes from {source} are lost, and the connection")
+        self.check()
+
+    def block(self, source: str, target: str) -> None:
+        """Nothing gets through in this direction until ``unblock``; what is sent waits."""
+        self.network.blocked.add((source, target))
+        self.say(target, f"hears nothing of {source} any more")
+
+    def unblock(self) -> None:
+        """All lines work."""
+        if self.network.blocked:
+            self.network.blocked.clear()
+            self.say("all", "lines work again")
+
+    def deliver(self, end: End, limit_bytes: int | None = None) -> None:
+        """Some bytes arrive, or the connection's end."""
+        had = len(end.inbound)
+        size = had if limit_bytes is None else min(had, limit_bytes)
+        if size:
+            self.say(end.name, f"gets {size} of {had} bytes from {end.peer_name}")
+        elif not had and end.ending is not None:
+            self.say(end.name, f"gets the {end.ending.value} of {end.peer_name}")
+        end.deliver(limit_bytes)
+        self.check()
+
+    def deliver_between(self, source: str, target: str, limit_bytes: int | None = None) -> None:
+        """Bytes arrive on all connections in this direction, those too that wait for a reactor's next turn."""
+        self.advance(0)
+        for end in self.network.news():
+            if end.name == target and end.peer_name == source:
+                self.deliver(end, limit_bytes)
+
+    def resolve(self, attempt: Attempt) -> None:
+        """An attempt to connect, or a question, gets on a step, if anything gets through."""
+        if not self.network.reachable(attempt):
+            return
+        node = self.nodes[attempt.target]
+        if isinstance(attempt, Question) and attempt.view is not None:
+            self.say(
+                attempt.process.name,
+                f"is told that {attempt.target} has {attempt.view.min_offset}..{attempt.view.max_offset}",
+            )
+            attempt.process.call(attempt.succeed, attempt.view)
+        elif not node.runs or node.stopping:
+            if node.power:
+                self.say(attempt.process.name, f"is refused by {attempt.target}")
+                attempt.process.call(attempt.refuse)
+        elif isinstance(attempt, Question):
+            attempt.view = node.view()
+            self.say(node.name, f"is asked by {attempt.process.name}")
+        elif isinstance(attempt, Connecting):
+            self._connect(attempt, node)
+        self.check()
+
+    def _connect(self, attempt: Connecting, node: SimNode) -> None:
+        process = attempt.process
+        assert node.process is not None
+        near, far = self.network.make_line(process, node.process)
+        self.say(process.name, f"is connected to {node.name}")
+        near.watch = ReportWatch(self, self.nodes[process.name]) if process.name in self.nodes else None
+
+        def accept() -> None:
+            protocol = node.build_protocol(far.getPeer())
+            if protocol is None:
+                far.loseConnection()
+            else:
+                far.attach(protocol)
+
+        def connected() -> None:
+            protocol = attempt.factory.buildProtocol(near.getPeer())
+            assert protocol is not None
+            near.attach(protocol)
+            attempt.succeed(protocol)
+
+        node.process.call(accept)
+        process.call(connected)
+
+    def intrude(self, name: str, *writes: bytes) -> End:
+        """A bogus peer connects to a node and sends these bytes."""
+        node = self.nodes[name]
+        assert node.process is not None
+        near, far = self.network.make_line(self._bogus("bogus"), node.process)
+        near.attach(Bogus())
+        node.process.call(lambda: far.attach(node.build_protocol(far.getPeer()) or Bogus()))
+        self.say("bogus", f"connects to {name}")
+        for data in writes:
+            self.say("bogus", f"sends {data[:24].hex()}" + (" …" if len(data) > 24 else ""))
+            near.write(data)
+        return near
+
+    def impersonate(self, attempt: Attempt, *writes: bytes) -> None:
+        """A bogus peer answers a node that connects, and sends these bytes."""
+        assert isinstance(attempt, Connecting)
+        factory: IProtocolFactory = attempt.factory
+        near, far = self.network.make_line(attempt.process, self._bogus(attempt.target))
+        self.say(attempt.process.name, f"is connected to somebody who is not {attempt.target}")
+        far.attach(Bogus())
+
+        def connected() -> None:
+            protocol = factory.buildProtocol(near.getPeer())
+            assert protocol is not None
+            near.attach(protocol)
+            attempt.succeed(protocol)
+
+        attempt.process.call(connected)
+        for data in writes:
+            self.say("bogus", f"sends {data[:24].hex()}" + (" …" if len(data) > 24 else ""))
+            far.write(data)
+        self.check()
+
+    def _bogus(self, name: str) -> Process:
+        process = Process(name, self.clock, lambda *_: None, no_machine)
+        self._bogus_processes.append(process)
+        return process
+
+    def end_bogus(self) -> None:
+        """All bogus peers hang up."""
+        for process in self._bogus_processes:
+            for end in self.network.ends:
+                if end.process is process and not end.closed:
+                    end.abortConnection()
+            process.die("")
+        if self._bogus_processes:
+            self.say("bogus", "peers are gone")
+        self._bogus_processes.clear()
+
+    # Threads and time
+
+    def flush_step(self, name: str) -> bool:
+        """The node's flush thread works off a job, or its reactor hears of one; gives whether there was any."""
+        process = self.nodes[name].process
+        if process is None or not (process.has_job or process.has_done):
+            return False
+        if process.has_done:
+            process.hear_done()
+            node = self.nodes[name]
+            self.say(name, f"hears of a flush, flushed to {node.log.flushed_offset}" if node.runs else "")
+        else:
+            came = process.do_job()
+            self.say(name, f"flush thread: {came}")
+        self.check()
+        return True
+
+    def advance(self, seconds: float) -> None:
+        """Time goes by, from one delayed call to the next."""
+        end = self.clock.seconds() + seconds
+        while True:
+            calls = [call.getTime() for call in self.clock.getDelayedCalls()]
+            upcoming = min(calls, default=end)
+            if upcoming > end:
+                break
+            self.clock.advance(max(0.0, upcoming - self.clock.seconds()))
+            self.check()
+            if upcoming >= end:
+                break
+        self.clock.advance(max(0.0, end - self.clock.seconds()))
+        self.check()
+
+    def settle(self) -> None:
+        """All that can be delivered and flushed without time going by."""
+        self.advance(0)
+        while self._settle_some():
+            self.advance(0)
+
+    def _settle_some(self) -> bool:
+        busy = False
+        for end in self.network.news():
+            if end.has_news():
+                self.deliver(end)
+                busy = True
+        for attempt in list(self.network.attempts):
+            if attempt in self.network.attempts and self._would_resolve(attempt):
+                self.resolve(attempt)
+                busy = True
+        for name in self.nodes:
+            busy |= self.flush_step(name)
+        return busy
+
+    def _would_resolve(self, attempt: Attempt) -> bool:
+        return self.network.reachable(attempt) and (self.nodes[attempt.target].power or self._has_view(attempt))
+
+    @staticmethod
+    def _has_view(attempt: Attempt) -> bool:
+        return isinstance(attempt, Question) and attempt.view is not None
+
+    # The end
+
+    def stop_faults(self) -> None:
+        """Lines work, disks work, and all nodes run; what they had armed is disarmed."""
+        self.say("all", "faults end")
+        self.unblock()
+        self.end_bogus()
+        for node in self.nodes.values():
+            node.disk.heal()
+            if node.process is not None:
+                node.process.system_calls_until_death = None
+        self.start()
+
+    def converge(self, seconds: float = CONVERGENCE_SECONDS) -> None:
+        """Without faults all become equal, or say truly why not; those begin anew, and are equal. Raises Violation."""
+        self.stop_faults()
+        if not self._wait_until(self._are_at_rest, seconds):
+            raise Violation(f"after {seconds:g} s without faults: {self._standing()}")
+        lost = [slave for slave in self.slaves if not self.oracle.equal(slave)]
+        for slave in lost:
+            self.wipe(slave.name)
+        self.start()
+        if lost and not self._wait_until(lambda: all(map(self._is_equal, self.slaves)), seconds):
+            raise Violation(f"{seconds:g} s after the lost ones began anew: {self._standing()}")
+        self.say("all", f"are equal at {self.master.log.verified_offset}")
+
+    def _wait_until(self, done: Any, seconds: float) -> bool:
+        deadline = self.clock.seconds() + seconds
+        while self.clock.seconds() < deadline:
+            self.settle()
+            self.start()  # one whose disk failed before the faults ended stops now
+            if done():
+                return True
+            upcoming = min(call.getTime() for call in self.clock.getDelayedCalls())
+            self.advance(max(0.0, min(upcoming, deadline) - self.clock.seconds()))
+        return False
+
+    def _are_at_rest(self) -> bool:
+        wanted = max(slave.options.start_from.offset or 0 for slave in self.slaves)
+        if self.master.runs and self.master.log.verified_offset <= wanted:  # else who begins there waits for ever
+            self.put(body_bytes=SEGMENT_SIZE // 4, waits=False)
+            return False
+        return all(self._at_rest(slave) for slave in self.slaves)
+
+    def _is_equal(self, slave: SimSlave) -> bool:
+        return slave.runs and (self.oracle.equal(slave) or self._cannot_learn(slave))
+
+    def _cannot_learn(self, slave: SimSlave) -> bool:
+        """Whether the slave has no way on: --from is gone, or without remoting it cannot know where to begin."""
+        ours, theirs = slave.log, self.master.log
+        if slave.remoting:
+            wanted = slave.options.start_from.offset
+            return wanted is not None and wanted < theirs.min_offset and ours.min_offset == ours.verified_offset
+        return (ours.last_message_offset or 0) < theirs.min_offset
+
+    def _at_rest(self, slave: SimSlave) -> bool:
+        """Whether the slave is equal, or has found out that it cannot become so."""
+        if not slave.runs:
+            return False
+        if self.oracle.equal(slave):
+            return True
+        assert slave.service is not None
+        state = slave.service.replica.state
+        reseeds = state is ReplicaState.GAP and slave.options.on_gap is OnGap.RESEED
+        if self._cannot_learn(slave):
+            return True
+        return not self.oracle.fits(slave) and not reseeds and (state in VERDICTS or not slave.remoting)
+
+    def _standing(self) -> str:
+        found = []
+        for node in self.nodes.values():
+            state = node.service.replica.state.name if isinstance(node, SimSlave) and node.service else ""
+            ends = f"{node.log.min_offset}..{node.log.verified_offset}" if node.runs else "down"
+            found.append(f"{node.name} {ends} {state}".strip())
+        return ", ".join(found)
+
+
+class ReportWatch:
+    """Hears what a slave writes to its master. The first report of a connection is a request."""
+
+    def __init__(self, simulation: Simulation, node: SimNode) -> None:
+        self._simulation = simulation
+        self._node = node
+        self._requested = False
+
+    def __call__(self, data: bytes) -> None:
+        (offset,) = REPORT_HEADER.unpack(data)
+        self._simulation.say(self._node.name, f"{'reports' if self._requested else 'asks for'} {offset}")
+        try:
+            self._simulation.oracle.reported(self._node, offset)
+        except Violation as violation:  # not into the code that is watched
+            self._simulation.note(str(violation))
+        self._requested = True

@@ -1,0 +1,252 @@
+"""A simulation by chance: one seed decides what there is, what is done, and what fails."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from rmqha.ha.replica import StartFrom
+from rmqha.ha.service import OnGap, SlaveOptions
+from rmqha.testing.sim.network import Connecting
+from rmqha.testing.sim.oracle import Violation
+from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
+from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
+
+FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+FAULTS = (
+    "cut",
+    "block",
+    "kill",
+    "kill_within",
+    "lose_power",
+    "stop",
+    "disk_full",
+    "disk_error",
+    "intrude",
+    "impersonate",
+    "delete",
+    "wall_clock",
+)
+STEPS = (20, 40, 80, 160)
+MOST_SYSTEM_CALLS = 12
+PAUSES = (0.001, 0.01, 0.1, 0.5, 1.0, 3.0, 6.0, 21.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a seed led to; ``violation`` is None where all held."""
+
+    seed: int
+    trace: list[str]
+    violation: str | None
+    puts: int
+    put_ok: int
+
+
+def run_seed(seed: int) -> Outcome:
+    """Simulate what this seed decides, to the end or to the first violation."""
+    walk = Walk(seed)
+    violation = None
+    with walk.simulation.running():
+        try:
+            walk.run()
+        except Violation as found:
+            violation = str(found)
+        except Exception:  # whatever the code lets out, a reactor would have had to deal with it
+            violation = traceback.format_exc()
+    puts = walk.simulation.puts
+    ok = sum(put.status is not None and put.status.name == "PUT_OK" for put in puts)
+    return Outcome(seed, walk.simulation.trace, violation, len(puts), ok)
+
+
+class Walk:
+    """One run. Each seed knows only some of the faults, so that each is seen with and without the others."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.simulation = Simulation(_config(random), random.getrandbits(32))
+        self._body_bytes = random.choice((100, 900, 3000))
+        self._steps = random.choice(STEPS)
+        faults = random.sample(FAULTS, random.randint(0, len(FAULTS)))
+        weights = {
+            self._put: 10.0,
+            self._deliver: 40.0,
+            self._resolve: 10.0,
+            self._flush: 12.0,
+            self._pause: 8.0,
+            self._start: 4.0,
+            self._heal: 2.0,
+            **{getattr(self, f"_{fault}"): random.choice((0.3, 1.0, 3.0)) for fault in FAULTS if fault in faults},
+        }
+        self._actions: list[Callable[[], None]] = list(weights)
+        self._weights = list(weights.values())
+
+    def run(self) -> None:
+        """All steps, and the end. Raises Violation."""
+        self.simulation.start()
+        for _ in range(self._steps):
+            self.random.choices(self._actions, self._weights)[0]()
+            self.simulation.advance(0.001)
+        self.simulation.stop_faults()
+        for _ in range(self.random.choice((0, 0, 3, 12))):  # a log that has lost its tail grows another
+            self._put()
+        self.simulation.converge()
+
+    def _node(self) -> str:
+        return self.random.choice(list(self.simulation.nodes))
+
+    def _running(self) -> str | None:
+        names = [node.name for node in self.simulation.nodes.values() if node.process is not None]
+        return self.random.choice(names) if names else None
+
+    def _put(self) -> None:
+        if self.simulation.master.runs and not self.simulation.master.stopping:
+            size = self.random.randint(0, self._body_bytes)
+            self.simulation.put(size, waits=self.random.random() < 0.9)
+
+    def _deliver(self) -> None:
+        news = self.simulation.network.news()
+        if news:
+            end = self.random.choice(news)
+            whole = self.random.random() < 0.6 or len(end.inbound) < 2
+            self.simulation.deliver(end, None if whole else self.random.randint(1, len(end.inbound)))
+
+    def _resolve(self) -> None:
+        if self.simulation.network.attempts:
+            self.simulation.resolve(self.random.choice(self.simulation.network.attempts))
+
+    def _flush(self) -> None:
+        self.simulation.flush_step(self._node())
+
+    def _pause(self) -> None:
+        seconds = self.random.choice(PAUSES)
+        self.simulation.say("all", f"{seconds:g} s go by")
+        self.simulation.advance(seconds)
+
+    def _start(self) -> None:
+        dies = self.random.random() < 0.1
+        calls = self.random.randint(1, MOST_SYSTEM_CALLS) if dies else None
+        self.simulation.start(self._node(), system_calls_until_death=calls)
+
+    def _heal(self) -> None:
+        self.simulation.unblock()
+        for node in self.simulation.nodes.values():
+            node.disk.heal()
+
+    # Faults
+
+    def _cut(self) -> None:
+        self.simulation.cut(self._node(), one_side=self.random.random() < 0.3)
+
+    def _block(self) -> None:
+        slave = self.random.choice(self.simulation.slaves).name
+        ways = self.random.choice((((slave, MASTER),), ((MASTER, slave),), ((slave, MASTER), (MASTER, slave))))
+        for source, target in ways:
+            self.simulation.block(source, target)
+
+    def _kill(self) -> None:
+        name = self._running()
+        if name is not None:
+            self.simulation.kill(name)
+
+    def _kill_within(self) -> None:
+        name = self._running()
+        if name is not None:
+            self.simulation.kill(name, self.random.randint(1, MOST_SYSTEM_CALLS))
+
+    def _lose_power(self) -> None:
+        self.simulation.lose_power(self._node())
+
+    def _stop(self) -> None:
+        name = self._running()
+        if name is not None:
+            self.simulation.stop(name)
+
+    def _disk_full(self) -> None:
+        node = self.simulation.nodes[self._node()]
+        node.disk.full = True
+        node.say("its disk is full")
+
+    def _disk_error(self) -> None:
+        node = self.simulation.nodes[self._node()]
+        if self.random.random() < 0.5:
+            node.disk.broken_writes = 1
+            node.say("its next write will fail")
+        else:
+            node.disk.broken_syncs = 1
+            node.say("its next sync will fail")
+
+    def _intrude(self) -> None:
+        if self.simulation.master.runs and not self.simulation.master.stopping:
+            self.simulation.intrude(MASTER, *self._lies())
+
+    def _lies(self) -> list[bytes]:
+        """What no slave would say."""
+        end = self.simulation.master.log.verified_offset
+        far = end + self.random.choice((1_000_000, 2**40, 2**62))
+        return self.random.choice(
+            (
+                [encode_report(far)],
+                [encode_report(0), encode_report(far)],
+                [encode_report(-1)],
+                [encode_report(0), encode_report(-(2**63))],
+                [b"GET / HTTP/1.1\r\n\r\n"],
+                [self.random.randbytes(self.random.randint(1, 40))],
+                [b"\0" * self.random.randint(1, 7)],
+            )
+        )
+
+    def _impersonate(self) -> None:
+        attempts = [found for found in self.simulation.network.attempts if isinstance(found, Connecting)]
+        if attempts:
+            attempt = self.random.choice(attempts)
+            self.simulation.impersonate(attempt, self._garbage(attempt.process.name))
+
+    def _garbage(self, name: str) -> bytes:
+        """What no master would send."""
+        node = self.simulation.nodes[name]
+        end = node.log.verified_offset if node.runs else 0
+        noise = self.random.randbytes(self.random.randint(1, 300))
+        return self.random.choice(
+            (
+                noise,
+                b"220 mail.example.com ESMTP\r\n",
+                TRANSFER_HEADER.pack(end, -1),
+                TRANSFER_HEADER.pack(end, 2**31 - 1),
+                TRANSFER_HEADER.pack(end, len(noise)) + noise,
+                TRANSFER_HEADER.pack(end + SEGMENT_SIZE, len(noise)) + noise,
+                TRANSFER_HEADER.pack(-1, 0),
+                TRANSFER_HEADER.pack(end, 0) * 3,
+            )
+        )
+
+    def _delete(self) -> None:
+        master = self.simulation.master
+        if master.runs and not master.stopping and len(master.log.segment_bases) > 2:
+            self.simulation.delete_first_segment()
+
+    def _wall_clock(self) -> None:
+        step_ms = self.random.choice((-3_600_000, -5_000, 5_000, 3_600_000, 10 * 365 * 86_400_000))
+        self.simulation.wall_clock_step_ms += step_ms
+        self.simulation.say("all", f"the wall clock steps by {step_ms} ms")
+
+
+def _config(random: Random) -> Config:
+    role = random.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
+    slaves = tuple(_slave(random) for _ in range(random.choice((1, 1, 2, 2, 3))))
+    master = {
+        "brokerRole": role,
+        "flushDiskType": random.choice(FLUSH_TYPES),
+        "inSyncReplicas": str(random.randint(2, 1 + len(slaves))),
+        "minInSyncReplicas": str(random.choice((1, 1, 2))),
+        "haSlaveFallbehindMax": str(random.choice((1000, 20_000, 268_435_456))),
+        "haTransferBatchSize": str(random.choice((100, 1000, 32_768))),
+    }
+    common = {"flushCommitLogLeastPages": str(random.choice((0, 4)))}
+    return Config(master, slaves, common, buffer_bytes=random.choice((500, 4000, 65_536)))
+
+
+def _slave(random: Random) -> SlaveConfig:
+    start_from = random.choice((StartFrom(), StartFrom(), StartFrom(last=True), StartFrom(offset=SEGMENT_SIZE)))
+    options = SlaveOptions(start_from=start_from, on_gap=random.choice(tuple(OnGap)))
+    return SlaveConfig({"flushDiskType": random.choice(FLUSH_TYPES)}, options, remoting=random.random() < 0.7)

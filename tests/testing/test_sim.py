@@ -1,0 +1,150 @@
+"""The simulator: many seeds, the same run from the same seed, and planted bugs that it must find."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqha.ha.master import HAMasterProtocol
+from rmqha.ha.replica import MasterView, Replica
+from rmqha.ha.slave import HASlaveProtocol
+from rmqha.store.commitlog import CommitLog
+from rmqha.testing.sim import runner
+from rmqha.testing.sim.disk import SimFile
+from rmqha.testing.sim.walk import run_seed
+from rmqha.wire.transfer import Transfer
+
+SEEDS = os.environ.get("RMQHA_SIM_SEEDS", "0..2499")
+SEEDS_UNTIL_FOUND = 3000
+
+
+def simulate(*arguments: str, hash_seed: str = "0") -> "subprocess.CompletedProcess[str]":
+    """Run it as a process: coverage of thousands of runs would take longer than they do."""
+    return subprocess.run(
+        [sys.executable, "-m", "rmqha.testing.sim", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
+
+
+def test_no_seed_breaks_a_promise() -> None:
+    """Puts, cuts, delays, crashes at any system call, restarts, disk errors, bogus peers: nothing confirmed is lost."""
+    ended = simulate("--seeds", SEEDS, "--jobs", "2")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "no violation" in ended.stdout
+
+
+def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
+    """In another process too, whatever the order of its sets."""
+    traces = [simulate("--seeds", "3..6", "--trace", hash_seed=hash_seed).stdout for hash_seed in ("1", "2")]
+    first, second = ["\n".join(trace.splitlines()[:-1]) for trace in traces]  # the last line tells how long it took
+    assert first == second
+    assert "answers put" in first
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledge_before_write(patch: pytest.MonkeyPatch) -> None:
+    """A slave reports what it has received, written or not."""
+    read_completed: Callable[[HASlaveProtocol], None] = HASlaveProtocol.read_completed
+
+    def report_first(connection: Any) -> None:
+        connection._report(connection._replica._next)
+        read_completed(connection)
+
+    patch.setattr(HASlaveProtocol, "read_completed", report_first)
+
+
+def believe_every_report(patch: pytest.MonkeyPatch) -> None:
+    """A master takes any offset for an acknowledgement."""
+
+    def acknowledge(connection: HAMasterProtocol, reports: list[int]) -> None:
+        for offset in reports:
+            connection.slave_ack_offset = offset
+            connection._acknowledged(connection, offset)
+
+    patch.setattr(HAMasterProtocol, "_acknowledge", acknowledge)
+
+
+def begin_segments_one_byte_late(patch: pytest.MonkeyPatch) -> None:
+    """A master that goes on behind a segment's end skips a byte."""
+    get_data: Callable[[CommitLog, int, int], memoryview | None] = CommitLog.get_data
+
+    def late(log: CommitLog, offset: int, limit_bytes: int) -> memoryview | None:
+        data = get_data(log, offset, limit_bytes)
+        return data[1:] if data is not None and len(data) > 1 and offset and offset % log.segment_size == 0 else data
+
+    patch.setattr(CommitLog, "get_data", late)
+
+
+def end_segments_one_byte_late(patch: pytest.MonkeyPatch) -> None:
+    """A slave writes what it has collected when a segment is full and one byte more."""
+
+    def take(replica: Any, transfer: Transfer) -> None:
+        size = replica._commit_log.segment_size
+        known_bytes = max(0, min(len(transfer.body), replica._commit_log.max_offset - transfer.physic_offset))
+        replica._pending.append(transfer.body[known_bytes:])
+        replica._next = transfer.end_offset
+        if replica._next % size == 1:
+            replica._write_pending()
+
+    patch.setattr(Replica, "_take", take)
+
+
+def shorten_files_to_zero_them(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a file's end was zeroed by making it shorter for a moment, in which power could be lost."""
+
+    def zero_from(file: Any, position: int) -> None:
+        for size in (position, file.file_size):
+            file._disk.set_size(file.path, file._inode, size)
+        file._inode.write(position, bytes(file.file_size - position))
+
+    patch.setattr(SimFile, "zero_from", zero_from)
+
+
+def ask_for_more_than_is_flushed(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a slave with SYNC_FLUSH began a connection with a report of what it had not flushed."""
+    request: Callable[[Replica, MasterView], int] = Replica.request
+    patch.setattr(Replica, "request", lambda replica, master, durable_offset: request(replica, master))
+
+
+def believe_the_page_cache(patch: pytest.MonkeyPatch) -> None:
+    """Found once: after a failed flush and a restart, a flush that did nothing passed for one that worked."""
+    patch.setattr(CommitLog, "write_again", lambda log, start: None)
+
+
+PLANTS: tuple[Patch, ...] = (
+    acknowledge_before_write,
+    believe_every_report,
+    begin_segments_one_byte_late,
+    end_segments_one_byte_late,
+    shorten_files_to_zero_them,
+    ask_for_more_than_is_flushed,
+    believe_the_page_cache,
+)
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_bug_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    found = next((seed for seed in range(SEEDS_UNTIL_FOUND) if run_seed(seed).violation is not None), None)
+    assert found is not None, f"no seed up to {SEEDS_UNTIL_FOUND} has found it"
+
+
+def test_a_failure_prints_its_seed_and_its_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acknowledge_before_write(monkeypatch)
+    monkeypatch.setattr(runner, "_prepare", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["sim", "--seeds", "0.."])
+    assert runner.main() == 1
+    *trace, verdict = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("seed ")
+    assert "reports" in verdict
+    assert any("is connected to master" in line for line in trace)

@@ -1,0 +1,125 @@
+"""The disk in memory does what a real one does, and loses what a real one may lose."""
+
+import errno
+from pathlib import Path
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.store.mappedfile import Disk, MappedFile, file_name
+from rmqha.testing.sim.disk import SECTOR_BYTES, SimDisk
+from tests.fixtures import new_folder
+
+SIZE = 4096
+
+
+class SameAsRealTests(SynchronousTestCase):
+    """Each is done on a real disk and on one in memory."""
+
+    def setUp(self) -> None:
+        simulated = SimDisk(Random(0))
+        self.disks: list[tuple[Disk, Path]] = [(Disk(), new_folder(self)), (simulated, Path("/root"))]
+        simulated.make_folder(Path("/root"))
+
+    def test_segments(self) -> None:
+        for disk, root in self.disks:
+            folder = root / "log"
+            self.assertFalse(disk.exists(folder))
+            disk.make_folder(folder)
+            disk.make_folder(folder)
+            file = disk.create_segment(folder / file_name(SIZE), SIZE)
+            self.assertRaises(FileExistsError, disk.create_segment, file.path, SIZE)
+            file.write(10, b"ab", b"cd")
+            file.write(4000, b"x" * 96)
+            self.assertEqual(file.nonzero_end(0), SIZE)
+            file.zero_from(12)
+            self.assertEqual(bytes(file.segment), b"ab".rjust(12, b"\0").ljust(SIZE, b"\0"))
+            self.assertEqual(file.nonzero_end(0), 12)
+            self.assertIsNone(file.nonzero_end(12))
+            file.sync()
+            again = disk.open_segment(file.path, SIZE, writable=False)
+            self.assertEqual(bytes(again.segment), bytes(file.segment))
+            self.assertEqual((again.base_offset, again.end_offset), (SIZE, 2 * SIZE))
+            self.assertEqual(disk.list_segments(folder), [(SIZE, SIZE)])
+            disk.remove(file.path)
+            self.assertEqual(disk.list_segments(folder), [])
+            self.assertRaises(FileNotFoundError, disk.open_segment, file.path, SIZE, True)
+
+    def test_small_files_and_folders(self) -> None:
+        for disk, root in self.disks:
+            self.assertRaises(FileNotFoundError, disk.read, root / "a")
+            disk.overwrite(root / "a", b"first", 20)
+            disk.overwrite(root / "a", b"xyz", 20)
+            self.assertEqual(disk.read(root / "a"), b"xyzst".ljust(20, b"\0"))
+            disk.make_folder(root / "one" / "two")
+            disk.write_new(root / "one" / "two" / "b", [bytes(5), b"piece", bytes(3)])
+            disk.rename(root / "one", root / "other")
+            disk.sync_folder(root)
+            self.assertFalse(disk.exists(root / "one"))
+            self.assertEqual(disk.read(root / "other" / "two" / "b"), bytes(5) + b"piece" + bytes(3))
+
+
+class LossTests(SynchronousTestCase):
+    """What is left when power is lost."""
+
+    def make(self, seed: int) -> tuple[SimDisk, MappedFile]:
+        disk = SimDisk(Random(seed))
+        disk.make_folder(Path("/log"))
+        disk.sync_folder(Path("/"))
+        return disk, disk.create_segment(Path("/log") / file_name(0), SIZE)
+
+    def reopen(self, disk: SimDisk) -> bytes | None:
+        disk.lose_power()
+        path = Path("/log") / file_name(0)
+        return disk.read(path) if disk.exists(path) else None
+
+    def test_what_was_synced_stays(self) -> None:
+        for seed in range(50):
+            disk, file = self.make(seed)
+            file.write(0, b"x" * SIZE)
+            file.sync()
+            disk.sync_folder(Path("/log"))
+            self.assertEqual(self.reopen(disk), b"x" * SIZE)
+
+    def test_a_sector_that_was_not_synced_is_the_old_one_or_the_new_one(self) -> None:
+        found = set()
+        for seed in range(200):
+            disk, file = self.make(seed)
+            file.write(0, b"o" * 2 * SECTOR_BYTES)
+            file.sync()
+            disk.sync_folder(Path("/log"))
+            file.write(0, b"n" * 2 * SECTOR_BYTES)
+            content = self.reopen(disk)
+            assert content is not None
+            found.add((content[:SECTOR_BYTES], content[SECTOR_BYTES : 2 * SECTOR_BYTES]))
+        old, new = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
+        self.assertEqual(found, {(old, old), (old, new), (new, old), (new, new)})
+
+    def test_a_file_whose_folder_was_not_synced_may_be_gone(self) -> None:
+        found = set()
+        for seed in range(50):
+            disk, file = self.make(seed)
+            file.write(0, b"x" * SIZE)
+            file.sync()
+            found.add(self.reopen(disk))
+        self.assertEqual(found, {None, b"x" * SIZE})
+
+    def test_a_failed_sync_is_told_once_and_never_made_good(self) -> None:
+        disk, file = self.make(1)
+        file.sync()
+        disk.sync_folder(Path("/log"))
+        file.write(0, b"x" * SIZE)
+        disk.broken_syncs = 1
+        self.assertEqual(self.assertRaises(OSError, file.sync).errno, errno.EIO)
+        file.sync()
+        self.assertEqual(bytes(file.segment), b"x" * SIZE)
+        self.assertEqual(self.reopen(disk), bytes(SIZE))
+
+    def test_a_full_disk_takes_a_part_at_most(self) -> None:
+        disk, file = self.make(1)
+        disk.full = True
+        self.assertEqual(self.assertRaises(OSError, file.write, 0, b"x" * 100).errno, errno.ENOSPC)
+        self.assertEqual(bytes(file.segment).strip(b"\0").strip(b"x"), b"")
+        self.assertRaises(OSError, disk.create_segment, Path("/log") / file_name(SIZE), SIZE)
+        disk.heal()
+        file.write(0, b"x" * 100)

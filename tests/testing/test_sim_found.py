@@ -1,0 +1,56 @@
+"""What the simulator has found in the random walk, as scenarios."""
+
+from rmqha.ha.replica import StartFrom
+from rmqha.ha.service import SlaveOptions
+from rmqha.ha.states import ReplicaState
+from rmqha.store.message import PutMessageStatus
+from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
+from rmqha.wire.transfer import TRANSFER_HEADER
+
+SLAVE = "slave-1"
+
+
+def go_on(simulation: Simulation, seconds: float) -> None:
+    """Time goes by, and everything gets through."""
+    for _ in range(round(seconds * 4)):
+        simulation.settle()
+        simulation.advance(0.25)
+
+
+def test_a_slave_that_begins_in_the_middle_answers_no_put_from_before() -> None:
+    """With --from=last: it has the last segment, and the put that waits is in the one before."""
+    simulation = Simulation(Config(slaves=[SlaveConfig(options=SlaveOptions(StartFrom(last=True)))]))
+    with simulation.running():
+        simulation.start()
+        simulation.settle()
+        simulation.block(MASTER, SLAVE)
+        put = simulation.put()
+        for _ in range(4):
+            simulation.put(1200, waits=False)
+        simulation.cut(SLAVE)
+        simulation.unblock()
+        go_on(simulation, 2.75)
+        assert put.status is not PutMessageStatus.PUT_OK
+
+
+def test_without_remoting_a_slave_says_that_its_master_has_deleted_what_it_needs() -> None:
+    """Its log ends where the master's begins, but its last message, to be compared, was deleted there."""
+    simulation = Simulation(Config(slaves=[SlaveConfig(remoting=False)]))
+    with simulation.running():
+        simulation.start()
+        go_on(simulation, 10)
+        for _ in range(4):
+            simulation.put(800, waits=False)
+        simulation.put(SEGMENT_SIZE // 2, waits=False)  # rolls
+        simulation.advance(0)
+        simulation.deliver_between(MASTER, SLAVE, SEGMENT_SIZE + 2 * TRANSFER_HEADER.size)
+        simulation.kill(SLAVE)
+        for _ in range(10):
+            simulation.put(1200, waits=False)
+        simulation.delete_first_segment()
+        simulation.start(SLAVE)
+        assert simulation.slaves[0].log.verified_offset == SEGMENT_SIZE
+        go_on(simulation, 60)
+        service = simulation.slaves[0].service
+        assert service is not None
+        assert service.replica.state is ReplicaState.GAP
