@@ -155,10 +155,11 @@ class Replica:
         if self.state not in VERDICTS:
             self._move(ReplicaState.HANDSHAKE, "connected")
 
-    def request(self, master: MasterView) -> int:
+    def request(self, master: MasterView, durable_offset: int | None = None) -> int:
         """The first report of this connection: the offset at which the master shall begin.
 
-        Raises Gap, Ahead or Diverged where no start would fit.
+        To a master it is a report like any other, and so not beyond ``durable_offset``; None for no such bound. Raises
+        Gap, Ahead or Diverged where no start would fit.
         """
         self.master = master
         log = self._commit_log
@@ -167,7 +168,7 @@ class Replica:
             request = self._request_of_empty_log(master)
         else:
             self._check_range(log.verified_offset, master)
-            request = self._overlap_start(master)
+            request = self._overlap_start(master, durable_offset)
             self._next = request
         return request
 
@@ -209,12 +210,14 @@ class Replica:
                 f"the master's log ends at {master.max_offset}, {offset - master.max_offset} bytes before {offset}"
             )
 
-    def _overlap_start(self, master: MasterView) -> int:
+    def _overlap_start(self, master: MasterView, durable_offset: int | None) -> int:
         log = self._commit_log
-        earliest = max(log.min_offset, log.verified_offset - OVERLAP_LIMIT_BYTES, master.min_offset or 0)
-        if log.last_message_offset is None:
-            return log.verified_offset
-        start = max(earliest, log.last_message_offset)
+        least = max(log.min_offset, master.min_offset or 0)
+        start = log.verified_offset
+        if log.last_message_offset is not None:
+            start = max(least, log.verified_offset - OVERLAP_LIMIT_BYTES, log.last_message_offset)
+        if durable_offset is not None and durable_offset < start:
+            start = max(least, durable_offset)
         return start or 1  # a report of 0 would mean: the last segment
 
     def receive(self, transfer: Transfer) -> None:

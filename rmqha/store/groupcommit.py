@@ -20,24 +20,31 @@ class GroupCommitRequest:
 
 
 class GroupCommit:
-    """Requests in the order of their offsets, which is the order in which messages were put."""
+    """Requests in the order of their offsets, which is the order in which messages were put.
 
-    def __init__(self, clock: IReactorTime) -> None:
+    All wait for ``timeout`` seconds, so that they are in the order of their deadlines too.
+    """
+
+    def __init__(self, clock: IReactorTime, timeout: float) -> None:
         self._clock = clock
+        self._timeout = timeout
         self._requests: deque[GroupCommitRequest] = deque()
         self._timer: IDelayedCall | None = None
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def wait(self, next_offset: int, timeout: float) -> Deferred[bool]:
-        """Wait for ``next_offset``, which no earlier wait exceeds, at most ``timeout`` seconds."""
-        request = GroupCommitRequest(next_offset, self._clock.seconds() + timeout, Deferred(self._forget))
+    @property
+    def first_offset(self) -> int | None:
+        """The least offset that is waited for; None if none is."""
+        return self._requests[0].next_offset if self._requests else None
+
+    def wait(self, next_offset: int) -> Deferred[bool]:
+        """Wait for ``next_offset``, which no earlier wait exceeds."""
+        request = GroupCommitRequest(next_offset, self._clock.seconds() + self._timeout, Deferred(self._forget))
         self._requests.append(request)
         if self._timer is None:
-            self._timer = self._clock.callLater(timeout, self._expire)
-        elif self._timer.getTime() > request.deadline:
-            self._timer.reset(timeout)
+            self._timer = self._clock.callLater(self._timeout, self._expire)
         return request.done
 
     def _forget(self, cancelled: Deferred[bool]) -> None:
@@ -62,13 +69,10 @@ class GroupCommit:
     def _expire(self) -> None:
         self._timer = None
         now = self._clock.seconds()
-        expired = [request for request in self._requests if request.deadline <= now]
-        self._requests = deque(request for request in self._requests if request.deadline > now)
-        if self._requests:
-            earliest = min(request.deadline for request in self._requests)
-            self._timer = self._clock.callLater(earliest - now, self._expire)
-        for request in expired:
-            request.done.callback(False)
+        while self._requests and self._requests[0].deadline <= now:
+            self._requests.popleft().done.callback(False)
+        if self._requests and self._timer is None:
+            self._timer = self._clock.callLater(self._requests[0].deadline - now, self._expire)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -31,9 +31,8 @@ class PutWaits:
     """Answers puts. ``replication`` is a SYNC_MASTER's, else None; ``flush`` brings what is written to the disk."""
 
     def __init__(self, settings: Settings, clock: IReactorTime, flush: Callable[[], None]) -> None:
-        self._flushes = GroupCommit(clock)
+        self._flushes = GroupCommit(clock, settings.sync_flush_timeout_ms / 1000)
         self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._flush_timeout = settings.sync_flush_timeout_ms / 1000
         self._flush = flush
         self.replication: Replication | None = None
 
@@ -53,7 +52,7 @@ class PutWaits:
         if not self._sync_flush:
             assert replicated is not None, "else there is nothing to wait for"
             return replicated.addCallback(lambda status: PutMessageResult(status, appended))
-        flushed = self._flushes.wait(next_offset, self._flush_timeout)
+        flushed = self._flushes.wait(next_offset)
         self._flush()
 
         def answer_both(in_time: bool) -> Deferred[PutMessageResult] | PutMessageResult:
@@ -70,8 +69,12 @@ class PutWaits:
         """Everything before ``offset`` is on disk."""
         self._flushes.reached(offset)
 
+    def give_up_replicas(self) -> None:
+        """Wait for the disk only: nothing more will be replicated."""
+        if self.replication is not None:
+            self.replication.give_up()
+
     def give_up(self) -> None:
         """Answer all that wait: nothing more will be flushed or replicated."""
         self._flushes.give_up()
-        if self.replication is not None:
-            self.replication.give_up()
+        self.give_up_replicas()

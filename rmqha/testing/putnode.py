@@ -1,22 +1,25 @@
 """A node that puts messages when told to: ``python -m rmqha.testing.putnode OPTIONS``, the options of ``twistd rmqha``.
 
-A JSON object a line on standard input, ``{"count": …, "body_bytes": …, "in_flight": …, "rate": …, "each": …}``, puts so
-many messages, keeping so many unanswered (default 1), at most ``rate`` a second (default: as fast as answers come). It
-is answered by a JSON line: ``statuses`` (counts by name), ``end`` (the log's end) and ``latencies`` (seconds: p50, p99,
-max) over ``seconds``. With ``each`` true every put is answered by a line of its own before: ``number``, ``offset``,
-``size``, ``status`` and ``seconds``. The end of standard input, like SIGTERM, stops the node.
+A JSON object a line on standard input, ``{"count": …, "body_bytes": …, "in_flight": …, "rate": …, "wait": …,
+"each": …}``, puts so many messages, keeping so many unanswered (default 1), at most ``rate`` a second (default: as fast
+as answers come); with ``wait`` false they wait for neither disk nor slaves. It is answered by a JSON line: ``statuses``
+(counts by name), ``end`` (the log's end) and ``latencies`` (seconds: p50, p99, max) over ``seconds``. With ``each``
+true every put is answered by a line of its own before: ``number``, ``offset``, ``size``, ``status`` and ``seconds``.
+The end of standard input, like SIGTERM, stops the node.
 """
 
 import json
 import os
 import sys
 from collections import Counter
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.protocol import connectionDone
 from twisted.internet.stdio import StandardIO
 from twisted.internet.task import deferLater
@@ -32,6 +35,7 @@ from rmqha.tap import Options, makeService
 
 TOPIC = "PutNode"
 QUEUES = 4
+LAST_ANSWERS_SECONDS = 2.0
 reactor: Any = installed_reactor
 
 
@@ -45,6 +49,7 @@ class Load:
         self._body = bytes(int(command.get("body_bytes", 1024)))
         self._in_flight = int(command.get("in_flight", 1))
         self._interval = 1 / command["rate"] if command.get("rate") else 0.0
+        self._properties = {} if command.get("wait", True) else {"WAIT": "false"}
         self._tell = tell if command.get("each") else None
         self._unanswered = 0
         self._pumping = False
@@ -75,7 +80,7 @@ class Load:
         number = self._next
         self._next += 1
         self._unanswered += 1
-        properties = {"KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
+        properties = {"KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}", **self._properties}
         message = Message(TOPIC, b"%020d" % number + self._body[20:], properties, queue_id=number % QUEUES)
         start = perf_counter()
         self._store.put_message(message).addCallback(self._answered, number, start)
@@ -114,6 +119,7 @@ class Commands(LineOnlyReceiver):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._first = 0
+        self._gone: Deferred[None] = Deferred()
 
     def lineReceived(self, line: bytes) -> None:
         command = json.loads(line)
@@ -125,8 +131,15 @@ class Commands(LineOnlyReceiver):
     def _tell(self, facts: dict[str, Any]) -> None:
         self.sendLine(json.dumps(facts).encode())
 
+    def hang_up(self) -> Deferred[None]:
+        """Close standard output behind the last answers; fires when they are read, or nobody reads them."""
+        assert self.transport is not None, "it is connected from the start"
+        self.transport.loseConnection()
+        return self._gone.addTimeout(LAST_ANSWERS_SECONDS, reactor).addErrback(lambda _: None)
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if reactor.running:
+        self._gone.callback(None)
+        with suppress(ReactorNotRunning):
             reactor.stop()
 
 
@@ -140,8 +153,11 @@ def main(arguments: list[str]) -> None:
     node = makeService(options)
     assert isinstance(node, Node), "the plugin makes nodes"
     IService(node).startService()
-    reactor.addSystemEventTrigger("before", "shutdown", node.stopService)
-    StandardIO(Commands(node), stdout=answers)  # type: ignore[call-arg]  # mypy looks at the Windows one
+    commands = Commands(node)
+    StandardIO(commands, stdout=answers)  # type: ignore[call-arg]  # mypy looks at the Windows one
+    reactor.addSystemEventTrigger(
+        "before", "shutdown", lambda: node.stopService().addBoth(lambda _: commands.hang_up())
+    )
     reactor.run()
 
 

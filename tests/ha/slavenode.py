@@ -41,6 +41,7 @@ class SlaveNodeTestCase(SynchronousTestCase):
         start_from: str = "min",
         on_gap: OnGap = OnGap.STOP,
         remoting: bool = True,
+        observer: bool = False,
         store: Path | None = None,
         run_in_thread: Callable[[Callable[[], None]], Deferred[None]] = execute,
         **properties: str,
@@ -65,7 +66,7 @@ class SlaveNodeTestCase(SynchronousTestCase):
         self.service = HASlaveService(
             self.store,
             self.flusher,
-            SlaveOptions(StartFrom.parse(start_from), on_gap, once),
+            SlaveOptions(StartFrom.parse(start_from), on_gap, once, observer),
             self.endpoint,
             self.ask_remoting if remoting else None,
             self.clock,

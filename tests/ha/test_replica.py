@@ -146,6 +146,20 @@ class FirstReportTests(SynchronousTestCase):
         self.slave.log.last_message_offset = None
         self.assertEqual(self.slave.connect(), IMAGE.end)
 
+    def test_a_slave_asks_for_no_more_than_is_durable(self) -> None:
+        """The first report is a report like any other, and a SYNC_MASTER may count it."""
+        log = memory_log(IMAGE)
+        replica = Replica(log, StartFrom(), lambda *_: None)
+        replica.connected()
+        for durable, start in (
+            (0, 1),
+            (777, 777),
+            (IMAGE.last_message, IMAGE.last_message),
+            (IMAGE.end, IMAGE.last_message),
+        ):
+            self.assertEqual(replica.request(UNKNOWN, durable), start)
+        self.assertEqual(replica.request(view_of(IMAGE, SEGMENT_SIZE), 777), SEGMENT_SIZE)
+
     def test_a_slave_asks_for_a_limited_overlap(self) -> None:
         size = 2 * OVERLAP_LIMIT_BYTES
         slave = Slave(segment_size=size)

@@ -1,0 +1,64 @@
+"""What a test does with a master that puts messages (``PutNode``), and how it reads the answers."""
+
+import os
+import signal
+from collections import Counter
+from typing import Any
+
+from rmqha.testing.nodes import PutNode, TwistdNode
+from tests.interop.nodes import wait_until
+
+OK, TIMED_OUT, NOT_AVAILABLE = "PUT_OK", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"
+LATE_SECONDS = 0.6
+"""How late a deadline may be on a busy machine; upstream's may be by a whole second (spec/ha.md 7)."""
+
+
+def put(master: PutNode, count: int = 1, **load: Any) -> dict[str, int]:
+    """The statuses of so many puts, one after the other unless ``load`` says otherwise."""
+    statuses: dict[str, int] = master.put(count, **load)["statuses"]
+    return statuses
+
+
+def put_until_ok(master: PutNode) -> None:
+    """Put messages until a slave is there for one."""
+    wait_until(lambda: put(master) == {OK: 1}, "a put to be replicated")
+
+
+def answers(master: PutNode, at_most: int | None = None) -> list[dict[str, Any]]:
+    """The answers to the puts of a command with ``each``, in the order they came; as many as came before its end."""
+    seen: list[dict[str, Any]] = []
+    while len(seen) != at_most and (answer := master.answer()) is not None and "statuses" not in answer:
+        seen.append(answer)
+    return seen
+
+
+def statuses_of(answered: list[dict[str, Any]]) -> dict[str, int]:
+    """How many answers of each status."""
+    return dict(Counter(answer["status"] for answer in answered))
+
+
+def promised_end(answered: list[dict[str, Any]]) -> int:
+    """Where the last message ends that was answered PUT_OK."""
+    end: int = max(answer["offset"] + answer["size"] for answer in answered if answer["status"] == OK)
+    return end
+
+
+def assert_in_time(seconds: float, slave_timeout_seconds: float) -> None:
+    """A deadline was kept: not early, and hardly late."""
+    assert slave_timeout_seconds * 0.99 <= seconds < slave_timeout_seconds + LATE_SECONDS
+
+
+def assert_at_once(result: dict[str, Any], status: str, slave_timeout_seconds: float) -> None:
+    """All puts of a command were answered so, and none waited."""
+    assert set(result["statuses"]) == {status}
+    assert result["latencies"]["max"] < slave_timeout_seconds / 2
+
+
+def pause(node: TwistdNode) -> None:
+    """Freeze it (SIGSTOP)."""
+    os.kill(node.pid, signal.SIGSTOP)
+
+
+def resume(node: TwistdNode) -> None:
+    """Let it go on after ``pause``."""
+    os.kill(node.pid, signal.SIGCONT)
