@@ -1,11 +1,26 @@
 """Addresses as people write them."""
 
+from collections.abc import Callable
+
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, UNIXClientEndpoint
+from twisted.internet.error import ConnectError
+from twisted.internet.interfaces import IAddress, IProtocol
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.endpoints import make_endpoint, remoting_address_of
+from rmqha.endpoints import (
+    TOLD_WITHIN_SECONDS,
+    LoopbackEndpoint,
+    ToldEndpoint,
+    fast_address_of,
+    make_endpoint,
+    remoting_address_of,
+    uses_tls,
+)
+from tests.fixtures import new_folder
+from tests.tls.authority import Authority
 
 
 class MakeEndpointTests(SynchronousTestCase):
@@ -28,8 +43,6 @@ class MakeEndpointTests(SynchronousTestCase):
 
     def test_other_kinds_of_twisted_endpoints(self) -> None:
         self.assertIsInstance(make_endpoint(self.reactor, "unix:/run/rmqha"), UNIXClientEndpoint)
-        tls = make_endpoint(self.reactor, "tls:broker-a:10912")
-        self.assertIn("Wrapper", type(tls).__name__)
 
     def test_what_is_no_address_is_refused_by_name(self) -> None:
         for address in ("", "h", "h:", ":5", "::1:5", "h:port", "tcp:h", "tcp:h:port", "tls:", "carrier-pigeon:h:1"):
@@ -44,6 +57,68 @@ class MakeEndpointTests(SynchronousTestCase):
                 self.assertEqual(str(error), f"{address!r}: a port is between 1 and 65535")
 
 
+class TLSAddressTests(SynchronousTestCase):
+    """Addresses whose certificate is checked."""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        self.ca = Authority(new_folder(self))
+
+    def name_to_check(self, address: str) -> str:
+        """Whose certificate is expected at this address."""
+        endpoint = make_endpoint(self.reactor, address)
+        self.assertTrue(uses_tls(address))
+        return repr(endpoint)
+
+    def test_the_certificate_is_to_be_for_the_host_whatever_the_prefix(self) -> None:
+        for address, host in (
+            ("tls:broker-a:10912", "broker-a"),
+            ("ssl:broker-a:10912", "broker-a"),
+            ("tls:host=broker-a:port=10912", "broker-a"),
+            ("tls:10.0.0.1:10912:timeout=7", "10.0.0.1"),
+            ("tls:[2001:db8::1]:10912", "2001:db8::1"),
+            ("tls:2001\\:db8\\:\\:1:10912", "2001:db8::1"),
+            ("ssl:10.0.0.1:10912:hostname=broker-a", "broker-a"),
+            ("tls:broker-a:10912:endpoint=tcp\\:10.0.0.1\\:10912", "broker-a"),
+        ):
+            with self.subTest(address):
+                self.assertEqual(self.name_to_check(address), f"<TLS to {host}>")
+
+    def test_it_connects_to_the_port_in_the_time_given(self) -> None:
+        make_endpoint(self.reactor, "tls:broker-a:10912:timeout=7").connect(Factory.forProtocol(Protocol))
+        ((_, port, _, timeout, _),) = self.reactor.tcpClients
+        self.assertEqual((port, timeout), (10912, 7))
+
+    def test_a_string_may_name_certificates_of_its_own_as_twisteds_may(self) -> None:
+        own, folder = self.ca.issue("slave-a"), self.ca.path.parent
+        for address in (
+            f"tls:h:1:trustRoots={folder}",
+            f"tls:h:1:certificate={own}:privateKey={own}:trustRoots={self.ca.path}",
+            f"ssl:h:1:certKey={own}:caCertsDir={folder}",
+        ):
+            with self.subTest(address):
+                self.assertEqual(self.name_to_check(address), "<TLS to h>")
+
+    def test_what_is_wrong_is_told_in_one_line(self) -> None:
+        for address, told in (
+            ("tls:h:1:trustRoots=/nowhere", "/nowhere: No such file or directory"),
+            (f"tls:h:1:privateKey={self.ca.path}", "a key needs its certificate"),
+            (f"tls:h:1:certificate={self.ca.path}", "there is no private key in PEM format"),
+            ("tls:h:1:colour=red", "colour= is no parameter of tls:"),
+            ("tls:h:1:2", "2 is one too many after host and port"),
+            ("ssl:h:0", "a port is between 1 and 65535"),
+            ("tls:h:70000", "a port is between 1 and 65535"),
+            ("tls:h..x:1", "is no host name"),
+            ("tls:h", "is neither HOST:PORT nor a Twisted client endpoint"),
+            ("tls:h:1:timeout=long", "is neither HOST:PORT nor a Twisted client endpoint"),
+        ):
+            with self.subTest(address):
+                error = self.assertRaises(ValueError, make_endpoint, self.reactor, address)
+                self.assertIn(told, str(error))
+                self.assertIn(repr(address), str(error))
+                self.assertNotIn("\n", str(error))
+
+
 class RemotingAddressTests(SynchronousTestCase):
     def test_it_is_one_below_the_ha_port(self) -> None:
         for ha_address, expected in (
@@ -51,15 +126,132 @@ class RemotingAddressTests(SynchronousTestCase):
             ("10.0.0.1:10912", "10.0.0.1:10911"),
             ("[::1]:10912", "[::1]:10911"),
             ("tcp:broker-a:10912", "broker-a:10911"),
+            ("tls:broker-a:10912", "tls:host=broker-a:port=10911"),
+            ("ssl:broker-a:10912", "tls:host=broker-a:port=10911"),
+            ("tls:[::1]:10912", "tls:host=\\:\\:1:port=10911"),
+            (
+                "tls:h:10912:trustRoots=/ca\\:x:hostname=b:timeout=5",
+                "tls:host=h:port=10911:trustRoots=/ca\\:x:hostname=b:timeout=5",
+            ),
         ):
             with self.subTest(ha_address):
                 self.assertEqual(remoting_address_of(ha_address), expected)
 
-    def test_there_is_none_where_the_address_is_not_plain_tcp(self) -> None:
-        for ha_address in ("tls:broker-a:10912", "unix:/run/ha", "tcp:h:10912:timeout=5", "tcp:host=h:port=10912", ""):
+    def test_the_fast_port_is_two_below_the_remoting_port(self) -> None:
+        for address, expected in (
+            ("broker-a:10911", "broker-a:10909"),
+            ("[::1]:10911", "[::1]:10909"),
+            ("tls:broker-a:10911", "tls:host=broker-a:port=10909"),
+            ("h:3", "h:1"),
+            ("h:2", None),
+            ("tls:h:2", None),
+            ("unix:/run/broker", None),
+        ):
+            with self.subTest(address):
+                self.assertEqual(fast_address_of(address), expected)
+
+    def test_there_is_none_where_the_address_does_not_tell_a_port(self) -> None:
+        for ha_address in (
+            "tls:broker-a",
+            "tls:h:10912:endpoint=unix\\:/run/ha",
+            "unix:/run/ha",
+            "tcp:h:10912:timeout=5",
+            "tcp:host=h:port=10912",
+            "",
+        ):
             with self.subTest(ha_address):
                 self.assertIsNone(remoting_address_of(ha_address))
 
     def test_there_is_no_port_below_the_first(self) -> None:
         self.assertIsNone(remoting_address_of("h:1"))
+        self.assertIsNone(remoting_address_of("tls:h:1"))
         self.assertEqual(remoting_address_of("h:2"), "h:1")
+
+
+class ToldEndpointTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        self.endpoint = ToldEndpoint(self.reactor)
+
+    def connect(self) -> Deferred[IProtocol]:
+        return self.endpoint.connect(Factory.forProtocol(Protocol))
+
+    def connected_to(self) -> list[tuple[str, int]]:
+        """Hosts and ports of all attempts until now."""
+        return [(host, port) for host, port, *_ in self.reactor.tcpClients]
+
+    def test_it_connects_to_the_address_told_last(self) -> None:
+        self.endpoint.tell("tcp:10.0.0.1:10912")
+        self.connect()
+        self.endpoint.tell("tcp:10.0.0.2:10912")
+        self.connect()
+        self.connect()
+        self.assertEqual(self.connected_to(), [("10.0.0.1", 10912), ("10.0.0.2", 10912), ("10.0.0.2", 10912)])
+
+    def test_attempts_wait_for_the_first(self) -> None:
+        self.connect()
+        self.connect()
+        self.reactor.advance(TOLD_WITHIN_SECONDS - 1)
+        self.assertEqual(self.connected_to(), [])
+        self.endpoint.tell("tcp:10.0.0.1:10912")
+        self.assertEqual(self.connected_to(), [("10.0.0.1", 10912)] * 2)
+
+    def test_but_not_for_ever(self) -> None:
+        attempt = self.connect()
+        self.reactor.advance(TOLD_WITHIN_SECONDS)
+        self.failureResultOf(attempt, ConnectError)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.endpoint.tell("tcp:10.0.0.1:10912")
+        self.assertEqual(self.connected_to(), [])
+
+    def test_one_that_is_cancelled_leaves_nothing(self) -> None:
+        attempt = self.connect()
+        attempt.cancel()
+        self.failureResultOf(attempt, CancelledError)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.endpoint.tell("tcp:10.0.0.1:10912")
+        self.assertEqual(self.connected_to(), [])
+
+    def test_an_address_that_is_none_fails_the_attempt(self) -> None:
+        self.endpoint.tell("somewhere")
+        self.failureResultOf(self.connect(), ValueError)
+
+
+class LoopbackEndpointTests(SynchronousTestCase):
+    """What goes over the connection takes turns of the reactor: ``tests.test_namesrv`` has nodes that use it."""
+
+    def setUp(self) -> None:
+        self.clock = MemoryReactorClock()
+        self.built: list[Protocol] = []
+
+    def connect(self, server: Callable[[], Protocol | None]) -> Deferred[IProtocol]:
+        return LoopbackEndpoint(FunctionFactory(server), self.clock).connect(FunctionFactory(self.build))
+
+    def build(self) -> Protocol:
+        self.built.append(Protocol())
+        return self.built[-1]
+
+    def test_both_ends_are_connected_a_turn_later(self) -> None:
+        connecting = self.connect(self.build)
+        self.assertNoResult(connecting)
+        self.clock.advance(0)
+        client, server = self.built
+        self.assertIs(self.successResultOf(connecting), client)
+        self.assertTrue(client.connected)
+        self.assertTrue(server.connected)
+
+    def test_a_server_may_refuse(self) -> None:
+        connecting = self.connect(lambda: None)
+        self.clock.advance(0)
+        self.failureResultOf(connecting, ConnectError)
+        self.assertFalse(self.built[0].connected)
+
+
+class FunctionFactory(Factory[Protocol]):
+    """Builds by a function."""
+
+    def __init__(self, build: Callable[[], Protocol | None]) -> None:
+        self._build = build
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        return self._build()

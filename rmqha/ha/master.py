@@ -17,16 +17,19 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.ha.allowlist import SlaveCheck
 from rmqha.ha.grouptransfer import GroupTransferService
+from rmqha.ha.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.receivers import ReportReceiver, send_at_once
+from rmqha.ha.throttle import SendThrottle
 from rmqha.interfaces import ICommitLog
-from rmqha.wire.transfer import TRANSFER_HEADER
+from rmqha.tls import looks_like_tls, peer_names
+from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 
 WRITE_BYTES = 512 * 1024
 """Log bytes handed to a transport at once; at most this and its own buffer wait in memory for a slow slave."""
 AT_ONCE_BYTES = 16 * 1024
 """So much is sent as soon as the log has it; less waits for what else this round of the reactor appends."""
-MAX_CONNECTIONS = 1024
 
 
 class HAConnectionState(Enum):
@@ -43,6 +46,22 @@ class MasterTimes:
 
     heartbeat_interval: float = 5.0
     housekeeping_interval: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What keeps one connection from costing the others too much, shared by all of a port."""
+
+    limits: HALimits
+    places: Places["HAMasterProtocol"]
+    lines: LineLimit
+    write_size: WriteSize
+    throttle: SendThrottle | None
+
+    @property
+    def limit_sending(self) -> bool:
+        """Whether what may be sent depends on more than what the transport takes."""
+        return self.throttle is not None or self.limits.bytes_in_flight is not None
 
 
 class TransferFrames:
@@ -92,6 +111,9 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         frames: TransferFrames,
         times: MasterTimes,
         clock: IReactorTime,
+        bounds: Bounds,
+        check: SlaveCheck,
+        host: str,
         peer: str,
         acknowledged: Callable[["HAMasterProtocol", int], None],
         gone: Callable[["HAMasterProtocol"], None],
@@ -101,13 +123,18 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._frames = frames
         self._times = times
         self._clock = clock
+        self._bounds = bounds
+        self._check = check
+        self._sending_is_limited = bounds.limit_sending
         self._acknowledged = acknowledged
         self._gone = gone
         self._paused = False
+        self._start_offset = 0
         self._last_write_time = clock.seconds()
         self._heartbeat = LoopingCall(self._beat)
         self._heartbeat.clock = clock
         self._connected_at = self._last_report_time = clock.seconds()
+        self.host = self.identity = host
         self.peer = peer
         self.state = HAConnectionState.REQUEST
         self.slave_request_offset: int | None = None
@@ -122,6 +149,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         lag = None if self.slave_ack_offset is None else self._commit_log.verified_offset - self.slave_ack_offset
         return {
             "peer": self.peer,
+            "identity": self.identity,
             "state": self.state.name,
             "requestOffset": self.slave_request_offset,
             "ackOffset": self.slave_ack_offset,
@@ -133,25 +161,40 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     def connectionMade(self) -> None:
         assert self.transport is not None, "Twisted sets it before this call"
+        if self.state is HAConnectionState.CLOSED:
+            self._close()
+            return
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)  # type: ignore[attr-defined]  # every stream transport is a consumer
-        self.setTimeout(self._times.housekeeping_interval)
-        self._log.info("slave {peer} connected", peer=self.peer)
+        self.setTimeout(self._bounds.limits.first_report_seconds or self._times.housekeeping_interval)
+        if self._bounds.lines.allows("connected"):
+            self._log.info("slave {peer} connected", peer=self.peer)
 
     def reports_received(self, reports: list[int]) -> None:
         if self.state is HAConnectionState.CLOSED:
             return
         self._last_report_time = self._clock.seconds()
         self.resetTimeout()  # only whole reports count: a peer that dribbles bytes is no slave
-        if self.state is HAConnectionState.REQUEST:
+        if self.state is HAConnectionState.REQUEST and self._identify():
             self._begin(reports.pop(0))
-        for offset in reports:
-            self._acknowledge(offset)
+        if reports and self.state is HAConnectionState.TRANSFER:
+            self._acknowledge(reports)
+
+    def _identify(self) -> bool:
+        """Who it is, now that TLS, if there is any, has proved that; closes if we serve no such slave."""
+        identity = self._check.identify(self.host, peer_names(self.transport))
+        if identity is None:
+            self._close()
+            return False
+        self.identity = identity
+        return True
 
     def _begin(self, request: int) -> None:
         log = self._commit_log
-        if request < 0:
+        if looks_like_tls(encode_report(request)):
+            self._refuse("begins as TLS does, but this port is plain")
+        elif request < 0:
             self._refuse("asks for {offset}", offset=request)
         elif request > log.verified_offset:
             self._refuse(
@@ -165,8 +208,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         else:
             start = request or log.verified_offset - log.verified_offset % log.segment_size
             self.slave_request_offset = self.slave_ack_offset = request
-            self.sent_offset = start
+            self.sent_offset = self._start_offset = start
             self.state = HAConnectionState.TRANSFER
+            self.setTimeout(self._times.housekeeping_interval)
+            self._bounds.places.reported(self)
             self._acknowledged(self, request)
             self._log.info(
                 "slave {peer} asks for {offset}, sending from {start}", peer=self.peer, offset=request, start=start
@@ -174,25 +219,38 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._heartbeat_failed)
             self.log_grew()
 
-    def _acknowledge(self, offset: int) -> None:
-        if self.state is not HAConnectionState.TRANSFER:
-            return
-        assert self.slave_ack_offset is not None, "set when the transfer began"
-        assert self.sent_offset is not None, "set when the transfer began"
-        if not self.slave_ack_offset <= offset <= self.sent_offset:
-            self._refuse(
-                "reports {offset}, which is not between its last report {last} and what was sent, {sent}",
-                offset=offset,
-                last=self.slave_ack_offset,
-                sent=self.sent_offset,
-            )
-        elif offset > self.slave_ack_offset:
-            self.slave_ack_offset = offset
-            self._acknowledged(self, offset)
+    def _acknowledge(self, reports: list[int]) -> None:
+        """Of many reports in one read only the last is acted on, whoever sends thousands a second."""
+        last, sent = self.slave_ack_offset, self.sent_offset
+        assert last is not None, "set when the transfer began"
+        assert sent is not None, "set when the transfer began"
+        for offset in reports:
+            if not last <= offset <= sent:
+                self._refuse(
+                    "reports {offset}, which is not between its last report {last} and what was sent, {sent}",
+                    offset=offset,
+                    last=last,
+                    sent=sent,
+                )
+                return
+            last = offset
+        if last != self.slave_ack_offset:
+            self.slave_ack_offset = last
+            self._acknowledged(self, last)
+            if self._sending_is_limited:
+                self.log_grew()
 
     def _refuse(self, reason: str, **facts: object) -> None:
-        self._log.warn("slave {peer} " + reason + ": closing", peer=self.peer, **facts)
+        if self.state is not HAConnectionState.REQUEST or self._bounds.lines.allows("closed"):
+            self._log.warn("slave {peer} " + reason + ": closing", peer=self.peer, **facts)
         self._close()
+
+    def give_place(self) -> None:
+        """Close: it has sent no report, and others need the place."""
+        if self.transport is None:
+            self.state = HAConnectionState.CLOSED  # TLS has not let it in yet
+        else:
+            self._refuse("has sent no report yet, and its place goes to another")
 
     def log_grew(self) -> None:
         """Send what the log has beyond what was sent, as long as the transport takes it."""
@@ -202,9 +260,11 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def _send_some(self) -> bool:
         assert self.sent_offset is not None, "set when the transfer began"
         log = self._commit_log
-        ready_bytes = min(WRITE_BYTES, log.verified_offset - self.sent_offset)
+        ready_bytes = min(self._bounds.write_size.bytes, log.verified_offset - self.sent_offset)
         if ready_bytes < 0:
             self._refuse("is at {offset}, our log was cut to {end}", offset=self.sent_offset, end=log.verified_offset)
+        elif self._sending_is_limited:
+            ready_bytes = self._allowed(ready_bytes)
         if ready_bytes <= 0:
             return False
         made = self._frames.make(self.sent_offset, ready_bytes)
@@ -219,6 +279,15 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._write(data)
         return True
 
+    def _allowed(self, ready_bytes: int) -> int:
+        """How much of it may be sent now; ``log_grew`` is called when that changes."""
+        limit, throttle = self._bounds.limits.bytes_in_flight, self._bounds.throttle
+        if limit is not None:
+            assert self.sent_offset is not None, "set when the transfer began"
+            assert self.slave_ack_offset is not None, "set when the transfer began"
+            ready_bytes = min(ready_bytes, max(self.slave_ack_offset, self._start_offset) + limit - self.sent_offset)
+        return throttle.allowance(self, ready_bytes) if throttle is not None and ready_bytes > 0 else ready_bytes
+
     def _beat(self) -> None:
         """A heartbeat goes out after half an interval without writing, if nothing waits to be sent."""
         self.log_grew()
@@ -232,23 +301,30 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def _write(self, data: bytes) -> None:
         assert self.transport is not None, "only a connected protocol writes"
         self._last_write_time = self._clock.seconds()
+        if self._bounds.throttle is not None:
+            self._bounds.throttle.sent(len(data))
         if len(data) <= 2 * AT_ONCE_BYTES and not self._paused:
             send_at_once(self.transport, data)
         else:
             self.transport.write(data)
 
     def pauseProducing(self) -> None:
-        self._paused = True
+        self._set_paused(True)
 
     def resumeProducing(self) -> None:
-        self._paused = False
+        self._set_paused(False)
         self.log_grew()
 
     def stopProducing(self) -> None:
-        self._paused = True
+        self._set_paused(True)
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused is not self._paused:
+            self._paused = paused
+            self._bounds.write_size.paused(1 if paused else -1)
 
     def timeoutConnection(self) -> None:
-        self._refuse("has sent no report for {seconds} s", seconds=self._times.housekeeping_interval)
+        self._refuse("has sent no report for {seconds} s", seconds=self.timeOut)
 
     def _heartbeat_failed(self, failure: Failure) -> None:
         self._log.failure("heartbeats to {peer} ended", failure, peer=self.peer)
@@ -278,17 +354,23 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._end()
-        self._log.info(
-            "slave {peer} is gone at {ack_offset}: {reason}",
-            peer=self.peer,
-            ack_offset=self.slave_ack_offset,
-            reason=reason.getErrorMessage(),
-        )
+        self._set_paused(False)
+        self._paused = True  # from now on nobody counts it
+        if self.slave_request_offset is not None or self._bounds.lines.allows("gone"):
+            self._log.info(
+                "slave {peer} is gone at {ack_offset}: {reason}",
+                peer=self.peer,
+                ack_offset=self.slave_ack_offset,
+                reason=reason.getErrorMessage(),
+            )
         self._gone(self)
 
 
 class HAMasterFactory(Factory[HAMasterProtocol]):
-    """Serves a log to slaves; ``connections`` are those there now. ``group_transfer`` hears what they acknowledge."""
+    """Serves a log to slaves; ``connections`` are those there now. ``group_transfer`` hears what they acknowledge.
+
+    ``max_rate`` is how many bytes a second go to all of them together, None for no limit.
+    """
 
     noisy = False
     _log = Logger()
@@ -300,6 +382,9 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         times: MasterTimes,
         clock: IReactorTime,
         group_transfer: GroupTransferService | None = None,
+        limits: HALimits | None = None,
+        max_rate: int | None = None,
+        check: SlaveCheck | None = None,
     ) -> None:
         self._commit_log = commit_log
         self._frames = TransferFrames(commit_log, batch_bytes)
@@ -308,6 +393,15 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self._offered_offset = 0
         self._next_offer: IDelayedCall | None = None
         self._group_transfer = group_transfer
+        self._check = check or SlaveCheck(clock)
+        limits = limits or HALimits()
+        self._bounds = Bounds(
+            limits,
+            Places(limits, clock),
+            LineLimit(clock, self._tell_lines_left_out),
+            WriteSize(WRITE_BYTES, batch_bytes),
+            SendThrottle(max_rate, clock) if max_rate is not None else None,
+        )
         self._unsubscribe: Callable[[], None] | None = None
         self.connections: list[HAMasterProtocol] = []
 
@@ -322,6 +416,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         if self._next_offer is not None:
             self._next_offer.cancel()
             self._next_offer = None
+        self._bounds.lines.stop()
 
     def _log_grew(self) -> None:
         if self._commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
@@ -336,33 +431,45 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
     def _offer(self) -> None:
         self._offered_offset = self._commit_log.verified_offset
         with self._frames.shared():
-            for connection in list(self.connections):
-                connection.log_grew()
+            for slave in list(self._bounds.places.slaves):
+                slave.log_grew()
 
     def acknowledged(self) -> dict[str, int]:
-        """What the slaves connected now have acknowledged, by host; of several on one host the least."""
+        """What the slaves connected now have acknowledged, by identity; of several with the same the least."""
         offsets: dict[str, int] = {}
         for connection in self.connections:
             if connection.slave_ack_offset is not None:
-                host = connection.peer.rpartition(":")[0]
-                offsets[host] = min(offsets.get(host, connection.slave_ack_offset), connection.slave_ack_offset)
+                name = connection.identity
+                offsets[name] = min(offsets.get(name, connection.slave_ack_offset), connection.slave_ack_offset)
         return offsets
 
     def buildProtocol(self, addr: IAddress | None) -> HAMasterProtocol | None:
-        if len(self.connections) >= MAX_CONNECTIONS:
-            self._log.warn("refusing {peer}: {limit} slaves are connected", peer=str(addr), limit=MAX_CONNECTIONS)
+        host, peer = _peer_name(addr)
+        if not self._check.may_connect(host):
+            return None
+        refusal = self._bounds.places.refusal(host)
+        if refusal is not None:
+            if self._bounds.lines.allows("refused"):
+                self._log.warn("refusing {peer}: {reason}", peer=peer, reason=refusal)
             return None
         connection = HAMasterProtocol(
             self._commit_log,
             self._frames,
             self._times,
             self._clock,
-            _peer_name(addr),
+            self._bounds,
+            self._check,
+            host,
+            peer,
             self._slave_acknowledged,
             self._gone,
         )
         self.connections.append(connection)
+        self._bounds.places.enter(connection)
         return connection
+
+    def _tell_lines_left_out(self, counts: str) -> None:
+        self._log.warn("of connections without a report, not told one by one: {counts}", counts=counts)
 
     def _slave_acknowledged(self, connection: HAMasterProtocol, offset: int) -> None:
         if self._group_transfer is not None:
@@ -370,6 +477,9 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
 
     def _gone(self, connection: HAMasterProtocol) -> None:
         self.connections.remove(connection)
+        self._bounds.places.leave(connection)
+        if self._bounds.throttle is not None:
+            self._bounds.throttle.forget(connection)
         if self._group_transfer is not None:
             self._group_transfer.forget(connection)
 
@@ -380,6 +490,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
                 connection.hang_up()
 
 
-def _peer_name(addr: IAddress | None) -> str:
+def _peer_name(addr: IAddress | None) -> tuple[str, str]:
+    """An address's host, and its name in the log."""
     host, port = getattr(addr, "host", None), getattr(addr, "port", None)
-    return f"{host}:{port}" if host is not None else str(addr)
+    return (str(host), f"{host}:{port}") if host is not None else (str(addr), str(addr))

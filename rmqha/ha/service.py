@@ -27,6 +27,7 @@ from rmqha.ha.replica import (
 )
 from rmqha.ha.slave import HASlaveFactory, HASlaveProtocol, SlaveTimes
 from rmqha.ha.states import ReplicaState
+from rmqha.ha.throttle import ReceiveThrottle
 from rmqha.settings import FlushDiskType
 from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
@@ -41,6 +42,8 @@ Longer than slaveTimeout (3 s; syncFlushTimeout, 5 s, up to 4.9.2).
 """
 ONCE_CONNECT_ATTEMPTS = 5
 ONCE_FRUITLESS_CONNECTIONS = 5
+FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP = 4
+"""A master of ours refuses who asks for what it has deleted; a Java one sends heartbeats for ever."""
 PROBE_TIMEOUT_SECONDS = 8.0
 """A master with nothing behind its last segment's start answers a probe with a heartbeat, after at most six seconds."""
 
@@ -147,6 +150,8 @@ class HASlaveService(Service):
         self._times = SlaveTimes(
             store.settings.ha_send_heartbeat_interval_ms / 1000, store.settings.ha_housekeeping_interval_ms / 1000
         )
+        rate = store.settings.max_ha_receive_bytes_in_second
+        self._throttle = ReceiveThrottle(rate, clock) if rate else None
         self._factory = HASlaveFactory(self._make_protocol)
         self._client = ClientService(endpoint, self._factory, retryPolicy=self._retry_delay, clock=clock)
         self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
@@ -176,6 +181,7 @@ class HASlaveService(Service):
             gave_up=self._gave_up,
             lost=self._connection_lost,
             observes=self._options.observer,
+            throttle=self._throttle,
         )
 
     def _retry_delay(self, failed_attempts: int) -> float:
@@ -272,8 +278,7 @@ class HASlaveService(Service):
                 self._behind_since = self._clock.seconds()
 
     def _durable_offset(self) -> int:
-        log = self._store.commit_log
-        return log.flushed_offset if self._sync_flush else log.max_offset
+        return self._flusher.durable_offset if self._sync_flush else self._store.commit_log.max_offset
 
     def _progressed(self) -> None:
         self._last_bytes_time = self._clock.seconds()
@@ -341,10 +346,18 @@ class HASlaveService(Service):
         self._fruitless_connections = self._fruitless_connections + 1 if brought_nothing else 0
         if not self.running:
             return
+        if self._fruitless_connections >= FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP and self._is_before_last_segment():
+            what = f"the master closes {self._fruitless_connections} connections in a row and has a later segment"
+            self._gave_up(Failure(Gap(f"{what}: it has deleted what comes next", None)))
         if self._fruitless_connections >= ONCE_FRUITLESS_CONNECTIONS:
             reason = f"{self._fruitless_connections} connections to the master brought nothing"
             self._finish(ExitCode.STALLED, reason)
         self._clock.callLater(0, self._expect_connection)  # until then ClientService takes itself for connected
+
+    def _is_before_last_segment(self) -> bool:
+        """Whether a probe has shown that the master's last segment lies behind our end."""
+        last = self.replica.master.last_segment_offset
+        return last is not None and last > self._store.commit_log.verified_offset
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.protocols.policies import TimeoutMixin
+from twisted.protocols.policies import ProtocolWrapper, TimeoutMixin
 from twisted.python.failure import Failure
 
 from rmqha.ha.receivers import TransferReceiver
 from rmqha.ha.replica import MasterView, PeerBreach, Replica, ReplicaError
+from rmqha.ha.throttle import ReceiveThrottle
 from rmqha.interfaces import ICommitLog
+from rmqha.tls import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
 
 READ_BYTES = 2 * 1024 * 1024
@@ -34,7 +37,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
     ``ask_master`` gives what is known of the master's log and never fails; ``progressed`` is called after each read;
     ``durable_offset`` is the end of what may be reported as far as the disk is concerned; ``gave_up`` hears why this
     connection ended from our side, if it did; ``lost`` that it is gone. A slave that only ``observes`` reports where it
-    began, and never how far it has got: no SYNC_MASTER counts it.
+    began, and never how far it has got: no SYNC_MASTER counts it. A ``throttle`` has the transport paused now and then.
     """
 
     _log = Logger()
@@ -51,6 +54,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         gave_up: Callable[[Failure], None],
         lost: Callable[[], None],
         observes: bool = False,
+        throttle: ReceiveThrottle | None = None,
     ) -> None:
         super().__init__()
         self._replica = replica
@@ -63,7 +67,10 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._gave_up = gave_up
         self._lost = lost
         self._observes = observes
+        self._throttle = throttle
+        self._pause: IDelayedCall | None = None
         self._open = False
+        self._heard = False
         self._requested = False
         self._reported = -1
         self._last_report_time = 0.0
@@ -79,7 +86,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         assert self.transport is not None, "Twisted sets it before this call"
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
-        self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]  # what doRead asks the socket for
+        _limit_reads(self.transport, READ_BYTES if self._throttle is None else self._throttle.read_bytes)
         self._replica.connected()
         self._handshaking = Deferred.fromCoroutine(self._handshake())
         self._handshaking.addErrback(self._failed)
@@ -88,7 +95,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         view = await self._ask_master()
         if not self._open:
             return
-        request = self._replica.request(view or MasterView())
+        request = self._replica.request(view or MasterView(), self._durable_offset())
         self._requested = True
         self._log.info("asking the master to begin at {request_offset}", request_offset=request)
         self._report(request)
@@ -100,9 +107,32 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
             return
         self.resetTimeout()
         try:
+            if not self._heard and looks_like_tls(data):
+                raise PeerBreach("the master's port speaks TLS: give --master=tls:HOST:PORT")
+            self._heard = True
             super().dataReceived(data)
         except (ReplicaError, OSError):
             self._failed(Failure())
+        if self._throttle is not None and self._open:
+            self._pause_for(self._throttle.received(len(data)))
+
+    def _pause_for(self, seconds: float) -> None:
+        """Read nothing for so long: the master's socket fills, and it waits. That silence is not the master's."""
+        if seconds <= 0:
+            return
+        if self._pause is not None:  # TLS hands out what it has, paused or not
+            self._pause.reset(seconds)
+            return
+        self.setTimeout(None)
+        self._pause = self._clock.callLater(seconds, self._go_on_reading)
+        assert self.transport is not None, "it is connected"
+        self.transport.pauseProducing()  # type: ignore[attr-defined]  # every stream transport has it
+
+    def _go_on_reading(self) -> None:
+        self._pause = None
+        self.setTimeout(self._times.housekeeping_interval if self._requested else None)
+        assert self.transport is not None, "it is connected"
+        self.transport.resumeProducing()  # type: ignore[attr-defined]
 
     def transfer_received(self, transfer: Transfer) -> None:
         if not self._requested:
@@ -156,6 +186,9 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         if self._handshaking is not None:
             self._handshaking.cancel()
         self.setTimeout(None)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         if self._heartbeat.running:
             self._heartbeat.stop()
         assert self.transport is not None, "it was connected"
@@ -164,8 +197,17 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._open:
             self._end()
-            self._log.info("the connection to the master is gone: {reason}", reason=reason.getErrorMessage())
+            hint = "" if self._heard else "; no byte came: a TLS port, perhaps (--master=tls:HOST:PORT), or not for us?"
+            text = reason.getErrorMessage() + hint
+            self._log.info("the connection to the master is gone: {reason}", reason=text)
         self._lost()
+
+
+def _limit_reads(transport: Any, size: int) -> None:
+    """Have one read of the socket, below TLS if there is that, take at most so many bytes."""
+    while isinstance(transport, ProtocolWrapper):
+        transport = transport.transport
+    transport.bufferSize = size
 
 
 class HASlaveFactory(Factory[HASlaveProtocol]):

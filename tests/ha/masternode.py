@@ -1,9 +1,11 @@
 """A master of one log in memory, on a clock; the test plays its slaves."""
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.ha.limits import HALimits
 from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterTimes
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import encode_report
@@ -41,10 +43,16 @@ class MasterTestCase(SynchronousTestCase):
         self.transports: list[LineTransport] = []
         self.serve(memory_log(IMAGE))
 
-    def serve(self, log: MemoryCommitLog, batch_bytes: int = BATCH_BYTES) -> None:
+    def serve(
+        self,
+        log: MemoryCommitLog,
+        batch_bytes: int = BATCH_BYTES,
+        limits: HALimits | None = None,
+        max_rate: int | None = None,
+    ) -> None:
         """Begin anew with this log."""
         self.log = log
-        self.factory = HAMasterFactory(log, batch_bytes, MasterTimes(), self.clock)
+        self.factory = HAMasterFactory(log, batch_bytes, MasterTimes(), self.clock, None, limits, max_rate)
         self.factory.doStart()
         self.factories.append(self.factory)
 
@@ -58,9 +66,11 @@ class MasterTestCase(SynchronousTestCase):
             self.assertEqual(factory.connections, [])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def connect(self, transport: LineTransport | None = None) -> tuple[HAMasterProtocol, LineTransport]:
+    def connect(
+        self, transport: LineTransport | None = None, peer: IPv4Address = PEER
+    ) -> tuple[HAMasterProtocol, LineTransport]:
         """A slave connects."""
-        connection = self.factory.buildProtocol(PEER)
+        connection = self.factory.buildProtocol(peer)
         assert connection is not None
         transport = LineTransport(self.clock) if transport is None else transport
         self.transports.append(transport)

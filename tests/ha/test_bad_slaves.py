@@ -59,7 +59,7 @@ BAD_SLAVES = [
     BadSlave("m22_three_zeros_before_reports", bytes(3) + reports(1, 1), f"reports {1 << 40}, which", served=True),
     BadSlave("m22_a_stray_byte_between_reports", reports(1) + b"\x01" + reports(1), "is not between", served=True),
     BadSlave("m22_an_http_request", TEXT, ahead(TEXT)),
-    BadSlave("m22_a_tls_hello", TLS_HELLO, ahead(TLS_HELLO)),
+    BadSlave("m22_a_tls_hello", TLS_HELLO, "begins as TLS does"),
     BadSlave("m22_an_ssh_banner", b"SSH-2.0-OpenSSH_9.6\r\n", ahead(b"SSH-2.0-")),
     BadSlave("m22_a_remoting_request", b"\0\0\0\x80\0\0\0\x7c" + b'{"code":28}', ahead(b"\0\0\0\x80\0\0\0\x7c")),
     BadSlave("m22_a_slave_of_controller_mode", bytes.fromhex("00000001000100000000000000000002"), "asks for "),
@@ -184,12 +184,12 @@ class BadSlaveTests(MasterTestCase):
         good.take()
         for _ in range(10_000):
             connection = self.factory.buildProtocol(PEER)
-            assert connection is not None
-            line = LineTransport(self.clock)
-            line.attach(connection)
-            line.lose()
+            if connection is not None:  # not refused: they come too fast
+                line = LineTransport(self.clock)
+                line.attach(connection)
+                line.lose()
         self.assertEqual(len(self.factory.connections), 1)
-        self.assertLessEqual(len(self.clock.getDelayedCalls()), 2, "only the good slave's")
+        self.assertLessEqual(len(self.clock.getDelayedCalls()), 3, "only the good slave's, and a summary for the log")
 
     def test_m27_a_log_deleted_under_a_slow_slave_closes_it_alone(self) -> None:
         first = IMAGE.prefix(MIDDLE)

@@ -2,7 +2,7 @@
 
 from twisted.internet.address import IPv4Address
 
-from rmqha.ha import master
+from rmqha.ha.limits import HALimits
 from rmqha.ha.master import WRITE_BYTES, HAConnectionState
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER, Transfer, encode_report
@@ -212,6 +212,7 @@ class AcknowledgementTests(MasterTestCase):
             connection.facts(),
             {
                 "peer": PEER_NAME,
+                "identity": PEER.host,
                 "state": "TRANSFER",
                 "requestOffset": 1,
                 "ackOffset": IMAGE.messages[3],
@@ -323,8 +324,8 @@ class FactoryTests(MasterTestCase):
     """Many connections."""
 
     def test_no_more_than_the_limit_are_connected(self) -> None:
-        self.patch(master, "MAX_CONNECTIONS", 3)
-        transports = [self.connect()[1] for _ in range(3)]
+        self.serve(self.log, limits=HALimits(connections=3))
+        transports = [self.request(1)[1] for _ in range(3)]
         with log_lines() as lines:
             self.assertIsNone(self.factory.buildProtocol(PEER))
         self.assertIn("warn: refusing", lines())

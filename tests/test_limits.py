@@ -1,0 +1,285 @@
+"""Limits and rates between processes: what a slave notices of crowds and storms, and how exact ``--max-rate`` is."""
+
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from rmqha.testing.nodes import PutNode, TwistdNode
+from rmqha.testing.records import write_log
+from rmqha.wire.transfer import encode_report
+from tests.interop.rocketmq import runtime_info
+
+KIB, MIB = 1024, 1024 * 1024
+SEGMENT_BYTES = 64 * MIB
+LOG_BYTES = 48 * MIB
+PARTS = 0.05
+WINDOW_SECONDS = 2.0
+STEADY_SECONDS = 0.5
+"""After so long the buffers that lie in between are full."""
+MOST_WINDOWS = 5
+FREE_PORTS = ("--port=0",)
+CROWD = 1000
+FILES_FOR_CROWDS = 4096
+
+
+@pytest.fixture(scope="module")
+def log_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a log that takes seconds at the rates tried here."""
+    store = tmp_path_factory.mktemp("log") / "store"
+    write_log(store / "commitlog", LOG_BYTES, 4 * KIB, SEGMENT_BYTES)
+    return store
+
+
+@contextmanager
+def master_of(store: Path, work: Path, *options: str) -> Iterator[TwistdNode]:
+    with TwistdNode(work, ["--role=async-master", *FREE_PORTS, *options], store, "master") as node:
+        node.port()
+        yield node
+
+
+@contextmanager
+def sync_master(work: Path, *options: str) -> Iterator[PutNode]:
+    segment = f"--set=mappedFileSizeCommitLog={SEGMENT_BYTES}"
+    master = PutNode(work, ["--role=sync-master", *FREE_PORTS, segment, *options], name="master")
+    with master:
+        master.port()
+        yield master
+
+
+def slave_options(master: TwistdNode, *more: str) -> list[str]:
+    return [
+        "--role=slave",
+        f"--master=127.0.0.1:{master.port()}",
+        f"--master-remoting=127.0.0.1:{master.port('remoting')}",
+        *FREE_PORTS,
+        *more,
+    ]
+
+
+def assert_exact(total: Callable[[], int], rate: int) -> None:
+    """``total`` tells the bytes so far, and takes a little time. Windows follow each other until one is exact.
+
+    On a busy machine a window may have too little, and the one behind it what had been kept waiting; never all of them.
+    """
+    start = time.monotonic()
+    while time.monotonic() < start + STEADY_SECONDS:
+        total()
+    first = total()
+    samples = [(time.monotonic(), first)]
+    for _ in range(MOST_WINDOWS):
+        while (now := time.monotonic()) < samples[-1][0] + WINDOW_SECONDS:
+            last = total()
+        samples.append((now, last))
+        found = _ratio(samples[-2], samples[-1], rate)
+        if abs(found - 1) <= PARTS:
+            break
+    assert abs(found - 1) <= PARTS, samples
+    assert _ratio(samples[0], samples[-1], rate) <= 1 + PARTS, samples
+
+
+def _ratio(first: tuple[float, int], last: tuple[float, int], rate: int) -> float:
+    return (last[1] - first[1]) / (last[0] - first[0]) / rate
+
+
+class Reader:
+    """A slave that asks for all, reads as it comes, and acknowledges nothing."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 10)
+        self.socket.sendall(encode_report(1))
+        self.received = 0
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def total(self) -> int:
+        """Read what is there, a moment's worth; the bytes so far."""
+        self.received += len(self.socket.recv(MIB))
+        time.sleep(0.002)
+        return self.received
+
+
+@pytest.mark.parametrize("rate", ["64k", "1m", "10m"])
+def test_a_master_sends_at_its_rate(log_store: Path, tmp_path: Path, rate: str) -> None:
+    with (
+        master_of(log_store, tmp_path, f"--max-rate={rate}") as master,
+        closing(Reader(master.port())) as reader,
+    ):
+        assert_exact(reader.total, in_bytes(rate))
+
+
+def test_a_master_shares_its_rate_among_its_slaves(log_store: Path, tmp_path: Path) -> None:
+    with master_of(log_store, tmp_path, "--max-rate=4m") as master, ExitStack() as stack:
+        readers = [stack.enter_context(closing(Reader(master.port()))) for _ in range(4)]
+        assert_exact(lambda: sum(reader.total() for reader in readers), 4 * MIB)
+        received = [reader.received for reader in readers]
+        assert max(received) <= 1.2 * min(received), received
+
+
+@pytest.mark.parametrize("rate", ["64k", "1m", "10m"])
+def test_a_slave_receives_at_its_rate(log_store: Path, tmp_path: Path, rate: str) -> None:
+    with (
+        master_of(log_store, tmp_path) as master,
+        TwistdNode(tmp_path, slave_options(master, f"--max-rate={rate}"), name="slave") as slave,
+    ):
+        address = f"127.0.0.1:{slave.port('remoting')}"
+        slave.wait_for_state(lambda state: state.offsets.verified > 0, "first bytes")
+
+        def total() -> int:
+            time.sleep(0.01)
+            return int(runtime_info(address)["commitLogMaxOffset"])
+
+        assert_exact(total, in_bytes(rate))
+        assert slave.events("nothing came from the master") == []
+
+
+def test_a_slave_catches_up_with_few_bytes_in_flight(log_store: Path, tmp_path: Path) -> None:
+    with (
+        master_of(log_store, tmp_path, f"--set=haMaxBytesInFlight={16 * MIB}") as master,
+        TwistdNode(tmp_path, slave_options(master, "--once"), name="slave") as slave,
+    ):
+        assert slave.wait(60) == 0
+
+
+def in_bytes(rate: str) -> int:
+    return int(rate[:-1]) * {"k": KIB, "m": MIB}[rate[-1]]
+
+
+@pytest.mark.parametrize("side", ["master", "slave"])
+def test_sync_puts_are_answered_at_a_low_rate(tmp_path: Path, side: str) -> None:
+    at_master, at_slave = [("--max-rate=64k",), ()] if side == "master" else [(), ("--max-rate=64k",)]
+    with (
+        sync_master(tmp_path, *at_master) as master,
+        TwistdNode(tmp_path, slave_options(master, *at_slave), name="slave") as slave,
+    ):
+        slave.wait_for_event("slave is IN_SYNC")
+        assert master.put(50, body_bytes=200, rate=20)["statuses"] == {"PUT_OK": 50}
+        assert master.put(3, body_bytes=32 * KIB)["statuses"] == {"PUT_OK": 3}
+
+
+@contextmanager
+def crowd(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections that say nothing."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < FILES_FOR_CROWDS:
+        pytest.skip(f"a process may open only {hard} files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_FOR_CROWDS, hard))
+    with ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(count)]
+
+
+def dribble(connections: list[socket.socket]) -> None:
+    """A byte from each; some may have been dropped."""
+    for connection in connections:
+        try:
+            connection.send(b"\0")
+        except OSError:
+            connection.close()
+
+
+def memory_mib(pid: int) -> float:
+    """Resident MiB that no file backs."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process, so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_a_thousand_idle_and_a_thousand_dribbling_connections_do_not_hurt_a_slave(tmp_path: Path) -> None:
+    with sync_master(tmp_path) as master:
+        port = master.port()
+        master.put(10_000, body_bytes=1024, in_flight=100)
+        with TwistdNode(tmp_path, slave_options(master), name="quiet") as slave:
+            slave.wait_for_event("slave is IN_SYNC")
+            quiet = master.put(500, body_bytes=1024)
+            before = memory_mib(master.pid)
+            with crowd(port, 2 * CROWD) as strangers:
+                dribble(strangers[CROWD:])
+                crowded = master.put(500, body_bytes=1024)
+                with TwistdNode(tmp_path, slave_options(master), name="late") as late:
+                    late.wait_for_state(lambda state: state.offsets.verified >= crowded["end"], "all", 20)
+                start, started = time.monotonic(), cpu_seconds(master.pid)
+                while time.monotonic() < start + 3:
+                    dribble(strangers[CROWD:])
+                    time.sleep(1)
+                busy = (cpu_seconds(master.pid) - started) / (time.monotonic() - start)
+            after = memory_mib(master.pid)
+        print(f"put, p50 and p99: {quiet['latencies']} {crowded['latencies']}")
+        print(f"master: {before:.0f} then {after:.0f} MiB, {busy:.0%} of a processor")
+        assert crowded["statuses"] == {"PUT_OK": 500}
+        assert crowded["latencies"]["p50"] < 3 * quiet["latencies"]["p50"] + 0.005
+        assert after - before < 100
+        assert busy < 0.5
+
+
+def test_slaves_that_read_nothing_cost_little_memory(log_store: Path, tmp_path: Path) -> None:
+    with master_of(log_store, tmp_path) as master, crowd(master.port(), 300) as deaf:
+        before = memory_mib(master.pid)
+        for connection in deaf:
+            connection.sendall(encode_report(1))
+        with TwistdNode(tmp_path, slave_options(master, "--once"), name="slave") as slave:
+            assert slave.wait(60) == 0
+        grown = memory_mib(master.pid) - before
+        print(f"{grown:.0f} MiB for {len(deaf)} slaves")
+        assert grown < 120
+
+
+def test_a_storm_of_connections_is_soon_forgotten(log_store: Path, tmp_path: Path) -> None:
+    with master_of(log_store, tmp_path) as master:
+        port, started = master.port(), cpu_seconds(master.pid)
+        for _ in range(10_000):
+            socket.create_connection(("127.0.0.1", port), 30).close()
+        spent = cpu_seconds(master.pid) - started
+        with TwistdNode(tmp_path, slave_options(master, "--once"), name="slave") as slave:
+            assert slave.wait(60) == 0
+        master.wait_for_event("not told one by one")
+        lines = master.events("connect")
+        print(f"master: {spent:.1f} s of a processor, {len(lines)} lines")
+        assert spent < 20
+        assert len(lines) < 1000
+
+
+def test_a_process_that_may_open_few_files_keeps_some_for_its_store(log_store: Path, tmp_path: Path) -> None:
+    prefix = ("prlimit", "--nofile=400:400")
+    with TwistdNode(tmp_path, ["--role=async-master", *FREE_PORTS], log_store, "master", prefix=prefix) as master:
+        with crowd(master.port(), 600):
+            with TwistdNode(tmp_path, slave_options(master, "--once"), name="slave") as slave:
+                assert slave.wait(60) == 0
+            assert len(list(Path(f"/proc/{master.pid}/fd").iterdir())) < 300
+        assert master.is_running
+        assert master.events("EMFILE") == []
+
+
+def test_ten_thousand_reports_a_second_of_one_slave_do_not_hurt_another(tmp_path: Path) -> None:
+    with sync_master(tmp_path) as master:
+        port = master.port()
+        master.put(10, body_bytes=1024)
+        with TwistdNode(tmp_path, slave_options(master), name="slave") as slave:
+            slave.wait_for_event("slave is IN_SYNC")
+            quiet = master.put(300, body_bytes=1024)
+            with closing(socket.create_connection(("127.0.0.1", port), 30)) as flood:
+                flood.sendall(encode_report(1))
+                started, sent = cpu_seconds(master.pid), 0
+                master.tell(300, body_bytes=1024, rate=100)
+                start = time.monotonic()
+                while time.monotonic() < start + 3:
+                    due = int((time.monotonic() - start) * 10_000) - sent
+                    for _ in range(due):
+                        flood.send(encode_report(1))
+                    sent += due
+                    time.sleep(0.001)
+                flooded = master.answer()
+                spent = cpu_seconds(master.pid) - started
+            assert flooded is not None
+            print(f"{sent} reports; put: {quiet['latencies']} {flooded['latencies']}; {spent:.1f} s of a processor")
+            assert flooded["statuses"] == {"PUT_OK": 300}
+            assert flooded["latencies"]["p99"] < 1

@@ -1,0 +1,1 @@
+"""TLS on the HA and remoting ports, and who may be a slave."""
