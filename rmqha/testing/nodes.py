@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TypeVar
+from typing import IO, Any, ClassVar, Self, TypeVar
 
 from rmqha.store.nodestate import NodeState
 
@@ -27,8 +27,10 @@ class NodeError(Exception):
 class TwistdNode:
     """``twistd -n rmqha`` with JSON logs, below ``work``. A context manager: leaving it kills what still runs.
 
-    ``twistd_options`` stand before ``rmqha``, ``prefix`` before all: a command that executes the rest in its own place.
+    ``twistd_options`` stand before the plugin, ``prefix`` before all: a command that executes the rest in its place.
     """
+
+    plugin: ClassVar[str] = "rmqha"
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class TwistdNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
-    def start(self) -> "TwistdNode":
+    def start(self) -> Self:
         """Start the process; it is running when this returns, but may not have opened its store yet."""
         self.work.mkdir(parents=True, exist_ok=True)
         self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
@@ -60,7 +62,7 @@ class TwistdNode:
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         twistd = Path(sys.executable).with_name("twistd")
         return subprocess.Popen(
-            [*self._prefix, str(twistd), "-n", *self._twistd_options, "rmqha", *self._options],
+            [*self._prefix, str(twistd), "-n", *self._twistd_options, self.plugin, *self._options],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -148,13 +150,29 @@ class TwistdNode:
             self._process.kill()
             self._process.wait()
 
-    def __enter__(self) -> "TwistdNode":
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+class NameServerNode(TwistdNode):
+    """``twistd -n rmqha-namesrv``: a name server."""
+
+    plugin = "rmqha-namesrv"
+
+    def __init__(self, work: Path, options: Sequence[str] = ("--port=0",), name: str = "namesrv") -> None:
+        TwistdNode.__init__(self, work, (), name=name)
+        self.folder = work / name
+        self._options = [f"--folder={self.folder}", "--bind=127.0.0.1", "--log-format=json", *options]
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as host:port. Raises NodeError."""
+        return f"127.0.0.1:{self.port('name server')}"
 
 
 class PutNode(TwistdNode):
@@ -169,7 +187,7 @@ class PutNode(TwistdNode):
         )
 
     def tell(self, count: int, **load: Any) -> None:
-        """Have it put ``count`` messages; ``load`` is the rest of the command (body_bytes, in_flight, rate, each)."""
+        """Have it put ``count`` messages; ``load`` is the rest of the command (see ``rmqha.testing.putnode``)."""
         assert self._process is not None, "it was started"
         assert self._process.stdin is not None, "it is a pipe"
         self._process.stdin.write(json.dumps({"count": count, **load}).encode() + b"\n")

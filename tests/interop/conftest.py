@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pytest
 
-from .nodes import RecordingRelay, RmqhaNode
+from rmqha.testing.proxy import FaultProxy
+
+from .nodes import OurBroker, RmqhaNode
 from .rocketmq import HA_PORT_STEP, SMALL_FILES, Broker, Driver, NameServer, class_path, java_home_problem
 
 SEGMENT_SIZE: Final = 256 << 10
@@ -38,7 +41,7 @@ class SlaveNodeFactory(Protocol):
     """Starts a slave of ours for a Java master, on a store of its own unless given one, perhaps behind a relay."""
 
     def __call__(
-        self, master: Broker, *options: str, store: Path | None = None, relay: RecordingRelay | None = None
+        self, master: Broker, *options: str, store: Path | None = None, relay: FaultProxy | None = None
     ) -> RmqhaNode: ...
 
 
@@ -48,10 +51,16 @@ class MasterNodeFactory(Protocol):
     def __call__(self, store: Path, listen_port: int) -> RmqhaNode: ...
 
 
-class RelayFactory(Protocol):
-    """Starts a relay in front of a Java master's HA port."""
+class OurBrokerFactory(Protocol):
+    """Starts a broker of ours that the name server knows; options as `OurBroker` has them."""
 
-    def __call__(self, master: Broker) -> RecordingRelay: ...
+    def __call__(self, role: str, **options: Any) -> OurBroker: ...
+
+
+class RelayFactory(Protocol):
+    """Starts a relay in front of a Java master's HA port: a proxy that lets nothing through to slaves until told to."""
+
+    def __call__(self, master: Broker) -> FaultProxy: ...
 
 
 @pytest.fixture(scope="session")
@@ -128,9 +137,7 @@ def driver(namesrv: NameServer, tmp_path: Path) -> Driver:
 def our_slave(java_brokers: ExitStack, tmp_path: Path) -> SlaveNodeFactory:
     """Starts slaves of ours."""
 
-    def start(
-        master: Broker, *options: str, store: Path | None = None, relay: RecordingRelay | None = None
-    ) -> RmqhaNode:
+    def start(master: Broker, *options: str, store: Path | None = None, relay: FaultProxy | None = None) -> RmqhaNode:
         ha_address = master.ha_address if relay is None else relay.address
         own = ("--role=slave", "--port=0", f"--master={ha_address}", f"--master-remoting={master.address}")
         return _start_node(RmqhaNode(tmp_path, [*own, *options], store, f"our-slave-{next(_serial)}"), java_brokers)
@@ -152,12 +159,28 @@ def our_master(java_brokers: ExitStack, tmp_path: Path) -> MasterNodeFactory:
 
 
 @pytest.fixture
-def relay(java_brokers: ExitStack) -> RelayFactory:
-    """Starts recording relays."""
+def our_broker(namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path) -> OurBrokerFactory:
+    """Starts brokers of ours with small files; a master is in a cluster of its own."""
+    return partial(start_our_broker, namesrv, java_brokers, tmp_path)
 
-    def start(master: Broker) -> RecordingRelay:
-        started = RecordingRelay(master.ha_address)
-        java_brokers.callback(started.close)
+
+def start_our_broker(namesrv: NameServer, stack: ExitStack, work: Path, role: str, **options: Any) -> OurBroker:
+    """A broker of ours; `stack` will kill it."""
+    serial = next(_serial)
+    own: dict[str, Any] = {"name": f"broker-{serial}", "cluster": f"cluster-{serial}"}
+    own |= {"node_name": f"our-broker-{serial}", "mappedFileSizeCommitLog": SEGMENT_SIZE}
+    broker = OurBroker(work, role, namesrv.address, **{**own, **options})
+    _start_node(broker, stack)
+    return broker
+
+
+@pytest.fixture
+def relay(java_brokers: ExitStack) -> RelayFactory:
+    """Starts relays."""
+
+    def start(master: Broker) -> FaultProxy:
+        started = java_brokers.enter_context(FaultProxy(master.ha_address))
+        started.command("down hold")
         return started
 
     return start

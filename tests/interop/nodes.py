@@ -1,4 +1,4 @@
-"""Our nodes beside Java brokers, and a relay that sees what passes between them on the HA channel.
+"""Our nodes beside Java brokers.
 
 Needs no pytest. Every call blocks, and every wait has a deadline.
 """
@@ -8,23 +8,31 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
+import struct
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from rmqha.ha.states import ReplicaState
 from rmqha.store.nodestate import Offsets
 from rmqha.testing.nodes import TwistdNode
-from rmqha.wire.transfer import ReportDecoder
+from rmqha.wire.command import RemotingCommand, decode_command, encode_command
 
-from .rocketmq import LOCALHOST, POLL_INTERVAL_S, InteropError, commit_log_sha256, runtime_info
+from .rocketmq import (
+    HA_PORT_STEP,
+    LOCALHOST,
+    POLL_INTERVAL_S,
+    SMALL_FILES,
+    Broker,
+    InteropError,
+    commit_log_sha256,
+    free_ports,
+    runtime_info,
+)
 
 WAIT_S: Final = 60.0
-RELAY_READ_BYTES: Final = 16 << 10
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = WAIT_S) -> None:
@@ -40,6 +48,18 @@ def assert_equal_logs(one: Path, other: Path, start: int, end: int) -> None:
     """The commit logs of two stores hold the same bytes from `start` up to `end`."""
     same = commit_log_sha256(one, start, end) == commit_log_sha256(other, start, end)
     assert same, f"{one} and {other} differ between {start} and {end}"
+
+
+def ask(broker: Broker | OurBroker, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
+    """The body of the broker's answer, which must be a success."""
+    frame = encode_command(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))
+    host, _, port = broker.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 5.0) as connection, connection.makefile("rb") as incoming:
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        (length,) = struct.unpack(">i", incoming.read(4))
+        answer = decode_command(incoming.read(length))
+    assert answer.code == 0, answer.remark
+    return answer.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,117 +112,57 @@ class RmqhaNode(TwistdNode):
         wait_until(reached, f"our node to reach {offset}")
 
 
-@dataclass(frozen=True, slots=True)
-class SeenReport:
-    """A report of a slave: when (monotonic seconds), on which connection (from 0 on), and the offset."""
-
-    time: float
-    connection: int
-    offset: int
+SMALL_FILE_SETTINGS: Final = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 
 
-class RecordingRelay:
-    """Stands between slaves and the HA port of their master; keeps every report, and passes on as much as it is told.
+class OurBroker(RmqhaNode):
+    """A node of ours that clients know through a name server; named, placed and reached as a Java `Broker` is."""
 
-    It has no opinion on what passes. A slave's connection lasts as long as the one to the master, and no longer.
-    """
+    def __init__(
+        self,
+        work: Path,
+        role: str,
+        namesrv: str,
+        *,
+        name: str = "broker-a",
+        cluster: str = "interop",
+        master: Broker | OurBroker | None = None,
+        store: Path | None = None,
+        listen_port: int | None = None,
+        node_name: str = "our-broker",
+        **conf: str | int,
+    ) -> None:
+        """``role`` is as ``twistd rmqha`` has it; a slave takes its names from its ``master``."""
+        self.broker_name = name if master is None else master.broker_name
+        self.cluster = cluster if master is None else master.cluster
+        self.listen_port = free_ports() if listen_port is None else listen_port
+        options = [
+            f"--role={role}",
+            f"--port={self.listen_port}",
+            f"--name={self.broker_name}",
+            f"--cluster={self.cluster}",
+            f"--namesrv={namesrv}",
+            *([] if master is None else [f"--master={master.ha_address}"]),
+            *(f"--set={key}={value}" for key, value in _settings(conf).items()),
+        ]
+        super().__init__(work, options, store, node_name)
 
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._changed = threading.Condition()
-        self._allowance: float = 0
-        self._open: dict[int, tuple[socket.socket, ...]] = {}
-        self._connections = 0
-        self.reports: list[SeenReport] = []
-        self._listener = socket.create_server((LOCALHOST, 0))
-        self.address = f"{LOCALHOST}:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+    @property
+    def address(self) -> str:
+        """Where it answers remoting requests, as host:port."""
+        return f"{LOCALHOST}:{self.listen_port}"
 
-    def close(self) -> None:
-        """Drop all connections and accept no more."""
-        _shut_down(self._listener, socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
+    @property
+    def ha_address(self) -> str:
+        """Where its slaves connect."""
+        return f"{LOCALHOST}:{self.listen_port + HA_PORT_STEP}"
 
-    def let_through(self, count: float) -> None:
-        """Pass so many more bytes on to slaves, then hold back the rest; `math.inf` is all."""
-        with self._changed:
-            self._allowance += count
-            self._changed.notify_all()
-
-    def wait_until_passed(self) -> None:
-        """Wait until all that was to be let through has passed."""
-        wait_until(lambda: self._allowance <= 0, f"{self._allowance} bytes to pass to a slave")
-
-    def wait_until_quiet(self) -> None:
-        """Wait until no connection is left, so that every report made on one is in `reports`."""
-        wait_until(lambda: not self._open, "the end of the connections")
-
-    def cut(self) -> None:
-        """Drop the connections that are there; what was held back is lost."""
-        with self._changed:
-            for one in (one for pair in self._open.values() for one in pair):
-                _shut_down(one, socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                slave, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._changed:
-                number, self._connections = self._connections, self._connections + 1
-                self._open[number] = (slave,)
-            threading.Thread(target=self._relay, args=(slave, number), daemon=True).start()
-
-    def _relay(self, slave: socket.socket, number: int) -> None:
-        try:
-            with slave, suppress(OSError), _connect(self._target) as master:
-                with self._changed:
-                    self._open[number] = (slave, master)
-                down = threading.Thread(target=self._pass_log, args=(master, slave, number), daemon=True)
-                down.start()
-                self._pass_reports(slave, master, number)
-                down.join()
-        finally:
-            with self._changed:
-                self._open.pop(number, None)
-
-    def _pass_log(self, master: socket.socket, slave: socket.socket, number: int) -> None:
-        with suppress(OSError):
-            while data := master.recv(self._allowed(number)):
-                slave.sendall(data)
-                with self._changed:
-                    self._allowance -= len(data)
-        _shut_down(slave, socket.SHUT_WR)  # a slave may still have something to say
-
-    def _allowed(self, number: int) -> int:
-        """How much may pass now, at least something; 0 once the slave is gone."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._allowance > 0 or number not in self._open)
-            return int(min(RELAY_READ_BYTES, self._allowance)) if number in self._open else 0
-
-    def _pass_reports(self, slave: socket.socket, master: socket.socket, number: int) -> None:
-        decoder = ReportDecoder()
-        with suppress(OSError):
-            while data := slave.recv(RELAY_READ_BYTES):
-                now = time.monotonic()
-                self.reports += [SeenReport(now, number, offset) for offset in decoder.feed(data)]
-                with suppress(OSError):  # what a slave says counts though its master is gone
-                    master.sendall(data)
-        _shut_down(master, socket.SHUT_RDWR)
-        with self._changed:
-            self._open.pop(number, None)
-            self._changed.notify_all()
+    def start(self) -> Self:
+        """Start it, and wait until the name server knows it."""
+        super().start()
+        self.wait_for_event("registered with name server")
+        return self
 
 
-def _connect(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), WAIT_S)
-    connection.settimeout(None)
-    return connection
-
-
-def _shut_down(one: socket.socket, how: int) -> None:
-    with suppress(OSError):
-        one.shutdown(how)
+def _settings(conf: Mapping[str, str | int]) -> dict[str, str | int | bool]:
+    return {key: SMALL_FILES[key] for key in SMALL_FILE_SETTINGS} | conf

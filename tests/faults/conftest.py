@@ -1,0 +1,28 @@
+"""A log for all tests, and the scenarios that run while others are waited for."""
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("tests.faults.pairs")
+
+from .pairs import MasterLog  # noqa: E402
+from .scenarios import Scenarios  # noqa: E402
+
+LOG_BYTES = 2_600_000
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> MasterLog:
+    """A log over three segments; its store is nobody's."""
+    return MasterLog(tmp_path_factory.mktemp("log") / "master-store", LOG_BYTES)
+
+
+@pytest.fixture(scope="session")
+def scenarios(
+    request: pytest.FixtureRequest, log: MasterLog, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scenarios]:
+    """The scenarios of all tests that are to be run."""
+    started = Scenarios(request.session.items, tmp_path_factory.mktemp("scenarios"), log)
+    yield started
+    started.end()

@@ -1,0 +1,68 @@
+"""Scenarios that mostly wait, several at a time: a test waits for the scenario of its name, which began long before.
+
+A scenario is a function that gets a ``Pair`` of its own, and the case, if it has several. It runs in a thread.
+"""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .pairs import MasterLog, start_pair
+
+AT_ONCE = 6
+Scenario = Callable[..., None]
+
+
+def scenario(*cases: Any, master_options: Iterable[str] = ()) -> Callable[[Scenario], Scenario]:
+    """Makes a test of a scenario, one for each case; the master of its pair gets these options."""
+
+    def decorate(function: Scenario) -> Scenario:
+        def test(case: Any, scenarios: "Scenarios") -> None:
+            scenarios.result(function, case)
+
+        def test_without_cases(scenarios: "Scenarios") -> None:
+            scenarios.result(function, None)
+
+        function.__dict__["master_options"] = tuple(master_options)
+        named = test if cases else test_without_cases
+        named.__name__, named.__module__, named.__doc__ = function.__name__, function.__module__, function.__doc__
+        named.__dict__["scenario"] = function
+        return pytest.mark.parametrize("case", cases, ids=_name_of)(named) if cases else named
+
+    return decorate
+
+
+def _name_of(case: Any) -> str:
+    return "-".join(map(str, case)) if isinstance(case, tuple) else str(case)
+
+
+class Scenarios:
+    """All scenarios of the tests to be run, a few of them at a time, in the order of the tests."""
+
+    def __init__(self, items: Iterable[pytest.Item], work: Path, log: MasterLog) -> None:
+        self._pool = ThreadPoolExecutor(AT_ONCE, "scenario")
+        self._log = log
+        self._results: dict[tuple[Scenario, Any], Future[None]] = {}
+        numbers = count()
+        for item in items:
+            function = getattr(getattr(item, "obj", None), "scenario", None)
+            if function is not None:
+                case = item.callspec.params["case"] if hasattr(item, "callspec") else None
+                run = self._pool.submit(self._run, function, case, work / f"{next(numbers):03d}")
+                self._results[function, case] = run
+
+    def _run(self, function: Scenario, case: Any, work: Path) -> None:
+        with start_pair(work, self._log.copied_to(work / "master-store"), *function.__dict__["master_options"]) as pair:
+            function(pair, *([] if case is None else [case]))
+
+    def result(self, function: Scenario, case: Any) -> None:
+        """Wait for one scenario; what it raised is raised."""
+        self._results[function, case].result()
+
+    def end(self) -> None:
+        """No more of them."""
+        self._pool.shutdown(cancel_futures=True)

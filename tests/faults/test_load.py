@@ -1,0 +1,119 @@
+"""L1 to L5: many slaves, many who are none, storms, cold reads, and a long time."""
+
+import os
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from rmqha.wire.transfer import REPORT_HEADER
+
+from .crowd import Crowd, read_log
+from .pairs import (
+    HOUSEKEEPING_SECONDS,
+    MasterLog,
+    Pair,
+    anonymous_kib,
+    assert_sound,
+    descriptors,
+    start_pair,
+    wait_until,
+)
+from .scenarios import scenario
+from .soak import growth, soak
+
+CROWD = 1000
+STORM = 1000
+"""More than the backlog of a port that Twisted listens at; the kernel makes the others wait, for ever longer times."""
+KIB_A_SLAVE = 64
+USUAL_TIMES = ("--set=haHousekeepingInterval=20000", "--set=haSendHeartbeatInterval=5000")
+SOAK_MINUTES, SOAK_SEED = 0.3, 20261120
+LONGEST_DEADLINE_SECONDS = 45.0
+
+
+def allow_a_crowd() -> None:
+    """This process needs a descriptor for each of its peers."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * CROWD), hard))
+
+
+@scenario(master_options=USUAL_TIMES)
+def test_l1_a_thousand_slaves_that_hold_all_cost_little_and_keep_nobody_out(pair: Pair) -> None:
+    allow_a_crowd()
+    memory, files = anonymous_kib(pair.master.pid), descriptors(pair.master.pid)
+    with Crowd(pair.master.port(), CROWD, REPORT_HEADER.pack(pair.log.end), interval=2.0) as crowd:
+        crowd.wait_until_served()
+        slave = pair.slave(*USUAL_TIMES)
+        pair.stop_and_check(slave)
+        assert crowd.alive == CROWD
+        grown = anonymous_kib(pair.master.pid) - memory
+        print(f"{CROWD} slaves: {grown / CROWD:.1f} KiB each")
+        assert grown < CROWD * KIB_A_SLAVE
+        state = pair.master.wait_for_state(lambda state: len(state.peers) >= CROWD, "all to be told")
+        assert {peer["ackOffset"] for peer in state.peers} == {pair.log.end}
+    wait_until(lambda: descriptors(pair.master.pid) <= files, "the descriptors to be free")
+    assert pair.master.stop() == 0
+    assert_sound(pair.master)
+
+
+@scenario(b"", b"\xff")
+def test_l2_a_thousand_peers_that_say_nothing_or_a_byte_now_and_then_harm_no_slave_and_go(
+    pair: Pair, data: bytes
+) -> None:
+    allow_a_crowd()
+    slave = pair.slave()
+    pair.wait_for_report(pair.log.end)
+    files = descriptors(pair.master.pid)
+    with Crowd(pair.master.port(), CROWD, data, interval=0.75 * HOUSEKEEPING_SECONDS) as crowd:
+        crowd.wait_until_connected()
+        most = descriptors(pair.master.pid)
+        late = pair.slave()
+        late.wait_for_event("slave is IN_SYNC")
+        assert late.stop() == 0
+        assert most > files
+        wait_until(lambda: descriptors(pair.master.pid) <= files, "the master to close them", LONGEST_DEADLINE_SECONDS)
+    assert slave.stop() == 0
+    assert pair.master.stop() == 0
+    assert_sound(pair.master)
+    assert pair.proxy.facts().accepted == 2
+
+
+@scenario(master_options=USUAL_TIMES)
+def test_l3_all_slaves_that_come_back_at_once_after_an_outage_are_served(pair: Pair) -> None:
+    allow_a_crowd()
+    slave = pair.slave_with_half(*USUAL_TIMES)
+    pair.master.kill()
+    pair.proxy.cut()
+    pair.master.start()
+    pair.proxy.command(f"target 127.0.0.1:{pair.master.port()}")
+    pair.proxy.command("down pass")
+    last_message = REPORT_HEADER.pack(pair.log.last_message_before(pair.log.end))
+    with Crowd(pair.master.port(), STORM, last_message, interval=2.0, at_once=STORM) as crowd:
+        crowd.wait_until_served()
+        pair.stop_and_check(slave)
+        assert crowd.alive == STORM
+
+
+@scenario()
+def test_l4_ten_slaves_at_ten_places_of_a_cold_log_each_get_what_they_asked_for(small: Pair) -> None:
+    log, slaves = MasterLog(small.work / "large" / "store", 24 << 20, 10_000), 10
+    with start_pair(small.work / "large", log, *USUAL_TIMES) as pair, ExitStack() as stack:
+        for path in (log.store / "commitlog").iterdir():
+            fd = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, fd)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        starts = [max(1, log.last_message_before(log.end * number // slaves)) for number in range(slaves)]
+        memory = anonymous_kib(pair.master.pid)
+        with ThreadPoolExecutor(slaves) as pool:
+            copies = list(pool.map(lambda start: read_log(pair.master.port(), start, log.end), starts))
+        assert anonymous_kib(pair.master.pid) - memory < slaves * 3 * 1024
+        for start, copied in zip(starts, copies, strict=True):
+            assert copied == log.content[start : log.end], start
+        pair.stop_and_check(pair.slave())
+
+
+@scenario()
+def test_l5_memory_and_open_files_stay_where_they_are_over_time(small: Pair) -> None:
+    samples = soak(small.work / "soak", SOAK_MINUTES, SOAK_SEED, 1.0, print)
+    for name, (before, after) in growth(samples).items():
+        assert after <= 1.25 * before + 4, f"{name} grew from {before} to {after}: {samples}"

@@ -1,0 +1,326 @@
+"""N1 to N12: what networks do, between a master and a slave that are processes."""
+
+import socket
+import time
+from contextlib import ExitStack
+from functools import partial
+
+from rmqha.testing.nodes import TwistdNode
+from rmqha.testing.proxy import Facts, FaultProxy
+from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
+
+from .pairs import (
+    FREE_PORTS,
+    HOUSEKEEPING_SECONDS,
+    SHORT_TIMES,
+    SLACK_SECONDS,
+    MasterLog,
+    Pair,
+    anonymous_kib,
+    assert_sound,
+    by_connection,
+    descriptors,
+    shim,
+    start_pair,
+    wait_until,
+)
+from .scenarios import scenario
+
+SMALL_BATCH_BYTES = 4000
+
+# Silence
+
+
+@scenario(0.4, 3.0)
+def test_n1_after_a_partition_of_any_length_a_slave_goes_on_exactly_where_it_was(pair: Pair, ratio: float) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command("both hold")
+    time.sleep(ratio * HOUSEKEEPING_SECONDS)
+    pair.proxy.command("both pass")
+    pair.stop_and_check(slave)
+    assert (pair.proxy.facts().accepted == 1) is (ratio < 1)
+
+
+@scenario()
+def test_n2_a_slave_leaves_a_master_whose_power_failed_and_finds_the_next_one(pair: Pair) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command("both hold")
+    begun = time.monotonic()
+    pair.master.kill()
+    slave.wait_for_event("nothing came from the master")
+    assert time.monotonic() - begun < HOUSEKEEPING_SECONDS + SLACK_SECONDS
+    pair.master.start()
+    pair.proxy.command(f"target 127.0.0.1:{pair.master.port()}")
+    pair.proxy.cut()
+    pair.proxy.command("both pass")
+    pair.stop_and_check(slave)
+
+
+@scenario()
+def test_n2_a_master_drops_a_slave_whose_power_failed(pair: Pair) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command("both hold")
+    begun, before = time.monotonic(), descriptors(pair.master.pid)
+    slave.kill()
+    pair.master.wait_for_event("has sent no report")
+    assert time.monotonic() - begun < HOUSEKEEPING_SECONDS + SLACK_SECONDS
+    wait_until(lambda: descriptors(pair.master.pid) < before, "its descriptor to be free")
+    pair.proxy.cut()
+    pair.proxy.command("both pass")
+    pair.stop_and_check(slave.start())
+
+
+@scenario("down", "up")
+def test_n2_where_one_way_is_lost_the_end_that_hears_nothing_drops_the_line(pair: Pair, way: str) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command("both pass")
+    pair.wait_for_report(pair.log.end)
+    pair.proxy.command(f"{way} hold")
+    begun, before = time.monotonic(), pair.proxy.facts().accepted
+    hears, complains = (slave, "nothing came from the master") if way == "down" else (pair.master, "has sent no report")
+    hears.wait_for_event(complains)
+    assert time.monotonic() - begun < HOUSEKEEPING_SECONDS + SLACK_SECONDS
+    pair.proxy.command("both pass")
+    pair.proxy.wait_until(lambda facts: facts.accepted > before, "the slave to connect anew")
+    pair.stop_and_check(slave, every_report_was_seen=way == "down")
+
+
+@scenario()
+def test_n10_a_slave_waits_through_refusal_and_silence_without_hammering(pair: Pair) -> None:
+    pair.proxy.command("accept refuse")
+    slave = pair.slave()
+    time.sleep(HOUSEKEEPING_SECONDS)
+    pair.proxy.command("accept silence")
+    slave.wait_for_event("nothing came from the master")
+    assert pair.proxy.facts().accepted == 1
+    pair.proxy.command("accept relay")
+    pair.stop_and_check(slave)
+    assert pair.proxy.facts().accepted <= 3
+
+
+@scenario()
+def test_n10_a_slave_gets_through_to_a_port_that_swallowed_its_first_packets(pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        host, port = full.getsockname()
+        fillers = [socket.socket() for _ in range(3)]
+        for filler in fillers:  # the kernel takes one or two, and drops the packets of all others
+            filler.setblocking(False)
+            filler.connect_ex((host, port))
+        options = ["--role=slave", f"--master={host}:{port}", "--master-remoting=none", FREE_PORTS, *SHORT_TIMES]
+        slave = pair.stack.enter_context(TwistdNode(pair.work, options, name="blackholed"))
+        slave.wait_for_event("fast remoting port is")
+        time.sleep(HOUSEKEEPING_SECONDS)
+        assert not slave.events("slave is HANDSHAKE")
+        for filler in fillers:
+            filler.close()
+    assert slave.is_running
+    with FaultProxy(f"127.0.0.1:{pair.master.port()}", listen=f"{host}:{port}") as there:
+        there.wait_until(lambda facts: facts.reported is not None, "the slave to come")
+        assert slave.stop() == 0
+    assert_sound(slave)
+
+
+# Slow lines
+
+
+@scenario(2, 50, 200)
+def test_n3_delay_and_jitter_cost_time_and_nothing_else(pair: Pair, milliseconds: int) -> None:
+    seconds = milliseconds / 1000
+    pair.proxy.command(f"both delay {seconds} {seconds / 2}")
+    begun = time.monotonic()
+    slave = pair.slave()
+    pair.wait_for_report(pair.log.end)
+    taken = time.monotonic() - begun
+    if milliseconds == 200:
+        time.sleep(1.5 * HOUSEKEEPING_SECONDS)  # heartbeats suffer the delay too
+    pair.stop_and_check(slave)
+    print(f"+{milliseconds} ms: {pair.log.end / taken / 1e6:.1f} MB/s, the start of the slave included")
+    assert pair.proxy.facts().accepted == 1
+
+
+@scenario()
+def test_n4_bytes_that_come_one_by_one_are_taken(pair: Pair) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command("down pace 1 0")
+    pair.proxy.let_through(5000)
+    pair.proxy.wait_until_passed()
+    pair.proxy.command("down pass")
+    pair.stop_and_check(slave)
+    assert pair.proxy.facts().accepted == 1
+
+
+@scenario()
+def test_n4_a_line_that_dribbles_is_slow_and_not_dead(pair: Pair) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command(f"down pace 1 {HOUSEKEEPING_SECONDS / 4}")
+    pair.proxy.let_through(10)
+    pair.proxy.wait_until_passed()
+    pair.proxy.command("down pass")
+    pair.stop_and_check(slave)
+    assert pair.proxy.facts().accepted == 1
+
+
+@scenario()
+def test_n4_a_slave_whose_reports_dribble_in_is_dropped_and_comes_back(pair: Pair) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command(f"up pace 1 {HOUSEKEEPING_SECONDS / 4}")
+    pair.master.wait_for_event("has sent no report")
+    pair.proxy.command("both pass")
+    pair.stop_and_check(slave)
+
+
+@scenario()
+def test_n7_slaves_that_read_nothing_cost_the_master_bounded_memory_and_others_nothing(small: Pair) -> None:
+    log, lazy_slaves = MasterLog(small.work / "large-store", 16 << 20, 10_000), 20
+    with start_pair(small.work / "large", log) as pair, ExitStack() as stack:
+        before = anonymous_kib(pair.master.pid)
+        for _ in range(lazy_slaves):
+            lazy = stack.enter_context(socket.socket())
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.connect(("127.0.0.1", pair.master.port()))
+            lazy.sendall(REPORT_HEADER.pack(1))
+        wait_until(lambda: len(pair.master.events("sending from 1")) == lazy_slaves, "all to be served")
+        pair.stop_and_check(pair.slave())
+        grown = anonymous_kib(pair.master.pid) - before
+        print(f"{lazy_slaves} slaves that read nothing: {grown} KiB")
+        assert grown < lazy_slaves * 3 * 1024
+        assert_sound(pair.master)
+
+
+@scenario()
+def test_n8_at_64_kilobytes_a_second_a_slave_gets_on(pair: Pair) -> None:
+    slave, size = pair.slave_with_half(), 4 * 64_000
+    half_way = (pair.proxy.facts().reported or 0) + size // 2
+    pair.proxy.command("down pace 1280 0.02")
+    begun = time.monotonic()
+    pair.proxy.let_through(size)
+    pair.proxy.wait_until(lambda facts: (facts.reported or 0) > half_way, "reports on the way")
+    pair.proxy.wait_until_passed()
+    assert time.monotonic() - begun > 3.5
+    pair.proxy.command("down pass")
+    pair.stop_and_check(slave)
+    assert pair.proxy.facts().accepted == 1
+
+
+# Connections that end in the middle
+
+
+def cut_inside_frames(pair: Pair, ending: str, offsets: list[int]) -> None:
+    """One slave, whose connection ends at each of these offsets of a frame; and then it gets all."""
+    frame_bytes = TRANSFER_HEADER.size + SMALL_BATCH_BYTES
+
+    def has_connected(number: int, facts: Facts) -> bool:
+        return facts.accepted > number and len(by_connection(pair.proxy.reports)) > number
+
+    pair.proxy.command("down hold")
+    slave = pair.slave()
+    for number, offset in enumerate(offsets):
+        pair.proxy.wait_until(partial(has_connected, number), "the next connection")
+        first = by_connection(pair.proxy.reports)[number][0]
+        pair.proxy.let_through(3 * frame_bytes + offset)
+        pair.wait_for_report(pair.log.prefix(first + SMALL_BATCH_BYTES * (4 if offset == frame_bytes else 3)))
+        pair.proxy.wait_until_passed()
+        pair.proxy.command(f"cut {ending}")
+        pair.proxy.wait_until_quiet()
+    pair.proxy.command("down pass")
+    pair.stop_and_check(slave)
+    assert len(by_connection(pair.proxy.reports)) == len(offsets) + 1
+    assert slave.events("closing the connection") == []
+
+
+@scenario(
+    (0, 1),
+    (8, 12, 13),
+    (TRANSFER_HEADER.size + SMALL_BATCH_BYTES - 1, TRANSFER_HEADER.size + SMALL_BATCH_BYTES),
+    master_options=[f"--set=haTransferBatchSize={SMALL_BATCH_BYTES}"],
+)
+def test_n5_a_reset_inside_a_header_or_a_body_loses_and_repeats_nothing(pair: Pair, offsets: tuple[int, ...]) -> None:
+    cut_inside_frames(pair, "rst", [*offsets])
+
+
+@scenario(
+    (5, 12, SMALL_BATCH_BYTES // 2),
+    master_options=[f"--set=haTransferBatchSize={SMALL_BATCH_BYTES}"],
+)
+def test_n6_a_close_behind_part_of_a_frame_is_as_a_reset(pair: Pair, offsets: tuple[int, ...]) -> None:
+    cut_inside_frames(pair, "fin", [*offsets])
+
+
+# Other peers than one thought
+
+
+@scenario()
+def test_n9_a_slave_follows_its_master_to_another_address(pair: Pair) -> None:
+    slave = pair.slave_with_half()
+    old_port = pair.master.port()
+    assert pair.master.stop() == 0
+    pair.master.start()
+    assert pair.master.port() != old_port
+    pair.proxy.command(f"target 127.0.0.1:{pair.master.port()}")
+    pair.proxy.command("both pass")
+    pair.stop_and_check(slave, every_report_was_seen=False)
+
+
+@scenario()
+def test_n9_a_name_is_looked_up_anew_for_every_connection(pair: Pair) -> None:
+    hosts = pair.work / "hosts"
+    hosts.write_text("master.test 127.0.0.1\n")
+    port = pair.proxy.address.rpartition(":")[2]
+    with FaultProxy(f"127.0.0.1:{pair.master.port()}", listen=f"127.0.0.2:{port}") as other:
+        pair.proxy.let_through(pair.log.end // 2)
+        slave = pair.slave(master=f"master.test:{port}", prefix=shim("HOSTS", hosts))
+        pair.proxy.wait_until_passed()
+        hosts.write_text("master.test 127.0.0.2\n")
+        time.sleep(HOUSEKEEPING_SECONDS / 4)
+        assert (pair.proxy.facts().open, other.facts().accepted) == (1, 0)
+        pair.proxy.cut()
+        other.wait_until(lambda facts: (facts.reported or 0) >= pair.log.end, "all at the new address")
+        assert slave.stop() == 0
+        assert_sound(slave)
+        pair.check_copy(slave, pair.log.end)
+        assert other.reports[0].offset == pair.log.last_message_before(pair.proxy.facts().reported or 0)
+
+
+@scenario()
+def test_n11_a_slave_whose_old_connection_lives_on_at_the_master_is_served_on_its_new_one(pair: Pair) -> None:
+    slave = pair.slave_with_half()
+    pair.proxy.command("both strand")  # as by a router that has forgotten the connection
+    pair.proxy.command("both pass")
+    slave.wait_for_event("nothing came from the master")
+    pair.stop_and_check(slave)
+    pair.master.wait_for_event("has sent no report")
+    assert_sound(pair.master)
+
+
+@scenario()
+def test_n11_two_slaves_of_one_address_are_two_slaves(pair: Pair) -> None:
+    slaves = [pair.slave() for _ in range(2)]
+    for slave in slaves:
+        slave.wait_for_event("slave is IN_SYNC")
+    pair.master.wait_for_state(
+        lambda state: [peer["ackOffset"] for peer in state.peers] == [pair.log.end] * 2, "both to be told"
+    )
+    for slave in slaves:
+        assert slave.stop() == 0
+        assert_sound(slave)
+        pair.check_copy(slave, pair.log.end)
+
+
+BANNERS = {
+    "a zero to the slave": ("down", b"\0"),
+    "HTTP to the slave": ("down", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "a frame to the slave": ("down", TRANSFER_HEADER.pack(1, 4) + b"evil"),
+    "zeros to the master": ("up", bytes(4)),
+    "PROXY protocol to the master": ("up", b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 10912\r\n"),
+}
+
+
+@scenario(*BANNERS)
+def test_n12_bytes_that_somebody_puts_in_front_are_refused_and_never_stored(pair: Pair, what: str) -> None:
+    way, banner = BANNERS[what]
+    pair.proxy.command(f"{way} banner {banner.hex()}")
+    slave = pair.slave()
+    pair.proxy.wait_until(lambda facts: facts.accepted > 1, "a second attempt")
+    pair.proxy.command("both pass")
+    pair.stop_and_check(slave, every_report_was_seen=False)
+    assert pair.proxy.facts().accepted <= 5
