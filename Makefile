@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial fuzz wheel bench-catchup bench-scan bench-append bench-store bench-sync news clean
+.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +38,9 @@ unit: $(READY)  ## pytest: everything, the real Java broker too, with branch cov
 
 trial: $(READY)  ## the same unit tests under trial
 	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial tests
+
+soak: $(READY)  ## the simulator, seed after seed until Ctrl-C; SOAK='--seeds 0..99999 --jobs 2' and the like
+	$(BIN)/python -m rmqha.testing.sim $(or $(SOAK),--seeds 0.. --jobs 2)
 
 fuzz: $(READY)  ## until Ctrl-C, led by coverage where atheris is; FUZZ='--seconds 60 --seed 1' and the like
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ),--guided)

@@ -56,14 +56,14 @@ def anonymous_memory(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
 
 
-def file_memory_beside_log(pid: int) -> float:
-    """Resident MiB of a process that files other than segments back: its program and libraries."""
-    total, is_log = 0, False
+def file_memory_beside(pid: int, folder: str) -> float:
+    """Resident MiB of a process that files back, except those with ``folder`` in their path: program and libraries."""
+    total, is_beside = 0, True
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         name, *values = line.split()
         if not name.endswith(":"):
-            is_log = "/commitlog/" in line
-        elif not is_log and name in ("Rss:", "Anonymous:"):
+            is_beside = folder not in line
+        elif is_beside and name in ("Rss:", "Anonymous:"):
             total += int(values[0]) if name == "Rss:" else -int(values[0])
     return total / 1024
 
@@ -91,7 +91,7 @@ def run_ours(store: Path, end: int, batch_bytes: int) -> Catchup:
         with slave:
             slave.port("remoting")
             seconds = watch(f"127.0.0.1:{slave_port}", end, sample)
-            memory += file_memory_beside_log(slave.pid)
+            memory += file_memory_beside(slave.pid, "/commitlog/")
             slave.stop()
         master.stop()
     return Catchup(end / seconds / MIB, memory)

@@ -1,11 +1,12 @@
 """The ``rmqha`` command: looks at stores and nodes. Exit codes are those of ``exitcodes``."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import click
 import orjson
@@ -15,6 +16,17 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from rmqha import __version__
+from rmqha.client import (
+    Message,
+    MQBrokerError,
+    MQClient,
+    MQClientError,
+    Producer,
+    PullConsumer,
+    SendResult,
+    SendStatus,
+)
+from rmqha.client.bulk import BulkPull, Edge, put_all
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.status import Status, status_of_broker, status_of_store
@@ -25,10 +37,41 @@ from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.reader import Comparison, StoreReader, Verification
+from rmqha.tls import TLSError, TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
 
 STORE = click.argument("store", type=click.Path(path_type=Path))
+TLS = (
+    click.option(
+        "--tls-ca", default=None, help="tls:HOST:PORT: authorities trusted, a PEM file; default: the platform's."
+    ),
+    click.option("--tls-cert", default=None, help="tls:HOST:PORT: the certificate to show, a PEM file."),
+    click.option("--tls-key", default=None, help="Its key, a PEM file; default: in that of --tls-cert."),
+)
+WAY = (
+    click.option(
+        "--namesrv", default=None, metavar="HOST:PORT;…", help="Name servers, which know the topic's brokers."
+    ),
+    click.option("--broker", default=None, metavar="HOST:PORT", help="One broker instead: its listenPort."),
+    click.option("--tls", is_flag=True, help="Ask the brokers that name servers tell over TLS."),
+    *TLS,
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable, one JSON object (dump: one a line).")
+
+
+Answer = TypeVar("Answer")
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def _with(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command], Command]:
+    """All these options, in their order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 class Trouble(Exception):
@@ -37,6 +80,13 @@ class Trouble(Exception):
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Interrupted(Trouble):
+    """Somebody pressed Ctrl-C."""
+
+    def __init__(self) -> None:
+        super().__init__(ExitCode.STALLED, "interrupted")
 
 
 class Commands(click.Group):
@@ -49,7 +99,7 @@ class Commands(click.Group):
             with suppress(OSError):
                 sys.stdout.close()
             ctx.exit(ExitCode.FINE)
-        except (Trouble, StoreError, SettingsError, OSError) as error:
+        except (Trouble, StoreError, SettingsError, MQClientError, MQBrokerError, OSError) as error:
             click.echo(f"rmqha: {error}", err=True)
             ctx.exit(_exit_code_of(error))
 
@@ -57,6 +107,8 @@ class Commands(click.Group):
 def _exit_code_of(error: Exception) -> ExitCode:
     if isinstance(error, Trouble):
         return error.code
+    if isinstance(error, MQClientError):
+        return ExitCode.CANNOT_CONNECT
     if isinstance(error, StoreInUse):
         return ExitCode.IN_USE
     if isinstance(error, StoreError):
@@ -67,11 +119,11 @@ def _exit_code_of(error: Exception) -> ExitCode:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rmqha")
 def main() -> None:
-    """Look at RocketMQ stores and HA nodes: dump, verify, recover, status.
+    """Look at RocketMQ stores and HA nodes: dump, verify, recover, status; put messages to brokers and pull them.
 
     STORE is a storePathRootDir, of a node of ours or of a Java broker. A node itself is run by twistd: see
     twistd rmqha --help. Exit codes: 0 fine, 1 corruption or difference found, 2 usage, 3 GAP, 4 AHEAD, 5 DIVERGED,
-    6 STALLED or timed out, 7 cannot connect, 8 input/output error, 9 store in use.
+    6 STALLED or timed out, 7 cannot connect, 8 input/output error or refused by a broker, 9 store in use.
     """
 
 
@@ -317,14 +369,18 @@ def _result_of(done: Deferred[None]) -> None:
 
 @main.command()
 @click.argument("target", metavar="STORE|HOST:PORT")
+@_with(TLS)
 @JSON
-def status(target: str, as_json: bool) -> None:
-    """Show role, state, offsets and lag: of a store here, or of a broker, ours or Java's, by its remoting port."""
+def status(target: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, as_json: bool) -> None:
+    """Show role, state, offsets and lag: of a store here, or of a broker, ours or Java's, by its remoting port.
+
+    tls:HOST:PORT asks over TLS.
+    """
     if Path(target).is_dir():
         with _open(Path(target)) as store:
             found = status_of_store(store)
     else:
-        found = _ask(target)
+        found = _ask(target, tls_cert, tls_key, tls_ca)
     if as_json:
         _print_json(found.as_json())
         return
@@ -336,36 +392,178 @@ def status(target: str, as_json: bool) -> None:
         click.echo(f"{'peer':<10}  {facts}")
 
 
-def _ask(address: str) -> Status:
-    from twisted.internet import reactor as global_reactor
+def _reactor() -> Any:
+    """Imported when it is needed: most commands run none."""
+    from twisted.internet import reactor
 
-    reactor: Any = global_reactor
+    return reactor
+
+
+def _tls_files(certificate: str | None, key: str | None, authorities: str | None) -> TLSFiles:
     try:
-        endpoint = make_endpoint(reactor, address)
+        return TLSFiles.load(certificate, key, authorities)
+    except TLSError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+
+
+def _ask(address: str, certificate: str | None, key: str | None, authorities: str | None) -> Status:
+    reactor = _reactor()
+    tls = _tls_files(certificate, key, authorities).client()
+    try:
+        endpoint = make_endpoint(reactor, address, tls)
     except ValueError as error:
         raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
-    return _run(reactor, lambda: status_of_broker(endpoint, reactor), address)
+    try:
+        return _run(reactor, lambda: status_of_broker(endpoint, reactor))
+    except Exception as error:
+        raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {error or type(error).__name__}") from error
 
 
-def _run(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Status]], address: str) -> Status:
-    """Run the reactor until the answer is there."""
-    answers: list[Status] = []
+def _run(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    """Run the reactor until the answer is there. Raises what asking raises, and Interrupted."""
+    answers: list[Answer] = []
     failures: list[Failure] = []
 
     def begin() -> None:
-        asking: Deferred[Status] = Deferred.fromCoroutine(ask())
+        asking: Deferred[Answer] = Deferred.fromCoroutine(ask())
         asking.addCallbacks(answers.append, failures.append).addBoth(lambda _: reactor.stop())
 
     reactor.callWhenRunning(begin)
     reactor.run()
     if failures:
-        _cannot_reach(address, failures[0])
+        failures[0].raiseException()
+    if not answers:
+        raise Interrupted
     return answers[0]
 
 
-def _cannot_reach(address: str, failure: Failure) -> NoReturn:
-    reason = failure.getErrorMessage() or type(failure.value).__name__
-    raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {reason}")
+def _client(
+    reactor: Any,
+    namesrv: str | None,
+    broker: str | None,
+    tls: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> MQClient:
+    """As the options of WAY say."""
+    files = _tls_files(tls_cert, tls_key, tls_ca).client()
+    if (namesrv is None) == (broker is None):
+        raise Trouble(ExitCode.USAGE, "give --namesrv, or else --broker")
+    try:
+        if broker is not None:
+            return MQClient.of_broker(reactor, broker, files)
+        return MQClient.of_name_servers(reactor, namesrv or "", files, tls)
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+
+
+def _run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None]) -> None:
+    async def run() -> None:
+        try:
+            await work
+        finally:
+            await client.stop()
+
+    _run(reactor, run)
+
+
+@main.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("--tags", default="", help="The message's tag.")
+@click.option("--keys", default="", help="Its keys, separated by blanks.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Send it so many times.")
+@click.option("--group", default="rmqha-put", help="The producer group.")
+@_with(WAY)
+@JSON
+def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: str, as_json: bool, **way: Any) -> None:
+    """Send BODY to TOPIC; without BODY each line of standard input, when it has ended.
+
+    Exit code 6 if a message is in its master's log and not where else it was to be (disk, slave) in time; the counts by
+    status come last. Retries may send a message twice.
+    """
+    bodies = [body.encode()] if body is not None else sys.stdin.buffer.read().splitlines()
+    messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
+    reactor = _reactor()
+    client = _client(reactor, **way)
+    statuses: Counter[SendStatus] = Counter()
+
+    def sent(result: SendResult) -> None:
+        statuses[result.status] += 1
+        if as_json:
+            _print_json(_sent_as_json(result))
+
+    try:
+        _run_client(reactor, client, put_all(Producer(client, group), messages, sent))
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+    finally:
+        if not as_json:
+            for status, number in statuses.items():
+                click.echo(f"{status.name} {number}")
+    if set(statuses) - {SendStatus.SEND_OK}:
+        raise Trouble(ExitCode.STALLED, "not all messages are where they were to be")
+
+
+def _sent_as_json(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status.name,
+        "msgId": result.msg_id,
+        "offsetMsgId": result.offset_msg_id,
+        "topic": result.queue.topic,
+        "brokerName": result.queue.broker_name,
+        "queueId": result.queue.queue_id,
+        "queueOffset": result.queue_offset,
+    }
+
+
+def _edge_or_offset(_: click.Context, __: click.Parameter, text: str) -> Edge | int:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return Edge(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither min, nor max, nor an offset") from None
+
+
+@main.command()
+@click.argument("topic")
+@click.option("--from", "start", default="min", callback=_edge_or_offset, help="min, max, or an offset in each queue.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--max", "most", type=click.IntRange(min=1), default=None, help="End after so many messages.")
+@click.option("--tags", default="*", help="Only these: TagA || TagB.")
+@click.option("--group", default="rmqha-pull", help="The consumer group; its offsets are neither used nor changed.")
+@click.option("--body", "only_body", is_flag=True, help="Print the bodies as they are, one a line.")
+@_with(WAY)
+@JSON
+def pull(
+    topic: str,
+    start: Edge | int,
+    follow: bool,
+    most: int | None,
+    tags: str,
+    group: str,
+    only_body: bool,
+    as_json: bool,
+    **way: Any,
+) -> None:
+    """Print the messages of all queues of TOPIC, one a line as dump does; from a slave where its master is gone."""
+    reactor = _reactor()
+    client = _client(reactor, **way)
+
+    def got(record: Record) -> None:
+        if only_body:
+            click.echo(record.body)
+        else:
+            click.echo(_record_line(record.physical_offset, record, as_json))
+
+    work = BulkPull(PullConsumer(client, group), reactor, got, start, follow, tags, most)
+    try:
+        _run_client(reactor, client, work.run(topic))
+    except Interrupted:
+        if not follow:
+            raise
 
 
 if __name__ == "__main__":

@@ -5,47 +5,54 @@ until then, and a store's lock does not survive that.
 """
 
 import resource
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import orjson
-from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ServerEndpoint
-from twisted.internet.error import ReactorNotRunning
-from twisted.internet.interfaces import IListeningPort, IReactorCore, IReactorTCP, IReactorTime, IStreamClientEndpoint
-from twisted.internet.protocol import Factory
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import ILogObserver, Logger
-from twisted.python.components import Componentized
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from rmqha.broker.remoting import RemotingFactory
-from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
+from rmqha.broker.controller import BrokerController, NameServers, Surroundings, no_way
+from rmqha.broker.outerapi import MasterAddresses
+from rmqha.broker.remoting import RemotingFactory, RemotingLimits
+from rmqha.broker.runtimeinfo import NODE_STATE_KEY, config_of, runtime_processors, view_of_master
+from rmqha.broker.slavesync import Connect
+from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
+from rmqha.ha.allowlist import AllowList, SlaveCheck
 from rmqha.ha.grouptransfer import GroupTransferService
+from rmqha.ha.limits import HALimits
 from rmqha.ha.master import HAMasterFactory, MasterTimes
 from rmqha.ha.service import HASlaveService, SlaveOptions
+from rmqha.namesrv.service import NameServerService
 from rmqha.ops.cleaning import CleaningService, Hold
+from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver
+from rmqha.ops.process import MOST_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
-from rmqha.settings import BrokerRole, Settings
+from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
+from rmqha.tls import ServerTLS
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
     """All that a node is told: its settings, and what only the command line says.
 
-    ``master`` and ``master_remoting`` are a slave's ways to its master; the latter is None where there is none.
+    ``master`` and ``master_remoting`` are a slave's ways to its master; both are None where name servers tell it, the
+    latter where there is none. ``master_address`` is where ``master_remoting`` leads; ``connect`` makes such ways.
+    ``tls`` is for the ports listened at, None leaves them plain; ``allow_list`` is of the slaves served, None for all.
+    ``name_servers`` are registered with, and one of the node's own runs at ``embedded_port``, if that is not None.
     ``observer`` writes the node's events, None leaves that to twistd. A node that manages its process handles signals.
     """
 
@@ -53,72 +60,50 @@ class NodePlan:
     slave: SlaveOptions = SlaveOptions()
     master: IStreamClientEndpoint | None = None
     master_remoting: IStreamClientEndpoint | None = None
+    master_address: str | None = None
+    connect: Connect = no_way
     bind_address: str = ""
     hold: Hold = Hold()
+    tls: ServerTLS | None = None
+    allow_list: AllowList | None = None
+    name_servers: NameServers = ()
+    embedded_port: int | None = None
     observer: NodeLogObserver | None = None
     manages_process: bool = False
 
 
-class Node(MultiService):
+class Node(ProcessService):
     """One node as a service. When it ends by itself it calls ``leave`` with an exit code and the reason in one line."""
 
     _log = Logger()
 
-    def __init__(self, plan: NodePlan, reactor: Any, leave: Callable[[ExitCode, str], None]) -> None:
-        MultiService.__init__(self)
+    def __init__(self, plan: NodePlan, reactor: Any, leave: Leave) -> None:
+        ProcessService.__init__(self, reactor, leave, plan.observer, plan.manages_process)
         self._plan = plan
-        self._reactor = reactor
-        self._leave = leave
         self._store: MessageStore | None = None
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
+        self._told_master = ToldEndpoint(reactor)
+        self._told_master_remoting = ToldEndpoint(reactor)
         self._ha_factory: HAMasterFactory | None = None
+        self._controller: BrokerController | None = None
         self._group_transfer: GroupTransferService | None = None
+        self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
 
-    def setServiceParent(self, parent: Any) -> None:
-        """Become an application's service, and the place where its events go."""
-        MultiService.setServiceParent(self, parent)
-        if self._plan.observer is not None and isinstance(parent, Componentized):
-            parent.setComponent(ILogObserver, self._plan.observer)
-
-    def startService(self) -> None:
+    def open(self) -> None:
+        """Open the store, and make the services of the node's role."""
         try:
             self._open()
         except StoreInUse as error:
-            self._stop_with(ExitCode.IN_USE, str(error))
+            self.stop_with(ExitCode.IN_USE, str(error))
         except StoreError as error:
-            self._stop_with(ExitCode.CORRUPT, str(error))
+            self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
-            self._stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
-        if self._plan.manages_process:
-            self._handle_signals()
-            IReactorCore(self._reactor).callWhenRunning(self._handle_signals)  # the reactor has put its own there
-        MultiService.startService(self)
-
-    def _handle_signals(self) -> None:
-        """SIGTERM and SIGINT end in exit status 0, as twistd's own handlers do not; SIGHUP reopens the log file."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
-        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
-
-    def _stop_reactor(self) -> None:
-        with suppress(ReactorNotRunning):  # a second signal, while the first is being obeyed
-            self._reactor.stop()
-
-    def _reopen_logs(self) -> None:
-        if self._plan.observer is not None:
-            try:
-                self._plan.observer.reopen()
-            except OSError as error:
-                self._log.error("cannot reopen the log file: {error}", error=str(error))
-            else:
-                self._log.info("log file reopened")
+            self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
 
     def _open(self) -> None:
         plan, clock = self._plan, IReactorTime(self._reactor)
-        if plan.manages_process:
-            _raise_file_limit()
         self._threads.start()
         store = MessageStore(plan.settings)
         self._store = store
@@ -164,19 +149,28 @@ class Node(MultiService):
             times,
             IReactorTime(self._reactor),
             self._group_transfer,
+            limits=_limits_of(settings),
+            max_rate=settings.max_ha_transfer_bytes_in_second if settings.ha_flow_control_enable else None,
+            check=self._slave_check,
         )
-        self._listen("ha", settings.ha_port, self._ha_factory)
+        self._listen(
+            "ha", settings.ha_port, self._ha_factory, ": whoever reaches it can read the log", self._ha_listening
+        )
+
+    def _ha_listening(self, port: int) -> None:
+        if self._controller is not None:
+            self._controller.ha_listening(port)
 
     def run_slave(self, store: MessageStore, flusher: FlushService) -> None:
         """Copy the master's log, serve it to slaves of this slave, and facts about it on the remoting ports."""
         plan, clock = self._plan, IReactorTime(self._reactor)
-        assert plan.master is not None, "a slave's plan has its master"
-        ask = None if plan.master_remoting is None else partial(view_of_master, plan.master_remoting, clock)
+        remoting = plan.master_remoting if plan.master is not None else self._told_master_remoting
+        ask = None if remoting is None else partial(view_of_master, remoting, clock)
         self._slave = HASlaveService(
             store,
             flusher,
             plan.slave,
-            plan.master,
+            plan.master if plan.master is not None else self._told_master,
             ask,
             clock,
             finished=self._leave,
@@ -188,35 +182,72 @@ class Node(MultiService):
             self._listen_for_remoting()
 
     def _listen_for_remoting(self) -> None:
-        settings = self._plan.settings
-        factory = RemotingFactory(runtime_processors(self._runtime_info, self._config), IReactorTime(self._reactor))
-        self._listen("remoting", settings.listen_port, factory)
-        self._listen("fast remoting", settings.fast_port, factory)
+        """Answer clients, as a master that takes their messages or as a slave that does not."""
+        settings, clock = self._plan.settings, IReactorTime(self._reactor)
+        controller = BrokerController(
+            settings,
+            self.store,
+            clock,
+            self._run_in_thread,
+            Surroundings(
+                self._plan.bind_address,
+                [*self._plan.name_servers, *self._embed_name_server()],
+                self._plan.connect,
+                self._plan.master_address,
+                self._master_told,
+            ),
+        )
+        self._controller = controller
+        about_node = runtime_processors(self._runtime_info, lambda: config_of(self.store))
+        limits = _remoting_limits_of(settings)
+        main = RemotingFactory({**controller.processors(), **about_node}, clock, limits)
+        fast = RemotingFactory({**controller.processors(fast_port=True), **about_node}, clock, limits)
+        mode = settings.tls_server_mode
+        self._listen("remoting", settings.listen_port, main, listening=controller.listening, mode=mode)
+        self._listen("fast remoting", settings.fast_port, fast, mode=mode)
+        controller.start()
 
-    def _listen(self, name: str, port: int, factory: Any) -> None:
-        endpoint = TCP4ServerEndpoint(IReactorTCP(self._reactor), port, interface=self._plan.bind_address)
-        service = ListeningService(endpoint, factory, name, lambda error: self._stop_with(ExitCode.IO_ERROR, error))
+    def _embed_name_server(self) -> NameServers:
+        """Run a name server if the plan has one; its name and the way there, which needs no port."""
+        if self._plan.embedded_port is None:
+            return ()
+        clock, settings = IReactorTime(self._reactor), self._plan.settings
+        name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER)
+        name_server.setServiceParent(self)
+        factory = RemotingFactory(name_server.processors(), clock, _remoting_limits_of(settings))
+        self._listen("name server", self._plan.embedded_port, factory, mode=settings.tls_server_mode)
+        return [("of this node", LoopbackEndpoint(factory, clock))]
+
+    def _master_told(self, addresses: MasterAddresses) -> None:
+        """A name server knows our master. Of one that is gone the last addresses stay, for it may come back."""
+        if addresses.master_addr is not None:
+            self._told_master_remoting.tell(addresses.master_addr)
+        if addresses.ha_server_addr is not None:
+            self._told_master.tell(addresses.ha_server_addr)
+
+    def _listen(
+        self,
+        name: str,
+        port: int,
+        factory: Any,
+        if_plain: str = "",
+        listening: Callable[[int], None] = lambda _: None,
+        mode: TlsMode | None = None,
+    ) -> None:
+        tls = None if mode is TlsMode.DISABLED else self._plan.tls
+        takes_plain = mode is TlsMode.PERMISSIVE
+        endpoint = tcp_endpoint(self._reactor, port, self._plan.bind_address)
+        if tls is not None:
+            endpoint = tls.endpoint(endpoint, IReactorTime(self._reactor), self._slave_check.refused, takes_plain)
+        security = f"plain{if_plain}" if tls is None else f"{tls}{', or plain' if takes_plain else ''}"
+        service = ListeningService(
+            endpoint, factory, name, security, lambda error: self.stop_with(ExitCode.IO_ERROR, error), listening
+        )
         service.setServiceParent(self)
 
     def _runtime_info(self) -> dict[str, str]:
-        state = self.state()
-        empty = state.offsets.min == state.offsets.verified
-        return {
-            "brokerVersionDesc": "V4_9_3",
-            "commitLogMinOffset": "-1" if empty else str(state.offsets.min),
-            "commitLogMaxOffset": str(state.offsets.verified),
-            NODE_STATE_KEY: orjson.dumps(state.as_json()).decode(),
-        }
-
-    def _config(self) -> dict[str, str]:
-        settings = self._plan.settings
-        return {
-            "brokerName": settings.broker_name,
-            "brokerClusterName": settings.broker_cluster_name,
-            "brokerRole": settings.broker_role.value,
-            "mappedFileSizeCommitLog": str(self.store.commit_log.segment_size),
-            **self.store.derived.file_settings,
-        }
+        assert self._controller is not None, "it answers this"
+        return {**self._controller.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
     def state(self) -> NodeState:
         """What this node tells of itself now."""
@@ -238,12 +269,8 @@ class Node(MultiService):
             return min(log.verified_offset, max(log.min_offset, self._group_transfer.confirmed_offset))
         return max(log.min_offset, min(log.verified_offset, log.flushed_offset))
 
-    def _stop_with(self, code: ExitCode, reason: str) -> None:
-        self._log.critical("{reason}", reason=reason)
-        self._leave(code, reason)
-
     def _disk_failed(self, failure: Failure) -> None:
-        self._stop_with(
+        self.stop_with(
             ExitCode.IO_ERROR, f"the disk refuses, nothing more is acknowledged: {failure.getErrorMessage()}"
         )
 
@@ -251,29 +278,48 @@ class Node(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        if self._plan.manages_process:
-            self._reactor._exitSignal = None  # of a signal between the reactor's handlers and ours; twistd looks at it
         try:
-            await MultiService.stopService(self)
+            if self._store is not None:
+                self._store.end_puts()
+            if self._controller is not None:
+                await self._controller.stop()
+            await ProcessService.stopService(self)
             if self._store is not None:
                 await self._store.close(self._flusher, self.state)
                 self._log.info("stopped at {offset}", offset=self._store.commit_log.verified_offset)
         except OSError as error:
-            self._stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
+            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
         finally:
             if self._threads.started:
                 self._threads.stop()
 
 
-MOST_FILES = 65536
+def _open_files() -> int:
+    """How many files the process may open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_FILES if files == resource.RLIM_INFINITY else files
 
 
-def _raise_file_limit() -> None:
-    """Let the process open as many files as it is allowed to: a broker has several for each queue."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def _remoting_limits_of(settings: Settings) -> RemotingLimits:
+    """What each remoting port takes: of the files the process may open at most an eighth."""
+    return RemotingLimits(
+        min(settings.server_max_connections, max(1, _open_files() // 8)), settings.server_max_requests_in_progress
+    )
+
+
+def _limits_of(settings: Settings) -> HALimits:
+    """What the HA port takes. Of the files the process may open half are left to the store and the other ports."""
+    half_of_files = max(1, _open_files() // 2)
+    first_report_ms = settings.ha_first_report_timeout_ms
+    return HALimits(
+        connections=min(settings.ha_max_connections, half_of_files),
+        silent_connections=settings.ha_max_silent_connections,
+        connections_per_address=settings.ha_max_connections_per_address,
+        connects_at_once=settings.ha_connects_at_once_per_address,
+        connects_per_second=settings.ha_connects_per_second_per_address,
+        first_report_seconds=first_report_ms / 1000 if first_report_ms is not None else None,
+        bytes_in_flight=settings.ha_max_bytes_in_flight,
+    )
 
 
 SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {
@@ -281,35 +327,3 @@ SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] =
     BrokerRole.SYNC_MASTER: Node.run_sync_master,
     BrokerRole.SLAVE: Node.run_slave,
 }
-
-
-class ListeningService(Service):
-    """Listens, and says where; a port that cannot be had ends the node. Stopping it drops its connections."""
-
-    _log = Logger()
-
-    def __init__(
-        self, endpoint: TCP4ServerEndpoint, factory: Factory[Any], purpose: str, failed: Callable[[str], None]
-    ) -> None:
-        self._endpoint = endpoint
-        self._factory = factory
-        self._purpose = purpose
-        self._failed = failed
-        self._port: IListeningPort | None = None
-
-    def startService(self) -> None:
-        Service.startService(self)
-        self._endpoint.listen(self._factory).addCallbacks(self._listening, self._cannot_listen)
-
-    def _listening(self, port: IListeningPort) -> None:
-        self._port = port
-        self._log.info("{purpose} port is {port}", purpose=self._purpose, port=getattr(port.getHost(), "port", None))
-
-    def _cannot_listen(self, failure: Failure) -> None:
-        self._failed(f"cannot listen for {self._purpose}: {failure.getErrorMessage()}")
-
-    def stopService(self) -> Deferred[None] | None:
-        Service.stopService(self)
-        if isinstance(self._factory, HAMasterFactory):
-            self._factory.close_connections()
-        return None if self._port is None else self._port.stopListening()

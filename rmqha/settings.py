@@ -47,6 +47,14 @@ class FlushDiskType(Enum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class TlsMode(Enum):
+    """What a remoting port takes where there is a certificate, by the name in ``tls.server.mode``; else it is plain."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
 def _number(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         try:
@@ -115,6 +123,7 @@ PORT = _number(0, LARGEST_PORT)
 MILLISECONDS = _number(1, 24 * 3600 * 1000)
 BYTES = _number(1, 2**31 - 1)
 COUNT = _number(1, 2**20)
+RATE = _number(1024, 2**40)
 LARGEST_SEGMENT = 2**31 - 1
 SMALLEST_SEGMENT = 4096
 
@@ -128,6 +137,7 @@ class Settings:
     broker_name: str = _setting("brokerName", _nonempty, "broker-a")
     broker_cluster_name: str = _setting("brokerClusterName", _nonempty, "DefaultCluster")
     broker_ip1: str = _setting("brokerIP1", _nonempty, "")
+    broker_ip2: str = _setting("brokerIP2", _nonempty, "")
     namesrv_addr: str = _setting("namesrvAddr", str, "")
     listen_port: int = _setting("listenPort", PORT, 10911)
     ha_listen_port: int | None = _setting("haListenPort", PORT, None)
@@ -155,7 +165,7 @@ class Settings:
     max_transfer_count_on_message_in_memory: int = _setting("maxTransferCountOnMessageInMemory", COUNT, 32)
     max_transfer_bytes_on_message_in_disk: int = _setting("maxTransferBytesOnMessageInDisk", BYTES, 65_536)
     max_transfer_count_on_message_in_disk: int = _setting("maxTransferCountOnMessageInDisk", COUNT, 8)
-    access_message_in_memory_max_ratio: int = _setting("accessMessageInMemoryMaxRatio", _number(0, 100), 40)
+    access_message_in_memory_max_ratio: int | None = _setting("accessMessageInMemoryMaxRatio", _number(0, 100), None)
     offset_check_in_slave: bool = _setting("offsetCheckInSlave", _boolean, False)
     delete_when: tuple[int, ...] = _setting("deleteWhen", _hours, (4,))
     file_reserved_time_hours: int = _setting("fileReservedTime", _number(0, 24 * 366 * 100), 72)
@@ -165,11 +175,52 @@ class Settings:
     ha_send_heartbeat_interval_ms: int = _setting("haSendHeartbeatInterval", MILLISECONDS, 5_000)
     ha_housekeeping_interval_ms: int = _setting("haHousekeepingInterval", MILLISECONDS, 20_000)
     ha_transfer_batch_size_bytes: int = _setting("haTransferBatchSize", _number(1, 4 * 1024 * 1024 - 12), 32 * 1024)
+    ha_flow_control_enable: bool = _setting("haFlowControlEnable", _boolean, False)
+    max_ha_transfer_bytes_in_second: int = _setting("maxHaTransferByteInSecond", RATE, 100 * 1024 * 1024)
+    max_ha_receive_bytes_in_second: int | None = _setting("maxHaReceiveByteInSecond", RATE, None)
+    ha_max_connections: int = _setting("haMaxConnections", COUNT, 2048)
+    ha_max_silent_connections: int = _setting("haMaxSilentConnections", COUNT, 1792)
+    ha_max_connections_per_address: int = _setting("haMaxConnectionsPerAddress", COUNT, 1792)
+    ha_connects_at_once_per_address: int = _setting("haConnectsAtOncePerAddress", COUNT, 1024)
+    ha_connects_per_second_per_address: int = _setting("haConnectsPerSecondPerAddress", COUNT, 100)
+    ha_first_report_timeout_ms: int | None = _setting("haFirstReportTimeout", MILLISECONDS, None)
+    ha_max_bytes_in_flight: int | None = _setting("haMaxBytesInFlight", _number(16 * 1024 * 1024, 2**63 - 1), None)
     slave_timeout_ms: int = _setting("slaveTimeout", MILLISECONDS, 3_000)
     ha_slave_fallbehind_max_bytes: int = _setting("haSlaveFallbehindMax", _number(1, 2**63 - 1), 256 * 1024 * 1024)
     in_sync_replicas: int = _setting("inSyncReplicas", COUNT, 2)
     min_in_sync_replicas: int = _setting("minInSyncReplicas", COUNT, 1)
+    register_name_server_period_ms: int = _setting("registerNameServerPeriod", _number(10_000, 60_000), 30_000)
+    force_register: bool = _setting("forceRegister", _boolean, True)
     enable_dledger_commit_log: bool = _setting("enableDLegerCommitLog", _not_true, False)
+    broker_permission: int = _setting("brokerPermission", _number(0, 7), 6)
+    region_id: str = _setting("regionId", _nonempty, "DefaultRegion")
+    trace_on: bool = _setting("traceOn", _boolean, True)
+    auto_create_topic_enable: bool = _setting("autoCreateTopicEnable", _boolean, True)
+    auto_create_subscription_group: bool = _setting("autoCreateSubscriptionGroup", _boolean, True)
+    default_topic_queue_nums: int = _setting("defaultTopicQueueNums", COUNT, 8)
+    cluster_topic_enable: bool = _setting("clusterTopicEnable", _boolean, True)
+    broker_topic_enable: bool = _setting("brokerTopicEnable", _boolean, True)
+    trace_topic_enable: bool = _setting("traceTopicEnable", _boolean, False)
+    reject_transaction_message: bool = _setting("rejectTransactionMessage", _boolean, False)
+    start_accept_send_request_time_stamp: int = _setting("startAcceptSendRequestTimeStamp", _number(0, 2**63 - 1), 0)
+    flush_delay_offset_interval_ms: int = _setting("flushDelayOffsetInterval", MILLISECONDS, 10_000)
+    slave_read_enable: bool = _setting("slaveReadEnable", _boolean, False)
+    long_polling_enable: bool = _setting("longPollingEnable", _boolean, True)
+    short_polling_time_ms: int = _setting("shortPollingTimeMills", MILLISECONDS, 1_000)
+    flush_consumer_offset_interval_ms: int = _setting("flushConsumerOffsetInterval", MILLISECONDS, 5_000)
+    default_query_max_num: int = _setting("defaultQueryMaxNum", COUNT, 32)
+    notify_consumer_ids_changed_enable: bool = _setting("notifyConsumerIdsChangedEnable", _boolean, True)
+    transaction_time_out_ms: int = _setting("transactionTimeOut", MILLISECONDS, 6_000)
+    transaction_check_max: int = _setting("transactionCheckMax", COUNT, 15)
+    transaction_check_interval_ms: int = _setting("transactionCheckInterval", MILLISECONDS, 60_000)
+    tls_server_mode: TlsMode | None = _setting("tls.server.mode", _one_of(TlsMode), None)
+    server_max_connections: int = _setting("serverMaxConnections", COUNT, 10_000)
+    server_max_requests_in_progress: int = _setting("serverMaxRequestsInProgress", COUNT, 10_000)
+
+    def memory_ratio(self, is_slave: bool) -> int:
+        """accessMessageInMemoryMaxRatio in percent; a slave leaves more to others."""
+        configured = self.access_message_in_memory_max_ratio
+        return (30 if is_slave else 40) if configured is None else configured
 
     @property
     def commit_log_folder(self) -> Path:
@@ -189,6 +240,20 @@ class Settings:
         return max(0, self.listen_port - 2)
 
 
+SETTING_KEYS = frozenset(setting.metadata["key"] for setting in fields(Settings))
+"""RocketMQ's names of all settings that rmqha uses."""
+
+_BYTE_UNITS = {"k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def parse_byte_count(text: str) -> int:
+    """A whole number of bytes; k, m or g behind it stands for KiB, MiB or GiB. Raises ValueError."""
+    number = text[:-1] if text[-1:].lower() in _BYTE_UNITS else text
+    if not (number.isascii() and number.isdecimal()):
+        raise ValueError(f"{text!r} is no number of bytes, such as 65536, 64k, 10m or 1g")
+    return int(number) * _BYTE_UNITS.get(text[len(number) :].lower(), 1)
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """The keys and values of a Java properties file. Raises SettingsError."""
     try:
@@ -200,9 +265,30 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def make_settings(properties: Mapping[str, str]) -> Settings:
     """Settings from texts by RocketMQ's keys. Raises SettingsError naming the key and the reason."""
-    settings = Settings(**_parse(properties))
+    return with_properties(Settings(), properties)
+
+
+def with_properties(settings: Settings, properties: Mapping[str, str]) -> Settings:
+    """The settings, as ``properties`` say where they do. Raises SettingsError naming the key and the reason."""
+    settings = replace(settings, **_parse(properties))
     _check_together(settings)
     return settings
+
+
+def properties_of(settings: Settings) -> dict[str, str]:
+    """Texts by RocketMQ's keys, from which ``make_settings`` makes the same; what is not set is left out."""
+    values = {setting.metadata["key"]: getattr(settings, setting.name) for setting in fields(Settings)}
+    return {key: _text(value) for key, value in values.items() if value not in (None, "")}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return ";".join(f"{hour:02d}" for hour in value)
+    return str(value)
 
 
 def with_defaults(settings: Settings, properties: Mapping[str, str]) -> Settings:
@@ -236,6 +322,12 @@ def _check_together(settings: Settings) -> None:
     ports = [settings.listen_port, settings.fast_port, settings.ha_port]
     if settings.listen_port and len({port for port in ports if port}) < sum(1 for port in ports if port):
         raise SettingsError(f"haListenPort={settings.ha_port} is also listenPort or the fast port, two before it")
+    in_flight, message_bytes = settings.ha_max_bytes_in_flight, settings.max_message_size_bytes
+    if in_flight is not None and in_flight < 8 * 1024 * 1024 + 2 * message_bytes:
+        raise SettingsError(
+            f"haMaxBytesInFlight={in_flight} has no room for 8 MiB and two messages (maxMessageSize={message_bytes}), "
+            "which a slave may have to receive before it can acknowledge anything"
+        )
     if settings.ha_housekeeping_interval_ms <= settings.ha_send_heartbeat_interval_ms:
         raise SettingsError(
             f"haHousekeepingInterval={settings.ha_housekeeping_interval_ms} is not longer than "

@@ -1,30 +1,33 @@
 """The twistd plugin: options, and the wiring of a node. ``twistd -n rmqha --help`` shows it from outside."""
 
-import atexit
-import os
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from twisted.application.service import IService
-from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python import usage
 
-from rmqha.endpoints import make_endpoint, remoting_address_of
-from rmqha.exitcodes import ExitCode
+from rmqha.endpoints import make_endpoint, remoting_address_of, uses_tls
+from rmqha.ha.allowlist import AllowList
 from rmqha.ha.replica import StartFrom
 from rmqha.ha.service import OnGap, SlaveOptions
 from rmqha.node import Node, NodePlan
 from rmqha.ops.cleaning import Hold
-from rmqha.ops.logs import LogFormat, NodeLogObserver
-from rmqha.settings import BrokerRole, Settings, SettingsError, make_settings, read_properties
+from rmqha.ops.logs import LogFormat
+from rmqha.ops.process import ProcessOptions, go_by_monotonic_time, leave, parse_port
+from rmqha.settings import (
+    BrokerRole,
+    Settings,
+    SettingsError,
+    TlsMode,
+    make_settings,
+    parse_byte_count,
+    read_properties,
+)
+from rmqha.tls import ClientTLS, ServerTLS, TLSFiles
 
 NO_REMOTING = "none"
-LAST_STANDARD_FD = 2
 
 SETTING_OPTIONS = {
     "store": "storePathRootDir",
@@ -39,9 +42,10 @@ SETTING_OPTIONS = {
 """Options that are settings of broker.conf under another name; given, they win over the file."""
 
 
-class Options(usage.Options):
+class Options(ProcessOptions):
     """What ``twistd rmqha`` accepts. ``settings`` and ``slave`` hold the outcome."""
 
+    command = "rmqha"
     synopsis = "[options]"
     longdesc = (
         "Runs one node of a RocketMQ master/slave pair: a slave copies the commit log of its master, Java's or ours, "
@@ -60,7 +64,6 @@ class Options(usage.Options):
         ],
         ["port", None, None, "listenPort, 0 for any free one; default 10911. The fast port is two below"],
         ["ha-port", None, None, "haListenPort, 0 for any free one; default: one above --port"],
-        ["bind", None, "", "address to listen at; default: all"],
         [
             "from",
             None,
@@ -76,10 +79,37 @@ class Options(usage.Options):
         ["name", None, None, "brokerName"],
         ["cluster", None, None, "brokerClusterName"],
         ["broker-id", None, None, "brokerId; a slave's is greater than 0"],
-        ["namesrv", None, None, "name servers, host:port;host:port (namesrvAddr)"],
+        [
+            "namesrv",
+            None,
+            None,
+            "name servers, host:port;host:port (namesrvAddr): the node registers with all; they tell a slave without "
+            "--master where its master is",
+        ],
+        ["embed-namesrv", None, None, "run a name server at this port too, usually 9876; 0 for any free one"],
         ["set", None, None, "any other setting of broker.conf, KEY=VALUE; may be repeated"],
         ["max-hold-bytes", None, None, "with --hold: hold at most so many bytes of the log; default: all"],
-        ["log-format", None, "text", "text for people, json for machines"],
+        [
+            "max-rate",
+            None,
+            None,
+            "bytes a second on the HA channel, also as 64k, 10m or 1g (KiB, MiB, GiB): "
+            "a master sends no more to all slaves together, a slave receives no more; default: no limit",
+        ],
+        ["tls-cert", None, None, "PEM file: our certificate, and what lies between it and its authority; turns TLS on"],
+        ["tls-key", None, None, "PEM file: its private key; default: in the file of --tls-cert"],
+        [
+            "tls-ca",
+            None,
+            None,
+            "PEM file, or folder of .pem: the authorities trusted; default for --master: the platform's",
+        ],
+        [
+            "allow-slaves",
+            None,
+            None,
+            "serve no other slaves: addresses, networks, or names in certificates, comma-separated",
+        ],
     ]
     optFlags = [
         [
@@ -87,6 +117,7 @@ class Options(usage.Options):
             None,
             "delete nothing that a slave, connected or gone, has not acknowledged; slots are in STORE/rmqha/slots",
         ],
+        ["tls-verify-slaves", None, "whoever connects must show a certificate signed by one of --tls-ca"],
         ["observer", None, "slave: copy, and never count as a replica: no SYNC_MASTER waits for this one"],
         [
             "once",
@@ -98,19 +129,15 @@ class Options(usage.Options):
     settings: Settings
     slave: SlaveOptions
     hold: Hold
+    client_tls: ClientTLS
+    server_tls: ServerTLS | None
+    allow_list: AllowList | None
+    embedded_port: int | None
     log_format: LogFormat
 
     def __init__(self) -> None:
-        _fill_standard_files()
         self._overrides: dict[str, str] = {}
-        usage.Options.__init__(self)
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """As Twisted calls it; wrong usage ends the process with status 2 and one line on stderr."""
-        try:
-            usage.Options.parseOptions(self, options)
-        except usage.UsageError as error:
-            _leave_now(ExitCode.USAGE, f"{error} (twistd rmqha --help tells more)")
+        ProcessOptions.__init__(self)
 
     def opt_set(self, text: str) -> None:
         """any other setting of broker.conf, KEY=VALUE; may be repeated"""
@@ -125,13 +152,16 @@ class Options(usage.Options):
             self.settings = make_settings(self._properties())
             self.slave = SlaveOptions(
                 StartFrom.parse(self["from"]),
-                _choice(OnGap, self, "on-gap"),
+                self.choice(OnGap, "on-gap"),
                 bool(self["once"]),
                 bool(self["observer"]),
             )
-            self.log_format = _choice(LogFormat, self, "log-format")
+            self.log_format = self.choice(LogFormat, "log-format")
             self.hold = self._make_hold()
+            self._read_tls()
             self._check_role()
+            self._name_servers(None)
+            self.embedded_port = self._embedded_port()
         except (SettingsError, ValueError) as error:
             raise usage.UsageError(str(error)) from error
 
@@ -144,7 +174,20 @@ class Options(usage.Options):
             given["brokerRole"] = BrokerRole.from_option(self["role"]).value
         elif "brokerRole" not in properties:
             raise SettingsError("give --role=slave, async-master or sync-master, or a --conf with brokerRole")
+        given.update(self._rate(given.get("brokerRole", properties.get("brokerRole"))))
         return {**properties, **self._overrides, **given}
+
+    def _rate(self, role: str | None) -> dict[str, str]:
+        """The settings that --max-rate stands for in this role. Raises SettingsError."""
+        if self["max-rate"] is None:
+            return {}
+        try:
+            rate = str(parse_byte_count(self["max-rate"]))
+        except ValueError as error:
+            raise SettingsError(f"max-rate: {error}") from error
+        if role == BrokerRole.SLAVE.value:
+            return {"maxHaReceiveByteInSecond": rate}
+        return {"haFlowControlEnable": "true", "maxHaTransferByteInSecond": rate}
 
     def _make_hold(self) -> Hold:
         text = self["max-hold-bytes"]
@@ -154,25 +197,82 @@ class Options(usage.Options):
             raise SettingsError(f"max-hold-bytes={text} is no number of bytes, or --hold is missing")
         return Hold(True, int(text))
 
+    def _read_tls(self) -> None:
+        """Raises ValueError."""
+        files = TLSFiles.load(self["tls-cert"], self["tls-key"], self["tls-ca"])
+        verified = bool(self["tls-verify-slaves"])
+        self.client_tls, self.server_tls = files.client(), files.server(verified)
+        self.allow_list = AllowList.parse(self["allow-slaves"]) if self["allow-slaves"] is not None else None
+        self._check_tls_mode(verified)
+        if self.allow_list is not None and self.allow_list.names and not verified:
+            raise SettingsError("--allow-slaves by name needs --tls-verify-slaves: without it nobody shows a name")
+        peers = (self.settings.ha_master_address, self["master-remoting"] or "", *self._name_server_addresses())
+        if files.authorities is not None and not verified and not any(map(uses_tls, peers)):
+            raise SettingsError("--tls-ca is used by nothing: say --master=tls:HOST:PORT, or --tls-verify-slaves")
+
+    def _check_tls_mode(self, verified: bool) -> None:
+        mode = self.settings.tls_server_mode
+        if mode is TlsMode.ENFORCING and self.server_tls is None:
+            raise SettingsError("tls.server.mode=enforcing needs --tls-cert")
+        if verified and mode is not None and mode is not TlsMode.ENFORCING:
+            raise SettingsError(
+                f"tls.server.mode={mode.value} lets in whoever shows no certificate, --tls-verify-slaves nobody"
+            )
+
     def _check_role(self) -> None:
         if self.settings.broker_role is BrokerRole.SLAVE:
-            if not self.settings.ha_master_address:
-                raise SettingsError("a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress)")
+            self._check_master()
             self._endpoints(None)
         else:
             for flag in ("once", "observer"):
                 if self[flag]:
                     raise SettingsError(f"--{flag} is a slave's")
 
-    def _endpoints(self, reactor: Any) -> tuple[IStreamClientEndpoint, IStreamClientEndpoint | None]:
-        """The ways to the master's HA port and to its remoting port. Raises ValueError."""
-        ha_address, remoting_address = self.settings.ha_master_address, self["master-remoting"]
-        ha = make_endpoint(reactor, ha_address)
-        if remoting_address == NO_REMOTING:
-            return ha, None
-        if remoting_address is None:
-            remoting_address = remoting_address_of(ha_address)
-        return ha, None if remoting_address is None else make_endpoint(reactor, remoting_address)
+    def _check_master(self) -> None:
+        if self.settings.ha_master_address:
+            return
+        if self["once"] or not (self._name_server_addresses() or self["embed-namesrv"]):
+            raise SettingsError(
+                "a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress)"
+                + ("" if self["once"] else ", or a name server that knows it (--namesrv)")
+            )
+        if self["master-remoting"] is not None:
+            raise SettingsError("--master-remoting needs --master: name servers tell both")
+        if self.server_tls is not None:
+            raise SettingsError("name servers tell nothing of TLS: a slave that has it needs --master=tls:HOST:PORT")
+
+    def _embedded_port(self) -> int | None:
+        text = self["embed-namesrv"]
+        if text is None:
+            return None
+        if self["once"]:
+            raise SettingsError("--once ends before anybody could ask the name server of --embed-namesrv")
+        return parse_port("embed-namesrv", text)
+
+    def _endpoints(self, reactor: Any) -> tuple[IStreamClientEndpoint | None, IStreamClientEndpoint | None]:
+        """The ways to the master's HA port and to its remoting port; none where only name servers know it.
+
+        Raises ValueError.
+        """
+        ha_address, remoting_address = self.settings.ha_master_address, self._master_address()
+        if not ha_address:
+            return None, None
+        ha = make_endpoint(reactor, ha_address, self.client_tls)
+        return ha, None if remoting_address is None else make_endpoint(reactor, remoting_address, self.client_tls)
+
+    def _master_address(self) -> str | None:
+        """Where a slave's master answers clients; None where that is not told, or nobody is to ask there."""
+        if not self.settings.ha_master_address or self["master-remoting"] == NO_REMOTING:
+            return None
+        return self["master-remoting"] or remoting_address_of(self.settings.ha_master_address)
+
+    def _name_servers(self, reactor: Any) -> list[tuple[str, IStreamClientEndpoint]]:
+        """The name servers of namesrvAddr, and the ways there. Raises ValueError."""
+        addresses = self._name_server_addresses()
+        return [(address, make_endpoint(reactor, address, self.client_tls)) for address in addresses]
+
+    def _name_server_addresses(self) -> list[str]:
+        return [address.strip() for address in self.settings.namesrv_addr.split(";") if address.strip()]
 
     def plan(self, reactor: Any) -> NodePlan:
         """What the node is to do."""
@@ -183,77 +283,22 @@ class Options(usage.Options):
             self.slave,
             master,
             master_remoting,
+            master_address=self._master_address() if is_slave else None,
+            connect=lambda address: make_endpoint(reactor, address, self.client_tls),
             bind_address=self["bind"],
             hold=self.hold,
-            observer=self._observer(),
+            tls=self.server_tls,
+            allow_list=self.allow_list,
+            name_servers=self._name_servers(reactor),
+            embedded_port=self.embedded_port,
+            observer=self.observer(),
             manages_process=True,
         )
-
-    def _observer(self) -> NodeLogObserver | None:
-        """Ours, unless twistd was told of another; under a .tac, whose twistd keeps its options to itself, for JSON."""
-        twistd_options = self.parent
-        if twistd_options is None:
-            return NodeLogObserver(self.log_format, None) if self.log_format is LogFormat.JSON else None
-        if twistd_options.get("syslog") or twistd_options.get("logger"):
-            return None
-        path = twistd_options.get("logfile")
-        if path == "-" or (path is None and twistd_options.get("nodaemon")):
-            return NodeLogObserver(self.log_format, None)
-        return NodeLogObserver(self.log_format, Path(path or "twistd.log"))
-
-
-def _fill_standard_files() -> None:
-    """Give descriptors 0 to 2 something to be: twistd's way to a daemon would else overwrite our own files there."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD_FD:
-        pass
-    os.close(fd)
-
-
-def _choice(kind: Any, options: Options, name: str) -> Any:
-    try:
-        return kind(options[name])
-    except ValueError:
-        raise SettingsError(
-            f"{name} is {options[name]!r}, not {' or '.join(member.value for member in kind)}"
-        ) from None
 
 
 def makeService(options: Options) -> IService:
     """A node, as the options say; twistd runs it."""
     from twisted.internet import reactor
 
-    return Node(options.plan(reactor), reactor, partial(_leave, reactor))
-
-
-def _leave(reactor: Any, code: ExitCode, reason: str) -> None:
-    """Stop the reactor, and let the process end with ``code``; the first call wins."""
-    if code is not ExitCode.FINE and not _leaving:
-        _leaving.append(code)
-        _complain(reason)
-        # twistd itself always ends with status 0; what is registered last runs first, after the reactor's clean stop.
-        atexit.register(_exit_hard, code)
-    reactor.callWhenRunning(_stop_once, reactor)
-
-
-_leaving: list[ExitCode] = []
-
-
-def _stop_once(reactor: Any) -> None:
-    with suppress(ReactorNotRunning):  # it may be on its way down already
-        reactor.stop()
-
-
-def _exit_hard(code: ExitCode) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _leave_now(code: ExitCode, reason: str) -> NoReturn:
-    _complain(reason)
-    raise SystemExit(int(code))
-
-
-def _complain(reason: str) -> None:
-    if sys.__stderr__ is not None:
-        print(f"rmqha: {reason}", file=sys.__stderr__, flush=True)
+    go_by_monotonic_time(reactor)
+    return Node(options.plan(reactor), reactor, partial(leave, reactor))

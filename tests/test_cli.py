@@ -567,7 +567,10 @@ class StatusOfBrokerTests(SynchronousTestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertRegex(done.stdout, r"(?m)^role +ASYNC_MASTER *$")
                 self.assertRegex(done.stdout, r"(?m)^state +SERVING *$")
-                self.assertRegex(done.stdout, rf"(?m)^peer +peer 127.0.0.1:\d+  state TRANSFER .* ackOffset {end} ")
+                self.assertRegex(
+                    done.stdout,
+                    rf"(?m)^peer +peer 127.0.0.1:\d+  identity 127.0.0.1  state TRANSFER .* ackOffset {end} ",
+                )
                 live = subprocess.run([RMQHA, "verify", slave.store, "--json"], capture_output=True, text=True)
                 self.assertEqual((live.returncode, json.loads(live.stdout)["live"]), (0, True))
                 self.assertEqual(json.loads(live.stdout)["end"], end)

@@ -6,7 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import BrokerRole, FlushDiskType, Settings, SettingsError, make_settings, read_properties
+from rmqha.settings import (
+    SETTING_KEYS,
+    BrokerRole,
+    FlushDiskType,
+    Settings,
+    SettingsError,
+    make_settings,
+    properties_of,
+    read_properties,
+    with_properties,
+)
 from tests.fixtures import new_folder
 
 BROKER_CONF = r"""
@@ -86,6 +96,41 @@ class BrokerConfTests(SynchronousTestCase):
             with self.assertRaises(SettingsError, msg=repr(content)) as caught:
                 self.read(content)
             self.assertIn("broker.conf", str(caught.exception))
+
+
+class PropertiesTests(SynchronousTestCase):
+    """Settings back into texts."""
+
+    def test_the_texts_make_the_same_settings(self) -> None:
+        given = {
+            "brokerRole": "SLAVE",
+            "brokerId": "7",
+            "storePathRootDir": "/data/store",
+            "deleteWhen": "04;16",
+            "flushDiskType": "SYNC_FLUSH",
+            "traceOn": "false",
+            "messageDelayLevel": "1s 2m",
+            "brokerIP1": "10.0.0.7",
+        }
+        found = properties_of(make_settings(given))
+        self.assertEqual({key: found[key] for key in given}, given)
+        self.assertEqual(properties_of(make_settings(found)), found)
+
+    def test_what_is_not_set_is_left_out(self) -> None:
+        found = properties_of(Settings())
+        self.assertLessEqual({"brokerId", "brokerIP1", "mappedFileSizeCommitLog"}, SETTING_KEYS - found.keys())
+        self.assertEqual((found["listenPort"], found["autoCreateTopicEnable"]), ("10911", "true"))
+
+    def test_some_are_changed_and_the_others_stay(self) -> None:
+        settings = make_settings({"brokerName": "b", "fileReservedTime": "48"})
+        self.assertEqual(
+            with_properties(settings, {"fileReservedTime": "24", "unknown": "x"}),
+            make_settings({"brokerName": "b", "fileReservedTime": "24"}),
+        )
+
+    def test_a_change_that_does_not_fit_the_others_is_refused(self) -> None:
+        with self.assertRaisesRegex(SettingsError, "brokerId=0 is a master's"):
+            with_properties(make_settings({"brokerRole": "SLAVE"}), {"brokerId": "0"})
 
 
 class DefaultsTests(SynchronousTestCase):
@@ -192,6 +237,12 @@ class RefusalTests(SynchronousTestCase):
         self.assertIn("brokerId=0", self.refusal(brokerRole="SLAVE", brokerId="0"))
         make_settings({"brokerRole": "SLAVE", "brokerId": "1"})
         make_settings({"brokerRole": "SYNC_MASTER", "brokerId": "0"})
+
+    def test_in_flight_must_fit_what_a_slave_acknowledges_at_once(self) -> None:
+        mib = 1024 * 1024
+        found = self.refusal(haMaxBytesInFlight=str(16 * mib), maxMessageSize=str(4 * mib + 1))
+        self.assertIn(f"haMaxBytesInFlight={16 * mib} has no room for 8 MiB and two messages", found)
+        self.assertEqual(make_settings({"haMaxBytesInFlight": str(16 * mib)}).ha_max_bytes_in_flight, 16 * mib)
 
     def test_housekeeping_must_outlast_a_heartbeat(self) -> None:
         reason = self.refusal(haHousekeepingInterval="5000")

@@ -105,6 +105,15 @@ class AcceptedTests(OptionsTestCase):
         last = self.options("--role=slave", "--master=h:1", "--from=last")
         self.assertEqual(last.slave.start_from, StartFrom(last=True))
 
+    def test_a_rate_is_what_a_master_sends_and_a_slave_receives(self) -> None:
+        for text, rate in (("65536", 65536), ("64k", 65536), ("10M", 10 << 20), ("2g", 2 << 30)):
+            slave = self.options("--role=slave", "--master=h:1", f"--max-rate={text}").settings
+            self.assertEqual((slave.max_ha_receive_bytes_in_second, slave.ha_flow_control_enable), (rate, False))
+            for role in ("async-master", "sync-master"):
+                master = self.options(f"--role={role}", f"--max-rate={text}").settings
+                self.assertEqual((master.ha_flow_control_enable, master.max_ha_transfer_bytes_in_second), (True, rate))
+                self.assertIsNone(master.max_ha_receive_bytes_in_second)
+
     def test_names_and_addresses(self) -> None:
         settings = self.options(
             "--role=slave", "--master=h:1", "--name=b", "--cluster=c", "--broker-id=3", "--namesrv=a:1;b:2"
@@ -197,7 +206,18 @@ class RefusedTests(OptionsTestCase):
             ([*slave, "--set=mappedFileSizeCommitLog=100"], ("mappedFileSizeCommitLog=100", "between")),
             ([*slave, "--set=enableDLegerCommitLog=true"], ("enableDLegerCommitLog=true", "own replication")),
             ([*slave, "--set=haHousekeepingInterval=1000"], ("haHousekeepingInterval=1000", "haSendHeartbeatInterval")),
-            (["--role=slave"], ("a slave needs --master=HOST:PORT",)),
+            ([*slave, "--max-rate=fast"], ("max-rate: 'fast' is no number of bytes",)),
+            ([*slave, "--max-rate=5"], ("maxHaReceiveByteInSecond=5", "between 1024")),
+            (["--role=async-master", "--max-rate=1.5m"], ("max-rate: '1.5m' is no number of bytes",)),
+            (["--role=async-master", "--max-rate=1k", "--set=haMaxBytesInFlight=1"], ("haMaxBytesInFlight=1",)),
+            (["--role=slave"], ("a slave needs --master=HOST:PORT", "--namesrv")),
+            (["--role=slave", "--namesrv=;"], ("a slave needs --master=HOST:PORT", "--namesrv")),
+            (["--role=slave", "--namesrv=h:1", "--once"], ("a slave needs --master=HOST:PORT",)),
+            (["--role=slave", "--namesrv=h:1", "--master-remoting=h:2"], ("--master-remoting needs --master",)),
+            ([*slave, "--namesrv=h"], ("'h' is neither HOST:PORT",)),
+            ([*slave, "--once", "--embed-namesrv=9876"], ("--once", "--embed-namesrv")),
+            (["--role=async-master", "--embed-namesrv=65536"], ("embed-namesrv=65536", "between 0 and 65535")),
+            (["--role=async-master", "--embed-namesrv=usual"], ("embed-namesrv=usual is no port",)),
             (["--role=slave", "--master="], ("a slave needs --master=HOST:PORT",)),
             (["--role=slave", "--master=broker-a"], ("'broker-a' is neither HOST:PORT nor a Twisted client endpoint",)),
             (["--role=slave", "--master=h:99999"], ("'h:99999'", "a port is between 1 and 65535")),
@@ -255,6 +275,9 @@ class PlanTests(OptionsTestCase):
         self.assertIn("TCP4ClientEndpoint", ha)
         self.assertEqual(remoting, "<HostnameEndpoint broker-a:10911>")
 
+    def test_the_masters_remoting_port_is_reached_over_tls_where_its_ha_port_is(self) -> None:
+        self.assertEqual(self.masters("--master=tls:broker-a:10912"), ("<TLS to broker-a>", "<TLS to broker-a>"))
+
     def test_the_masters_remoting_port_can_be_given(self) -> None:
         self.assertEqual(
             self.masters("--master=tls:broker-a:10912", "--master-remoting=broker-a:5")[1],
@@ -264,7 +287,6 @@ class PlanTests(OptionsTestCase):
     def test_there_may_be_no_remoting_port(self) -> None:
         for arguments in (
             ["--master=broker-a:10912", "--master-remoting=none"],
-            ["--master=tls:broker-a:10912"],
             ["--master=unix:/run/ha"],
             ["--master=broker-a:1"],
         ):
@@ -274,6 +296,21 @@ class PlanTests(OptionsTestCase):
     def test_a_master_has_no_master(self) -> None:
         plan = self.plan("--conf=" + self.conf().removeprefix("--conf="), "--role=sync-master", "--broker-id=0")
         self.assertEqual((plan.master, plan.master_remoting), (None, None))
+
+    def test_name_servers_may_be_all_that_tells_a_slave_its_master(self) -> None:
+        plan = self.plan("--role=slave", "--namesrv=ns-a:9876; ns-b:9876;")
+        self.assertEqual((plan.master, plan.master_remoting), (None, None))
+        self.assertEqual([name for name, _ in plan.name_servers], ["ns-a:9876", "ns-b:9876"])
+        self.assertEqual(
+            [repr(endpoint) for _, endpoint in plan.name_servers],
+            ["<HostnameEndpoint ns-a:9876>", "<HostnameEndpoint ns-b:9876>"],
+        )
+        embedded = self.plan("--role=slave", "--embed-namesrv=9876")
+        self.assertEqual((embedded.master, embedded.name_servers, embedded.embedded_port), (None, [], 9876))
+
+    def test_a_name_server_is_embedded_only_if_asked_for(self) -> None:
+        self.assertIsNone(self.plan("--role=async-master").embedded_port)
+        self.assertEqual(self.plan("--role=async-master", "--embed-namesrv=0").embedded_port, 0)
 
     def test_the_address_to_listen_at(self) -> None:
         self.assertEqual(self.plan("--role=async-master").bind_address, "")
@@ -328,7 +365,7 @@ class RecipeTests(SynchronousTestCase):
 
     def test_every_recipe_is_tested(self) -> None:
         names = sorted(path.stem for path in (CHECKOUT / "tac").iterdir())
-        self.assertEqual(names, ["async_master", "slave", "sync_master"])
+        self.assertEqual(names, ["async_master", "namesrv", "slave", "sync_master"])  # the second in test_namesrv_tap
 
     def test_async_master(self) -> None:
         settings = self.load("async_master").settings

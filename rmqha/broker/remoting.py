@@ -2,10 +2,16 @@
 
 Each end may ask the other. A request is answered by its processor, at once or later; answers go out in the order in
 which they become known, and match their requests by ``opaque``.
+
+What one peer can make us keep is bounded: the frame it is sending, the requests that are not answered yet, and the
+answers that it does not read.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from itertools import count
+from struct import Struct
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import connectProtocol
@@ -24,19 +30,48 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.tls import looks_like_tls
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     ONEWAY_FLAG,
-    RESPONSE_FLAG,
+    TOTAL_LENGTH_BYTES,
     CommandError,
     RemotingCommand,
     ResponseCode,
+    answer_to,
     decode_command,
-    encode_command,
+    encode_head,
 )
 
 SERVER_CHANNEL_MAX_IDLE_SECONDS = 120
 CALL_TIMEOUT_SECONDS = 3.0
+MAX_OPAQUE = 2**31 - 1
+TOTAL_LENGTH = Struct(">I")
+assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingLimits:
+    """What a port takes. ``connections`` are a port's, the others are of one connection.
+
+    A request beyond ``requests_in_progress`` is answered SYSTEM_BUSY. While the bodies of requests in progress have
+    more than ``bytes_in_progress`` nothing is read. Whoever lets more than ``bytes_unread`` wait is dropped.
+    """
+
+    connections: int = 10_000
+    requests_in_progress: int = 10_000
+    bytes_in_progress: int = 64 * 1024 * 1024
+    bytes_unread: int = 64 * 1024 * 1024
+
+
+DEFAULT_LIMITS = RemotingLimits()
+
+
+class HoldUp(Enum):
+    """Why nothing is read from a connection just now."""
+
+    ANSWERS_UNREAD = "the peer does not take what waits for it"
+    REQUESTS_IN_PROGRESS = "its requests in progress are too many bytes"
 
 
 class RemotingError(Exception):
@@ -55,6 +90,8 @@ class RequestRefused(Exception):
         self.answer = RemotingCommand(code, remark=remark, ext_fields=ext_fields or {})
 
 
+OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
+
 Answer = RemotingCommand | Deferred[RemotingCommand]
 Processor = Callable[["RemotingProtocol", RemotingCommand], Answer]
 """Answers a request of that connection; the answer's opaque and flag are filled in. May raise RequestRefused."""
@@ -72,12 +109,21 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     MAX_LENGTH = FRAME_MAX_LENGTH
     _log = Logger()
 
-    def __init__(self, processors: Processors, clock: IReactorTime) -> None:
+    def __init__(self, processors: Processors, clock: IReactorTime, limits: RemotingLimits = DEFAULT_LIMITS) -> None:
         self._processors = processors
         self._clock = clock
+        self._limits = limits
         self._opaque = count(1)
         self._calls: dict[int, Deferred[RemotingCommand]] = {}
         self._closed_listeners: list[Callable[[], None]] = []
+        self._heard = False
+        self._received = bytearray()
+        self._wanted = 0
+        self._is_taking_frames = False
+        self._hold_ups: set[HoldUp] = set()
+        self._requests_in_progress = 0
+        self._bytes_in_progress = 0
+        self._bytes_unread = 0
         self.is_open = False
 
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
@@ -101,7 +147,36 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Call ``closed`` once this connection is gone."""
         self._closed_listeners.append(closed)
 
+    def dataReceived(self, data: bytes) -> None:
+        """As Int32StringReceiver's, but what is there of a frame is not copied with each further piece of it."""
+        if self._received:
+            self._received += data
+            if len(self._received) < self._wanted:
+                return
+            data = bytes(self._received)
+        self._take_frames(data)
+
+    def _take_frames(self, data: bytes) -> None:
+        """Take what is whole, as long as nothing holds it up; keep the rest."""
+        at, end = 0, len(data)
+        self._wanted = 0
+        self._is_taking_frames = True
+        while self.is_open and not self._hold_ups and end - at >= TOTAL_LENGTH_BYTES:
+            (length,) = TOTAL_LENGTH.unpack_from(data, at)
+            if length > self.MAX_LENGTH:
+                self.lengthLimitExceeded(length)
+                break
+            frame_at = at + TOTAL_LENGTH_BYTES
+            if length > end - frame_at:
+                self._wanted = TOTAL_LENGTH_BYTES + length
+                break
+            at = frame_at + length
+            self.stringReceived(data[frame_at:at])
+        self._is_taking_frames = False
+        self._received = bytearray(data[at:] if self.is_open else b"")
+
     def stringReceived(self, string: bytes) -> None:
+        self._heard = True
         self.resetTimeout()
         try:
             command = decode_command(string)
@@ -115,7 +190,11 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._process(command)
 
     def lengthLimitExceeded(self, length: int) -> None:
-        self._log.warn("closing {peer}: a frame of {length} bytes", peer=self._peer(), length=length)
+        what = f"a frame of {length} bytes"
+        if looks_like_tls(length.to_bytes(4, "big")):
+            what = "it speaks TLS, and this connection is plain: tls:HOST:PORT?"
+        self._log.warn("closing {peer}: {what}", peer=self._peer(), what=what)
+        self._fail_calls(what)
         self.hang_up()
 
     def _peer(self) -> str:
@@ -125,7 +204,8 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self.hang_up()  # at once: a peer that does not read would keep a polite end waiting for ever
 
     def hang_up(self) -> None:
-        """Drop the connection."""
+        """Drop the connection; nothing that it has sent counts any more."""
+        self.is_open = False
         if ITCPTransport.providedBy(self.transport):
             self.transport.abortConnection()
         elif self.transport is not None:
@@ -134,22 +214,39 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _process(self, request: RemotingCommand) -> None:
         processor = self._processors.get(request.code)
         if processor is None:
-            self._answer(
-                RemotingCommand(
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-                ),
-                request,
-            )
+            remark = f" request type {request.code} not supported"
+            self._answer(RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark), request)
+            return
+        if self._requests_in_progress >= self._limits.requests_in_progress:
+            self._answer(RemotingCommand(ResponseCode.SYSTEM_BUSY, remark=OVERLOAD), request)
             return
         try:
             answer = processor(self, request)
         except Exception:  # whatever it is, the caller gets an answer
-            self._answer(self._answer_to_failure(Failure(), request), request)
-            return
+            answer = self._answer_to_failure(Failure(), request)
         if isinstance(answer, Deferred):
-            answer.addErrback(self._answer_to_failure, request).addCallback(self._answer, request)
+            self._begin(request)
+            answer.addCallbacks(self._end, self._fail, callbackArgs=(request,), errbackArgs=(request,))
         else:
             self._answer(answer, request)
+
+    def _begin(self, request: RemotingCommand) -> None:
+        """A request is in progress."""
+        self._requests_in_progress += 1
+        self._bytes_in_progress += len(request.body)
+        if self._bytes_in_progress > self._limits.bytes_in_progress:
+            self._hold_up(HoldUp.REQUESTS_IN_PROGRESS)
+
+    def _end(self, answer: RemotingCommand, request: RemotingCommand) -> None:
+        """It has its answer."""
+        self._answer(answer, request)
+        self._requests_in_progress -= 1
+        self._bytes_in_progress -= len(request.body)
+        if HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
+            self._go_on(HoldUp.REQUESTS_IN_PROGRESS)
+
+    def _fail(self, failure: Failure, request: RemotingCommand) -> None:
+        self._end(self._answer_to_failure(failure, request), request)
 
     def _answer_to_failure(self, failure: Failure, request: RemotingCommand) -> RemotingCommand:
         """What a processor that raised answers; what nobody foresaw is logged."""
@@ -160,8 +257,26 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     def _answer(self, answer: RemotingCommand, request: RemotingCommand) -> None:
-        if self.is_open and not request.is_oneway:
-            self.sendString(encode_command(answer, opaque=request.opaque, flag=RESPONSE_FLAG))
+        if request.is_oneway or not self.is_open:
+            return
+        try:
+            self._send(answer_to(request, answer))
+        except CommandError as error:
+            self._log.error("the answer to {code} cannot be sent: {error}", code=request.code, error=str(error))
+            self._send(answer_to(request, RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(error))))
+
+    def _send(self, command: RemotingCommand) -> None:
+        """Raises CommandError."""
+        head = encode_head(command)
+        assert self.transport is not None, "it is connected"
+        self.transport.writeSequence((head, command.body) if command.body else (head,))
+        if HoldUp.ANSWERS_UNREAD in self._hold_ups:
+            self._bytes_unread += len(head) + len(command.body)
+            if self._bytes_unread > self._limits.bytes_unread:
+                self._log.warn(
+                    "closing {peer}: it does not read {bytes} bytes", peer=self._peer(), bytes=self._bytes_unread
+                )
+                self.hang_up()
 
     def _answered(self, answer: RemotingCommand) -> None:
         waiting = self._calls.pop(answer.opaque, None)
@@ -180,7 +295,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> Deferred[RemotingCommand]:
         """Ask, and get the answer. Fails with RemotingError, or TimeoutError after ``timeout`` seconds."""
-        opaque = next(self._opaque)
+        opaque = self._next_opaque()
 
         def forget(_: object) -> None:
             self._calls.pop(opaque, None)
@@ -190,22 +305,46 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             answer.errback(RemotingError("the connection is gone"))
             return answer
         self._calls[opaque] = answer
-        self.sendString(encode_command(RemotingCommand(code, opaque=opaque, ext_fields=ext_fields or {}, body=body)))
+        try:
+            self._send(RemotingCommand(code, opaque, ext_fields=ext_fields or {}, body=body))
+        except CommandError as error:
+            del self._calls[opaque]
+            answer.errback(RemotingError(str(error)))
+            return answer
         return answer.addTimeout(timeout, self._clock)
 
+    def _next_opaque(self) -> int:
+        return next(self._opaque) & MAX_OPAQUE
+
     def push(self, code: int, ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Tell the other end something that it does not answer."""
+        """Tell the other end something that it does not answer. Raises CommandError for what has no room in a frame."""
         if self.is_open:
-            command = RemotingCommand(code, next(self._opaque), ONEWAY_FLAG, ext_fields=ext_fields or {}, body=body)
-            self.sendString(encode_command(command))
+            self._send(
+                RemotingCommand(code, next(self._opaque) & MAX_OPAQUE, ONEWAY_FLAG, None, ext_fields or {}, body)
+            )
 
     def pauseProducing(self) -> None:
-        assert self.transport is not None, "it is connected"
-        self.transport.pauseProducing()  # type: ignore[attr-defined]  # every stream transport is a producer
+        self._hold_up(HoldUp.ANSWERS_UNREAD)
 
     def resumeProducing(self) -> None:
-        assert self.transport is not None, "it is connected"
-        self.transport.resumeProducing()  # type: ignore[attr-defined]  # as above
+        self._bytes_unread = 0
+        self._go_on(HoldUp.ANSWERS_UNREAD)
+
+    def _hold_up(self, reason: HoldUp) -> None:
+        """Take nothing more from the peer."""
+        if not self._hold_ups:
+            assert self.transport is not None, "it is connected"
+            self.transport.pauseProducing()  # type: ignore[attr-defined]  # every stream transport is a producer
+        self._hold_ups.add(reason)
+
+    def _go_on(self, reason: HoldUp) -> None:
+        """That reason is no more: take what has come, and then more, unless there is another."""
+        self._hold_ups.discard(reason)
+        if not self._is_taking_frames:
+            self._take_frames(bytes(self._received))
+        if self.is_open and not self._hold_ups:
+            assert self.transport is not None, "it is connected"
+            self.transport.resumeProducing()  # type: ignore[attr-defined]  # as above
 
     def stopProducing(self) -> None:
         """The connection is going; ``connectionLost`` follows."""
@@ -213,25 +352,47 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.is_open = False
         self.setTimeout(None)
-        calls, self._calls = self._calls, {}
-        for waiting in calls.values():
-            waiting.errback(RemotingError(f"the connection is gone: {reason.getErrorMessage()}"))
+        hint = "" if self._heard else "; no byte came: a TLS port, perhaps (tls:HOST:PORT)?"
+        self._fail_calls(f"the connection is gone: {reason.getErrorMessage()}{hint}")
         listeners, self._closed_listeners = self._closed_listeners, []
         for closed in listeners:
             closed()
 
+    def _fail_calls(self, reason: str) -> None:
+        calls, self._calls = self._calls, {}
+        for waiting in calls.values():
+            waiting.errback(RemotingError(reason))
+
 
 class RemotingFactory(Factory[RemotingProtocol]):
-    """Builds connections that answer by ``processors``."""
+    """Builds connections that answer by ``processors``, as many at once as ``limits`` allows."""
 
     noisy = False
+    _log = Logger()
 
-    def __init__(self, processors: Processors, clock: IReactorTime) -> None:
+    def __init__(self, processors: Processors, clock: IReactorTime, limits: RemotingLimits = DEFAULT_LIMITS) -> None:
         self._processors = processors
         self._clock = clock
+        self._limits = limits
+        self._is_full = False
+        self.connections = 0
+        """How many there are."""
 
-    def buildProtocol(self, addr: IAddress | None) -> RemotingProtocol:
-        return RemotingProtocol(self._processors, self._clock)
+    def buildProtocol(self, addr: IAddress | None) -> RemotingProtocol | None:
+        """None, and so the end of the connection, where there are too many."""
+        if self.connections >= self._limits.connections:
+            if not self._is_full:  # said once, until there is room again
+                self._log.warn("no more than {count} connections are taken", count=self.connections)
+            self._is_full = True
+            return None
+        self._is_full = False
+        self.connections += 1
+        protocol = RemotingProtocol(self._processors, self._clock, self._limits)
+        protocol.on_closed(self._closed)
+        return protocol
+
+    def _closed(self) -> None:
+        self.connections -= 1
 
 
 async def call_once(endpoint: IStreamClientEndpoint, code: int, clock: IReactorTime) -> RemotingCommand:

@@ -1,6 +1,8 @@
 """What a broker says of itself: GET_BROKER_RUNTIME_INFO and GET_BROKER_CONFIG (spec/remoting.md 2.14, 2.15)."""
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import javaproperties
@@ -8,13 +10,114 @@ import orjson
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
 from rmqha.broker.remoting import Processors, RemotingError, call_once
+from rmqha.broker.stats import BrokerStats, BrokerTotals
 from rmqha.ha.replica import MasterView
-from rmqha.settings import LARGEST_SEGMENT
+from rmqha.settings import LARGEST_SEGMENT, properties_of
+from rmqha.store.derived import CONSUME_QUEUE_FOLDER
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.retention import disk_used_ratio
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 
 DERIVED_FILE_SETTINGS = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 NODE_STATE_KEY = "rmqha"
 """In a node's runtime info: its state as state.json has it. A Java broker has no such entry."""
+VERSION_NAME = "V4_9_3"
+NO_TRANSIENT_STORE = 2**31 - 1
+"""What a Java broker says of its transient buffers if it uses none."""
+THREAD_POOL_CAPACITIES = {"send": 10_000, "pull": 100_000, "query": 20_000}
+"""What a Java broker's queues before its threads hold. Here nothing waits for a thread: they are always empty."""
+PUT_TIMES = (
+    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
+    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
+)
+"""Into which Java sorts how long puts took. It is not measured here: each has 0, as have all maxima."""
+
+Progress = Callable[[], Mapping[int, tuple[int, int]]]
+"""Tells by delay level how many messages are delivered, and how many there are."""
+
+
+class RuntimeInfo:
+    """Makes the table that GET_BROKER_RUNTIME_INFO answers with: all that a 4.9.3 broker's has (2.14)."""
+
+    def __init__(
+        self, store: MessageStore, stats: BrokerStats, schedule_progress: Progress, now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._stats = stats
+        self._schedule_progress = schedule_progress
+        self._now_ms = now_ms
+
+    def table(self) -> dict[str, str]:
+        """Texts by name. Raises OSError."""
+        return {
+            "brokerVersionDesc": VERSION_NAME,
+            "brokerVersion": str(OUR_VERSION),
+            "bootTimestamp": str(self._stats.boot_timestamp),
+            "runtime": _duration(self._now_ms() - self._stats.boot_timestamp),
+            "startAcceptSendRequestTimeStamp": str(self._store.settings.start_accept_send_request_time_stamp),
+            **dict(self._log()),
+            **dict(self._disks()),
+            **dict(self._puts()),
+            **dict(self._gets()),
+            **dict(self._days()),
+            **dict(_thread_pools()),
+            **{
+                f"scheduleMessageOffset_{level}": f"{delivered},{end}"
+                for level, (delivered, end) in self._schedule_progress().items()
+            },
+        }
+
+    def _log(self) -> Iterator[tuple[str, str]]:
+        log, store = self._store.commit_log, self._store
+        is_empty = log.min_offset == log.verified_offset
+        first = None if is_empty else store.reader.store_timestamp(log.min_offset)
+        yield "commitLogMinOffset", "-1" if is_empty else str(log.min_offset)
+        yield "commitLogMaxOffset", str(log.verified_offset)
+        yield "earliestMessageTimeStamp", "-1" if first is None else str(first)
+        yield "remainHowManyDataToFlush", byte_count(max(0, log.max_offset - log.flushed_offset))
+        yield "dispatchBehindBytes", str(store.derived.dispatcher.behind_bytes)
+        yield "dispatchMaxBuffer", "0"
+        yield "pageCacheLockTimeMills", "0"
+        yield "remainTransientStoreBufferNumbs", str(NO_TRANSIENT_STORE)
+
+    def _disks(self) -> Iterator[tuple[str, str]]:
+        log_folder = self._store.commit_log.folder
+        partition = _existing(log_folder)
+        usage, ratio = shutil.disk_usage(partition), str(disk_used_ratio(partition))
+        yield "commitLogDirCapacity", f"Total : {byte_count(usage.total)}, Free : {byte_count(usage.free)}."
+        yield "commitLogDiskRatio", ratio
+        yield f"commitLogDiskRatio_{log_folder}", ratio
+        queues = self._store.root / CONSUME_QUEUE_FOLDER
+        yield "consumeQueueDiskRatio", str(disk_used_ratio(_existing(queues)))
+
+    def _puts(self) -> Iterator[tuple[str, str]]:
+        puts = self._stats.puts
+        yield "putTps", self._rates(lambda totals: totals.put)
+        yield "putMessageTimesTotal", str(puts.messages)
+        yield "putMessageFailedTimes", "0"
+        yield "putMessageSizeTotal", str(puts.bytes)
+        yield "putMessageAverageSize", str(puts.bytes / puts.messages if puts.messages else 0.0)
+        yield "putMessageEntireTimeMax", "0"
+        yield "putMessageDistributeTime", " ".join(f"[{times}]:0" for times in PUT_TIMES)
+
+    def _gets(self) -> Iterator[tuple[str, str]]:
+        yield "getFoundTps", self._rates(lambda totals: totals.found)
+        yield "getMissTps", self._rates(lambda totals: totals.missed)
+        yield "getTotalTps", self._rates(lambda totals: totals.found + totals.missed)
+        yield "getTransferedTps", self._rates(lambda totals: totals.transferred)
+        yield "getMessageEntireTimeMax", "0"
+
+    def _rates(self, value: Callable[[BrokerTotals], int]) -> str:
+        return " ".join(map(str, self._stats.rates(value)))
+
+    def _days(self) -> Iterator[tuple[str, str]]:
+        for name, days, now in (
+            ("msgPutTotal", self._stats.put_days, self._stats.puts.messages),
+            ("msgGetTotal", self._stats.got_days, self._stats.gets.messages),
+        ):
+            yield f"{name}YesterdayMorning", str(days.yesterday_morning)
+            yield f"{name}TodayMorning", str(days.today_morning)
+            yield f"{name}TodayNow", str(now)
 
 
 def runtime_processors(table: Callable[[], Mapping[str, str]], config: Callable[[], Mapping[str, str]]) -> Processors:
@@ -29,6 +132,47 @@ def runtime_processors(table: Callable[[], Mapping[str, str]], config: Callable[
             ext_fields={"version": '{"counter":0,"timestamp":0}'},
             body=javaproperties.dumps(config(), timestamp=False, separator="=").encode("utf-8"),
         ),
+    }
+
+
+def _thread_pools() -> Iterator[tuple[str, str]]:
+    for name, capacity in THREAD_POOL_CAPACITIES.items():
+        yield f"{name}ThreadPoolQueueSize", "0"
+        yield f"{name}ThreadPoolQueueCapacity", str(capacity)
+        yield f"{name}ThreadPoolQueueHeadWaitTimeMills", "0"
+    yield "EndTransactionQueueSize", "0"
+    yield "EndTransactionThreadPoolQueueCapacity", "100000"
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the one that it will be made in."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _duration(ms: int) -> str:
+    """As Java's getFormatRuntime."""
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def byte_count(count: int) -> str:
+    """As Java's humanReadableByteCount: "0 B", "1.5 KiB"."""
+    if count < 1024:
+        return f"{count} B"
+    exponent = min((count.bit_length() - 1) // 10, 6)
+    return f"{count / 1024**exponent:.1f} {'KMGTPE'[exponent - 1]}iB"
+
+
+def config_of(store: MessageStore) -> dict[str, str]:
+    """A node's settings by RocketMQ's names, with the sizes that its files really have."""
+    return {
+        **properties_of(store.settings),
+        "mappedFileSizeCommitLog": str(store.commit_log.segment_size),
+        **store.derived.file_settings,
     }
 
 

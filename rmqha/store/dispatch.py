@@ -3,6 +3,7 @@
 Everything here is derived: it can be thrown away and built again (spec/store.md 8).
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
@@ -94,6 +95,10 @@ class DispatchRequest(NamedTuple):
         if "KEYS" in self.properties:
             keys += [key for key in self.properties["KEYS"].split(" ") if key]
         return keys
+
+
+MessageArrived = Callable[[DispatchRequest, int], None]
+"""Hears of a message that has its place in a queue, and of its tagsCode."""
 
 
 def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | int:
@@ -219,7 +224,7 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._delay_levels = delay_levels
-        self._listeners: list[Callable[[DispatchRequest, int], None]] = []
+        self._listeners: list[MessageArrived] = []
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
         self._failed: Callable[[Failure], None] | None = None
@@ -235,7 +240,7 @@ class Dispatcher:
         """How far dispatch is behind the log."""
         return self._commit_log.verified_offset - self.reput_offset
 
-    def subscribe(self, message_arrived: Callable[[DispatchRequest, int], None]) -> None:
+    def subscribe(self, message_arrived: MessageArrived) -> None:
         """Call ``message_arrived`` with each queued message and its tagsCode."""
         self._listeners.append(message_arrived)
 
@@ -294,6 +299,12 @@ class Dispatcher:
             self._dispatch_some(self._keys, deadline)
         finally:
             self.write_pending()
+
+    def finish(self, deadline: float) -> None:
+        """Dispatch what is there until ``deadline`` of the monotonic clock, waiting for it. Raises OSError."""
+        while self.behind_bytes > 0 and time.monotonic() < deadline:
+            self.run_slice()
+        self.write_pending()
 
     def write_pending(self) -> None:
         """Write what has been added to queues and index. Raises OSError; then it stays pending."""

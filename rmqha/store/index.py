@@ -269,6 +269,12 @@ class IndexService:
         last = self._files[-1] if self._files else None
         return last.header.end_phy_offset if last is not None and last.header.index_count > 1 else -1
 
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms and physical offset of the last message that has an entry; 0 and 0 without any."""
+        last = self._files[-1].header if self._files else IndexHeader()
+        return last.end_timestamp, last.end_phy_offset
+
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first; those of messages that have entries already are left out."""
         self._put(self._left, now)

@@ -38,7 +38,8 @@ class AppendMessageStatus(Enum):
 class Message:
     """A message to put. The store fills in offsets, the store timestamp and the CRC.
 
-    ``properties`` are without those that the store itself adds. Times in ms.
+    ``properties`` are without those that the store itself adds; ``properties_stored``, if given, is what is stored
+    in their stead, unless the message is delayed: then ``properties`` only say what to do with it. Times in ms.
     """
 
     topic: str
@@ -52,6 +53,7 @@ class Message:
     store_host: Host = LOOPBACK
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    properties_stored: str | None = None
 
     @property
     def is_wait_store_msg_ok(self) -> bool:

@@ -18,6 +18,7 @@ from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import DEFAULT_SEGMENT_SIZE, CommitLog
 from rmqha.store.derived import Derived, index_slots, remove_derived
+from rmqha.store.dispatch import MessageArrived
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.flush import FlushService, RunInThread, Syncable
 from rmqha.store.lockfile import LockFile
@@ -32,6 +33,8 @@ from rmqha.store.recovery import Recovery, recover_log
 ABORT_FILE = "abort"
 CHECKPOINT_FILE = "checkpoint"
 LOCK_FILE = "lock"
+LAST_DISPATCH_SECONDS = 5.0
+"""A store that closes gives its queues so long to catch up with the log; the rest follows at the next start."""
 
 
 class MessageStore:
@@ -64,6 +67,7 @@ class MessageStore:
         self._put_waits: PutWaits | None = None
         self._failed: Callable[[Failure], None] | None = None
         self._dispatching: Callable[[], None] | None = None
+        self._arrival_listeners: list[MessageArrived] = []
         self._takes_puts = self._broken = False
         (self.root / ABORT_FILE).touch()  # before queues and index are: whoever dies among them stopped uncleanly
         sync_folder(self.root)
@@ -71,6 +75,8 @@ class MessageStore:
 
     def _open_derived(self, recovery: Recovery, progress: Callable[[int], None] = lambda _: None) -> None:
         self.derived = Derived(self.root, self.settings, self.commit_log, recovery)
+        for message_arrived in self._arrival_listeners:
+            self.derived.dispatcher.subscribe(message_arrived)
         if not self.is_slave:  # puts need every queue's end; a slave's readers can wait
             self.derived.dispatcher.catch_up(progress)
         self.appender = Appender(
@@ -161,6 +167,11 @@ class MessageStore:
         self._dispatching = lambda: self.derived.dispatcher.start(clock, failed)
         self._dispatching()
 
+    def subscribe(self, message_arrived: MessageArrived) -> None:
+        """Call ``message_arrived`` with each queued message and its tagsCode, also when queues are made anew."""
+        self._arrival_listeners.append(message_arrived)
+        self.derived.dispatcher.subscribe(message_arrived)
+
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
         return self.derived.dispatcher.take_unflushed()
@@ -190,6 +201,12 @@ class MessageStore:
         except OSError as error:
             return succeed(self._put_failed(error))
         return self._put_waits.answer(appended, waits)
+
+    def end_puts(self) -> None:
+        """Take no more puts, and wait for no more replicas: whoever asked may still be told."""
+        self._takes_puts = False
+        if self._put_waits is not None:
+            self._put_waits.give_up_replicas()
 
     def _put_failed(self, error: OSError) -> PutMessageResult:
         """A full disk refuses this put; it may have room for the next. Anything else is the end."""
@@ -270,7 +287,7 @@ class MessageStore:
 
         The Deferred fails with OSError if the disk refuses; then ``abort`` stays, for the next start to recover.
         """
-        self._takes_puts = False
+        self.end_puts()
         drained: Deferred[None] = Deferred()
         if flusher is None:
             drained.callback(None)
@@ -286,7 +303,7 @@ class MessageStore:
             log.truncate(log.verified_offset)
         log.prepare_next_segment()
         self.derived.dispatcher.stop()
-        self.derived.dispatcher.write_pending()
+        self.derived.dispatcher.finish(time.monotonic() + LAST_DISPATCH_SECONDS)
         if flusher is None:
             log.sync()
             for file in self.take_unflushed():

@@ -16,7 +16,7 @@ from rmqha.store.message import (
     PutMessageStatus,
 )
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
-from rmqha.wire.properties import format_properties
+from rmqha.wire.properties import PROPERTY_SEPARATOR, format_properties
 from rmqha.wire.record import (
     END_FILE_MIN_BLANK_LENGTH,
     FIXED_BYTES,
@@ -70,9 +70,8 @@ class Appender:
 
     def append(self, message: Message) -> AppendMessageResult:
         """Append one message. Raises PutRefused with nothing written, OSError."""
-        topic, queue_id, properties = self._destination(message)
+        topic, queue_id, stored = self._destination(message)
         topic_bytes = _topic_bytes(topic)
-        stored = _properties_bytes(properties)
         room = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
         if room > self._max_message_bytes:
             self._check_size(message, topic_bytes, stored)
@@ -104,21 +103,23 @@ class Appender:
         if FIXED_BYTES + extra + len(message.body) + len(topic) + len(properties) > self._max_message_bytes:
             raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED)
 
-    def _destination(self, message: Message) -> tuple[str, int, dict[str, str]]:
+    def _destination(self, message: Message) -> tuple[str, int, bytes]:
         """Topic, queue and properties as stored: a delayed message goes to the schedule topic first."""
         delay = message.properties.get("DELAY")
-        if delay is None or message.sys_flag & TRANSACTION_TYPE_MASK not in QUEUED_TRANSACTION_TYPES:
-            return message.topic, message.queue_id, message.properties
-        level = min(_delay_level(delay), self._delay_levels.max_level)
+        level = 0
+        if delay is not None and message.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES:
+            level = min(_delay_level(delay), self._delay_levels.max_level)
         if level <= 0:
-            return message.topic, message.queue_id, message.properties
+            stored = message.properties_stored
+            encoded = _properties_bytes(message.properties) if stored is None else _encoded_properties(stored)
+            return message.topic, message.queue_id, encoded
         properties = {
             **message.properties,
             "DELAY": str(level),
             "REAL_TOPIC": message.topic,
             "REAL_QID": str(message.queue_id),
         }
-        return SCHEDULE_TOPIC, level - 1, properties
+        return SCHEDULE_TOPIC, level - 1, _properties_bytes(properties)
 
     def append_batch(self, batch: MessageBatch) -> AppendMessageResult:
         """Append all messages of a batch, one behind the other in one segment. Raises PutRefused, OSError."""
@@ -126,7 +127,8 @@ class Appender:
             raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR)
         topic = _topic_bytes(batch.topic)
         parts = [_whole_message(batch, message) for message in batch.messages]
-        stored = [_properties_bytes(message.properties) for message in parts]
+        added = _properties_text(batch.properties)
+        stored = [_batch_properties(batch, message, added) for message in batch.messages]
         for message, properties in zip(parts, stored, strict=True):
             self._check_size(message, topic, properties)
         key = (batch.topic, batch.queue_id)
@@ -181,7 +183,6 @@ def _whole_message(batch: MessageBatch, message: Message) -> Message:
     return Message(
         topic=batch.topic,
         body=message.body,
-        properties={**message.properties, **batch.properties},
         queue_id=batch.queue_id,
         flag=message.flag,
         sys_flag=batch.sys_flag,
@@ -190,6 +191,15 @@ def _whole_message(batch: MessageBatch, message: Message) -> Message:
         store_host=batch.store_host,
         reconsume_times=batch.reconsume_times,
     )
+
+
+def _batch_properties(batch: MessageBatch, message: Message, added: str) -> bytes:
+    """The properties stored for a message of a batch: its own, and those of the batch, which are ``added`` as text."""
+    own = message.properties_stored
+    if own is None:
+        return _properties_bytes({**message.properties, **batch.properties})
+    separator = PROPERTY_SEPARATOR if own and added and not own.endswith(PROPERTY_SEPARATOR) else ""
+    return _encoded_properties(f"{own}{separator}{added}")
 
 
 def _topic_bytes(topic: str) -> bytes:
@@ -203,9 +213,20 @@ def _topic_bytes(topic: str) -> bytes:
 
 
 def _properties_bytes(properties: dict[str, str]) -> bytes:
+    return _encoded_properties(_properties_text(properties))
+
+
+def _properties_text(properties: dict[str, str]) -> str:
     try:
-        encoded = format_properties(properties).encode("utf-8", "surrogateescape")
+        return format_properties(properties)
     except ValueError as error:
+        raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR) from error
+
+
+def _encoded_properties(stored: str) -> bytes:
+    try:
+        encoded = stored.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
         raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR) from error
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise PutRefused(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED)

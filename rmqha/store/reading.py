@@ -1,13 +1,13 @@
 """Reading messages: by queue offset, key, id and time (spec/store.md 11)."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import ConsumeQueue, Unit
+from rmqha.store.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
 from rmqha.store.dispatch import QueueTable
 from rmqha.store.index import IndexService
 from rmqha.wire.record import (
@@ -21,6 +21,8 @@ from rmqha.wire.record import (
 )
 
 LEAST_UNITS_EXAMINED = 800
+MOST_UNITS_EXAMINED = 16_384
+"""Of a read that asks for more messages than there can be: a filter looks at so many without taking too long."""
 MOST_ENTRIES_QUERIED = 4096
 """Index entries a query looks at: as many as may have the hash of the key, but be of others."""
 TAG_HASH_MASK = 0xFFFFFFFF
@@ -66,9 +68,7 @@ class _Batch:
     records: list[bytes]
     total_bytes: int = 0
 
-    def is_full(self, size: int, max_messages: int, limit_bytes: int, limit_count: int) -> bool:
-        if not self.records:
-            return False
+    def has_no_room(self, size: int, max_messages: int, limit_bytes: int, limit_count: int) -> bool:
         too_many = len(self.records) >= max_messages or len(self.records) > limit_count - 1
         return too_many or self.total_bytes + size > limit_bytes
 
@@ -92,8 +92,8 @@ class MessageReader:
             settings.max_transfer_count_on_message_in_disk,
         )
         self._corrects_offsets = not is_slave or settings.offset_check_in_slave
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._memory_bytes = pages * settings.access_message_in_memory_max_ratio // 100
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._memory_bytes = memory_bytes * settings.memory_ratio(is_slave) // 100
 
     def get_message(
         self, topic: str, queue_id: int, offset: int, max_messages: int, wanted: TagFilter | None = None
@@ -109,44 +109,46 @@ class MessageReader:
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
         if offset > high:
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if low else low, low, high)
-        units = queue.units(offset, max(LEAST_UNITS_EXAMINED, max_messages))
+        units = queue.units(offset, max(LEAST_UNITS_EXAMINED, min(max_messages, MOST_UNITS_EXAMINED)))
         if not len(units):
             following = queue.next_file_offset(offset)
             return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, offset, following, low, high)
-        return self._gather(queue, offset, [Unit(*unit) for unit in units.tolist()], max_messages, wanted)
+        return self._gather(queue, offset, UNIT.iter_unpack(units.data), max_messages, wanted)
 
     def _nothing(self, status: GetMessageStatus, offset: int, corrected: int, low: int, high: int) -> GetMessageResult:
         return GetMessageResult(status, corrected if self._corrects_offsets else offset, low, high)
 
     def _gather(
-        self, queue: ConsumeQueue, offset: int, units: list[Unit], max_messages: int, wanted: TagFilter | None
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        units: Iterable[tuple[int, int, int]],
+        max_messages: int,
+        wanted: TagFilter | None,
     ) -> GetMessageResult:
         log_end = self._commit_log.verified_offset
         status, batch, examined = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch([]), 0
         removed_until, last_physical = 0, 0
-        for unit in units:
-            last_physical = unit.physical_offset
-            if unit.is_blank or unit.physical_offset < removed_until:
+        for physical_offset, size, tags_code in units:
+            last_physical = physical_offset
+            if physical_offset < removed_until or (size == PRE_BLANK_SIZE and physical_offset == 0):
                 status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
                 examined += 1
                 continue
-            limits = (
-                self._limits_in_disk if log_end - unit.physical_offset > self._memory_bytes else self._limits_in_memory
-            )
-            if batch.is_full(unit.size, max_messages, *limits):
+            if batch.records and batch.has_no_room(size, max_messages, *self._limits(log_end - physical_offset)):
                 break
             examined += 1
-            if wanted is not None and not wanted(unit.tags_code):
+            if wanted is not None and not wanted(tags_code):
                 status = self._unless_found(status, GetMessageStatus.NO_MATCHED_MESSAGE)
                 continue
-            record = self._commit_log.select(unit.physical_offset, unit.size)
+            record = self._commit_log.select(physical_offset, size)
             if record is None:
                 status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
                 segment = self._commit_log.segment_size
-                removed_until = unit.physical_offset - unit.physical_offset % segment + segment
+                removed_until = physical_offset - physical_offset % segment + segment
                 continue
             batch.records.append(bytes(record))
-            batch.total_bytes += unit.size
+            batch.total_bytes += size
             status = GetMessageStatus.FOUND
         return GetMessageResult(
             status,
@@ -157,12 +159,25 @@ class MessageReader:
             log_end - last_physical > self._memory_bytes,
         )
 
+    def _limits(self, behind_bytes: int) -> tuple[int, int]:
+        """The most bytes and messages of a read that has come to a message so far behind the log's end."""
+        return self._limits_in_disk if behind_bytes > self._memory_bytes else self._limits_in_memory
+
     @staticmethod
     def _unless_found(status: GetMessageStatus, other: GetMessageStatus) -> GetMessageStatus:
         return status if status is GetMessageStatus.FOUND else other
 
     def message_at(self, physical_offset: int) -> Record | None:
         """The message at a physical offset, None where none begins. Raises OSError."""
+        found = self._message_at(physical_offset)
+        return None if found is None else found[0]
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The message at a physical offset as the log has it, None where none begins. Raises OSError."""
+        found = self._message_at(physical_offset)
+        return None if found is None else bytes(found[1])
+
+    def _message_at(self, physical_offset: int) -> tuple[Record, memoryview] | None:
         head = self._commit_log.select(physical_offset, BLANK_HEADER.size)
         if head is None:
             return None
@@ -172,9 +187,9 @@ class MessageReader:
             record = decode_record(data) if data is not None else None
         except RecordError:
             return None
-        if record is None or isinstance(record, Blank) or record.physical_offset != physical_offset:
+        if data is None or record is None or isinstance(record, Blank) or record.physical_offset != physical_offset:
             return None
-        return record
+        return record, data
 
     def message_by_id(self, msg_id: str) -> Record | None:
         """The message with this offset message id, None if there is none. Raises ValueError, OSError."""
@@ -204,6 +219,11 @@ class MessageReader:
                 return found[-limit:]
             asked *= 4  # other keys with this hash have taken the places
 
+    @property
+    def index_last_update(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms and physical offset of the last message in the index; 0 and 0 without any."""
+        return (0, 0) if self._index is None else self._index.last_update
+
     def store_timestamp(self, physical_offset: int) -> int | None:
         """STORETIMESTAMP in ms of the message at a physical offset, None where none begins."""
         record = self.message_at(physical_offset)
@@ -219,6 +239,12 @@ class MessageReader:
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """STORETIMESTAMP in ms of the queue's first message; -1 where there is none."""
         return self.message_store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def is_in_disk(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the message at a queue offset is so old that it may no longer be in memory; false without one."""
+        queue = self._queues.get(topic, queue_id)
+        unit = None if queue is None else queue.unit(offset)
+        return unit is not None and self._commit_log.verified_offset - unit.physical_offset > self._memory_bytes
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The queue offset stored nearest to ``timestamp`` (ms): at it, else just before or after; 0 without one."""

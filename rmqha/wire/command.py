@@ -4,15 +4,16 @@
 
     0 i32 totalLength of what follows   4 u8 serializeType   5 u24 headerLength   8 header, then the body
 
-Both header encodings are read; JSON is written, which every peer reads.
+Both header encodings are read and written; whoever is asked answers in the one it was asked in. A broker does this for
+each message, so what is usual takes few steps: all fields texts, all numbers numbers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -26,7 +27,14 @@ RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS")
 
+LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
+NO_FIELDS: Mapping[str, str] = MappingProxyType({})
+ONLY_TEXTS = {str}
+
+FRAME_HEAD = Struct(">iI")  # totalLength; serializeType and headerLength
+TOTAL_LENGTH_BYTES = 4
 HEADER_LENGTH = Struct(">I")
+FOUR_INT32 = Struct(">iiii")
 BINARY_HEAD = Struct(">hBhiii")  # code, language, version, opaque, flag, remarkLength
 INT32 = Struct(">i")
 INT16 = Struct(">h")
@@ -123,21 +131,24 @@ class ResponseCode(IntEnum):
 
 
 class CommandError(ValueError):
-    """The bytes are no remoting command."""
+    """The bytes are no remoting command, or a command cannot be bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemotingCommand:
-    """A request or an answer. ``ext_fields`` is the custom header; ``body`` empty means none."""
+class RemotingCommand(NamedTuple):
+    """A request or an answer. ``ext_fields`` is the custom header; ``body`` empty means none.
+
+    ``serialize_type`` is the encoding that it came in, or is to be sent in.
+    """
 
     code: int
     opaque: int = 0
     flag: int = 0
     remark: str | None = None
-    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    ext_fields: Mapping[str, str] = NO_FIELDS
     body: bytes = b""
     version: int = OUR_VERSION
     language: str = OUR_LANGUAGE
+    serialize_type: int = JSON_SERIALIZE_TYPE
 
     @property
     def is_response(self) -> bool:
@@ -148,27 +159,61 @@ class RemotingCommand:
         return bool(self.flag & ONEWAY_FLAG)
 
 
-def encode_command(command: RemotingCommand, opaque: int | None = None, flag: int | None = None) -> bytes:
-    """The frame without its leading totalLength; ``opaque`` and ``flag`` stand in for the command's own, if given.
-
-    Raises CommandError if it would be too long.
-    """
-    header = orjson.dumps(
-        {
-            "code": int(command.code),
-            "extFields": dict(command.ext_fields),
-            "flag": command.flag if flag is None else flag,
-            "language": command.language,
-            "opaque": command.opaque if opaque is None else opaque,
-            **({} if command.remark is None else {"remark": command.remark}),
-            "serializeTypeCurrentRPC": "JSON",
-            "version": command.version,
-        }
+def answer_to(request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
+    """The answer as it is sent: under the request's opaque, and in its encoding."""
+    code, _, _, remark, ext_fields, body, version, language, _ = answer
+    return RemotingCommand(
+        code, request.opaque, RESPONSE_FLAG, remark, ext_fields, body, version, language, request.serialize_type
     )
-    frame = HEADER_LENGTH.pack(JSON_SERIALIZE_TYPE << 24 | len(header)) + header + command.body
-    if len(frame) > FRAME_MAX_LENGTH:
-        raise CommandError(f"a command of {len(frame)} bytes is longer than {FRAME_MAX_LENGTH}")
-    return frame
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """The frame without its leading totalLength. Raises CommandError for what has no room in it."""
+    return encode_head(command)[TOTAL_LENGTH_BYTES:] + command.body
+
+
+def encode_head(command: RemotingCommand) -> bytes:
+    """The frame up to its body, which is to follow. Raises CommandError for what has no room in it."""
+    try:
+        header = ENCODERS[command.serialize_type](command)
+    except (StructError, TypeError, UnicodeEncodeError) as error:
+        raise CommandError(f"a command cannot be encoded: {error}") from error
+    total_length = HEADER_LENGTH.size + len(header) + len(command.body)
+    if total_length > FRAME_MAX_LENGTH:
+        raise CommandError(f"a command of {total_length} bytes is longer than {FRAME_MAX_LENGTH}")
+    return FRAME_HEAD.pack(total_length, command.serialize_type << 24 | len(header)) + header
+
+
+def _encode_json(command: RemotingCommand) -> bytes:
+    code, opaque, flag, remark, ext_fields, _, version, language, _ = command
+    header: dict[str, object] = {
+        "code": int(code),
+        "extFields": ext_fields if type(ext_fields) is dict else dict(ext_fields),
+        "flag": flag,
+        "language": language,
+        "opaque": opaque,
+    }
+    if remark is not None:
+        header["remark"] = remark
+    header["serializeTypeCurrentRPC"] = "JSON"
+    header["version"] = version
+    return orjson.dumps(header)
+
+
+def _encode_binary(command: RemotingCommand) -> bytes:
+    code, opaque, flag, remark, ext_fields, _, version, language, _ = command
+    remark_bytes = b"" if remark is None else remark.encode()
+    parts: list[bytes] = []
+    for key, value in ext_fields.items():
+        key_bytes, value_bytes = key.encode(), value.encode()
+        parts += INT16.pack(len(key_bytes)), key_bytes, INT32.pack(len(value_bytes)), value_bytes
+    entries = b"".join(parts)
+    language_code = LANGUAGE_CODES.get(language, LANGUAGE_CODES["OTHER"])
+    head = BINARY_HEAD.pack(code, language_code, version, opaque, flag, len(remark_bytes))
+    return b"".join((head, remark_bytes, INT32.pack(len(entries)), entries))
+
+
+ENCODERS = {JSON_SERIALIZE_TYPE: _encode_json, ROCKETMQ_SERIALIZE_TYPE: _encode_binary}
 
 
 def decode_command(frame: bytes) -> RemotingCommand:
@@ -191,16 +236,25 @@ def decode_command(frame: bytes) -> RemotingCommand:
 def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
         content = orjson.loads(header)
-        ext_fields = content.get("extFields") or {}
+        get = content.get
+        numbers = content["code"], get("opaque", 0), get("flag", 0), get("version", 0)
+        try:
+            code, opaque, flag, version = FOUR_INT32.unpack(FOUR_INT32.pack(*numbers))
+        except StructError:
+            code, opaque, flag, version = map(_int32, numbers)
+        ext_fields = get("extFields") or {}
+        if not set(map(type, ext_fields.values())) <= ONLY_TEXTS:
+            ext_fields = {key: _scalar(value) for key, value in ext_fields.items() if value is not None}
+        remark = get("remark")
         return RemotingCommand(
-            code=_int32(content["code"]),
-            opaque=_int32(content.get("opaque", 0)),
-            flag=_int32(content.get("flag", 0)),
-            remark=None if content.get("remark") is None else _scalar(content["remark"]),
-            ext_fields={str(k): _scalar(v) for k, v in ext_fields.items() if v is not None},
-            body=body,
-            version=_int32(content.get("version", 0)),
-            language=_language(content.get("language")),
+            code,
+            opaque,
+            flag,
+            None if remark is None else _scalar(remark),
+            ext_fields,
+            body,
+            version,
+            _language(get("language")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CommandError(f"the header is no JSON object of a command: {error!r}") from error
@@ -222,17 +276,24 @@ def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
             body=body,
             version=version,
             language=_language(language),
+            serialize_type=ROCKETMQ_SERIALIZE_TYPE,
         )
     except (StructError, UnicodeDecodeError) as error:
         raise CommandError(f"the header is no ROCKETMQ header: {error}") from error
 
 
 def _decode_entries(entries: bytes) -> dict[str, str]:
-    fields, at = {}, 0
-    while at < len(entries):
-        key, at = _take(entries, at + INT16.size, INT16.unpack_from(entries, at)[0])
-        value, at = _take(entries, at + INT32.size, INT32.unpack_from(entries, at)[0])
-        fields[key.decode("utf-8")] = value.decode("utf-8")
+    fields, at, end = {}, 0, len(entries)
+    while at < end:
+        (key_length,) = INT16.unpack_from(entries, at)
+        key_end = at + INT16.size + key_length
+        (value_length,) = INT32.unpack_from(entries, key_end)
+        value_at = key_end + INT32.size
+        value_end = value_at + value_length
+        if key_length < 0 or not value_at <= value_end <= end:
+            raise CommandError(f"the lengths {key_length} and {value_length} where {end - at} bytes are left")
+        fields[entries[at + INT16.size : key_end].decode()] = entries[value_at:value_end].decode()
+        at = value_end
     return fields
 
 

@@ -11,6 +11,7 @@ class DelayLevels:
 
     def __init__(self, text: str = DEFAULT_DELAY_LEVELS) -> None:
         """Raises ValueError for anything but numbers with the units s, m, h or d."""
+        self._text = text
         self._delays_ms: list[int] = []
         for word in text.split():
             number, unit = word[:-1], word[-1:]
@@ -18,15 +19,21 @@ class DelayLevels:
                 raise ValueError(f"has {word!r}, which is no time such as 10s, 5m, 1h or 1d")
             self._delays_ms.append(int(number) * UNIT_MS[unit])
 
+    def __str__(self) -> str:
+        return self._text
+
     @property
     def max_level(self) -> int:
         """The highest level, from 1."""
         return len(self._delays_ms)
 
+    def delay_ms(self, level: int) -> int:
+        """How long a message of this level waits, in ms."""
+        return self._delays_ms[level - 1] if 1 <= level <= self.max_level else UNKNOWN_LEVEL_MS
+
     def delivery_time(self, level: int, store_timestamp: int) -> int:
         """When a message stored then is to be delivered, in ms."""
-        known = 1 <= level <= self.max_level
-        return store_timestamp + (self._delays_ms[level - 1] if known else UNKNOWN_LEVEL_MS)
+        return store_timestamp + self.delay_ms(level)
 
     def tags_code(self, delay: str, store_timestamp: int) -> int | None:
         """tagsCode in the consume queue of the schedule topic, by property DELAY; None if that is no level."""

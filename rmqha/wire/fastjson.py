@@ -42,6 +42,12 @@ _TO_ESCAPE = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
+class ObjectKey(str):
+    """An object that is a map's key, as its text: it is written without quotes."""
+
+    __slots__ = ()
+
+
 class FastjsonError(ValueError):
     """The text is none that fastjson writes; ``position`` counts its characters (bytes if they are no UTF-8)."""
 
@@ -186,12 +192,20 @@ class _Reader:
 
 
 def dumps_compact(value: Any) -> bytes:
-    """As Java sends it: no blanks, keys of type int bare, entries whose value is None left out.
+    """As Java sends it: no blanks, keys of type int or ObjectKey bare, entries whose value is None left out.
 
     Entries keep their order: who writes a bean gives its fields in alphabetical order, as fastjson does. Raises
     TypeError for what has no place in JSON.
     """
     return _encode(_format(value, None))
+
+
+def dumps_strict(value: Any) -> bytes:
+    """As JSON has it: no blanks, and keys of type int quoted. Java reads the same, and this is many times faster."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # half a surrogate pair, perhaps
+        return dumps_compact(value)
 
 
 def dumps_pretty(value: Any) -> bytes:
@@ -231,6 +245,8 @@ def _format_map(content: Mapping[Any, Any], line: str | None) -> str:
 
 
 def _format_key(key: Any, line: str | None) -> str:
+    if isinstance(key, ObjectKey):
+        return str(key)
     if isinstance(key, str):
         return (line or "") + _quote(key)
     if isinstance(key, int):

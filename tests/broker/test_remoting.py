@@ -69,7 +69,7 @@ class RemotingTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.protocol = RemotingFactory(PROCESSORS, self.clock).buildProtocol(None)
+        self.protocol = RemotingProtocol(PROCESSORS, self.clock)
         self.line = LineTransport(self.clock)
         self.line.attach(self.protocol)
 
@@ -146,7 +146,7 @@ class StrangerTests(RemotingTestCase):
         self.assert_dropped(b"GET / HTTP/1.1\r\n\r\n", f"a frame of {int.from_bytes(b'GET ', 'big')} bytes")
 
     def test_a_tls_hello_is_dropped(self) -> None:
-        self.assert_dropped(bytes.fromhex("16030100c8010000c40303"), "a frame of")
+        self.assert_dropped(bytes.fromhex("16030100c8010000c40303"), "it speaks TLS")
 
     def test_a_frame_of_garbage_is_dropped(self) -> None:
         for garbage in (b"", b"\0", b"\x07\0\0\0", b"\0\0\0\x05{", b"\0\0\0\x02[]", b"\0\0\0\x02{}", b"\x01\0\0\x02ab"):

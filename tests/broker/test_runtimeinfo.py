@@ -10,13 +10,40 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.remoting import Processors, RemotingError, RemotingProtocol
-from rmqha.broker.runtimeinfo import ask_config, ask_runtime_info, log_range, runtime_processors, view_of_master
+from rmqha.broker.runtimeinfo import (
+    RuntimeInfo,
+    ask_config,
+    ask_runtime_info,
+    byte_count,
+    config_of,
+    log_range,
+    runtime_processors,
+    view_of_master,
+)
+from rmqha.broker.stats import BrokerStats
 from rmqha.ha.replica import MasterView
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
 from ..ha.doubles import FakeEndpoint, LineTransport
+from .brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase
 
 T = TypeVar("T")
+
+NUMBERS = """sendThreadPoolQueueSize pullThreadPoolQueueSize sendThreadPoolQueueHeadWaitTimeMills
+pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills earliestMessageTimeStamp commitLogDiskRatio
+msgPutTotalYesterdayMorning msgPutTotalTodayMorning msgPutTotalTodayNow
+msgGetTotalYesterdayMorning msgGetTotalTodayMorning msgGetTotalTodayNow"""
+"""What mqadmin clusterList parses, beside rates (spec/remoting.md 2.14)."""
+JAVA_TABLE = f"""{NUMBERS} brokerVersionDesc brokerVersion bootTimestamp runtime startAcceptSendRequestTimeStamp
+commitLogMinOffset commitLogMaxOffset commitLogDirCapacity commitLogDiskRatio_LOG consumeQueueDiskRatio
+dispatchBehindBytes dispatchMaxBuffer remainHowManyDataToFlush remainTransientStoreBufferNumbs
+putTps putMessageTimesTotal putMessageFailedTimes putMessageSizeTotal putMessageAverageSize
+putMessageEntireTimeMax putMessageDistributeTime
+getFoundTps getMissTps getTotalTps getTransferedTps getMessageEntireTimeMax
+sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity queryThreadPoolQueueSize queryThreadPoolQueueCapacity
+queryThreadPoolQueueHeadWaitTimeMills EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity
+scheduleMessageOffset_3"""
+"""What a 4.9.3 broker tells, LOG being the folder of its log."""
 
 
 def a_broker(min_offset: str, max_offset: str, segment_size: str = "1073741824") -> Processors:
@@ -92,6 +119,127 @@ class ProcessorsTests(RuntimeInfoTestCase):
         config = self.successResultOf(self.ask(ask_config, a_broker_that_says(body)))
         self.assertEqual(config, {"haListenPort": "10912", "storePathRootDir": "/tmp:x"})
         self.assertEqual(config, javaproperties.loads(body.decode()))
+
+
+class TableTests(BrokerStoreTestCase):
+    """The table of a broker of ours."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.progress = dict[int, tuple[int, int]]()
+
+    def make(self, role: str = "ASYNC_MASTER", **properties: str) -> None:
+        """What a new store's broker says."""
+        self.open(role, **properties)
+        self.stats = BrokerStats("C", self.clock, self.now_ms)
+        self.stats.start()
+        self.addCleanup(self.stats.stop)
+        self.info = RuntimeInfo(self.store, self.stats, lambda: self.progress, self.now_ms)
+
+    def now_ms(self) -> int:
+        return NOW_MS + int(self.clock.seconds() * 1000)
+
+    def test_all_is_there_that_a_java_broker_tells(self) -> None:
+        self.make()
+        self.progress[3] = (2, 5)
+        names = {name.replace(str(self.store.commit_log.folder), "LOG") for name in self.info.table()}
+        self.assertEqual(names, set(JAVA_TABLE.split()))
+
+    def test_all_are_texts_and_what_mqadmin_parses_are_numbers(self) -> None:
+        """Of what is missing, or is no number, clusterList prints a stack trace."""
+        self.make()
+        self.put(b"1")
+        for seconds in (0, 5, 600):
+            self.clock.pump([5] * (seconds // 5))
+            table = self.info.table()
+            for name in NUMBERS.split():
+                float(table[name])
+            for name in ("putTps", "getTransferedTps", "getFoundTps", "getMissTps", "getTotalTps"):
+                self.assertEqual(len([float(rate) for rate in table[name].split(" ")]), 3)
+            self.assertLessEqual({type(value) for value in table.values()}, {str})
+
+    def test_an_empty_log_says_minus_1_as_javas(self) -> None:
+        self.make()
+        table = self.info.table()
+        found = [table[name] for name in ("commitLogMinOffset", "commitLogMaxOffset", "earliestMessageTimeStamp")]
+        self.assertEqual(found, ["-1", "0", "-1"])
+
+    def test_a_new_slave_has_no_folders_yet_and_tells_of_their_disk(self) -> None:
+        self.make("SLAVE", storePathCommitLog=f"{self.mktemp()}/not/there")
+        table = self.info.table()
+        for name in ("commitLogDiskRatio", "consumeQueueDiskRatio"):
+            self.assertTrue(0 < float(table[name]) < 1, table[name])
+
+    def test_the_log_and_its_first_message(self) -> None:
+        self.make()
+        first, _ = self.put(b"1", b"2")
+        table = self.info.table()
+        self.assertEqual(log_range(table), (0, self.store.commit_log.verified_offset))
+        self.assertEqual(table["earliestMessageTimeStamp"], str(first.store_timestamp))
+        self.assertEqual(table["dispatchBehindBytes"], "0")
+        unflushed = self.store.commit_log.max_offset - self.store.commit_log.flushed_offset
+        self.assertEqual(table["remainHowManyDataToFlush"], f"{unflushed} B")
+
+    def test_what_came_and_went(self) -> None:
+        self.make()
+        self.stats.messages_put("T", 20, 5000)
+        self.stats.messages_got("G", "T", 40, 1)
+        self.stats.messages_got("G", "T", 0, 0)
+        self.clock.advance(10)
+        table = self.info.table()
+        expected = {
+            "putTps": "2.0 2.0 2.0",
+            "getTransferedTps": "4.0 4.0 4.0",
+            "getFoundTps": "0.1 0.1 0.1",
+            "getTotalTps": "0.2 0.2 0.2",
+            "putMessageTimesTotal": "20",
+            "putMessageSizeTotal": "5000",
+            "putMessageAverageSize": "250.0",
+            "msgPutTotalYesterdayMorning": "0",
+            "msgPutTotalTodayNow": "20",
+            "msgGetTotalTodayNow": "40",
+        }
+        self.assertEqual({name: table[name] for name in expected}, expected)
+
+    def test_how_long_it_has_run(self) -> None:
+        self.make()
+        boot = self.info.table()["bootTimestamp"]
+        self.assertEqual(self.info.table()["runtime"], "[ 0 days, 0 hours, 0 minutes, 0 seconds ]")
+        self.clock.advance(2 * 86400 + 3 * 3600 + 4 * 60 + 5)
+        table = self.info.table()
+        self.assertEqual(table["runtime"], "[ 2 days, 3 hours, 4 minutes, 5 seconds ]")
+        self.assertEqual((table["bootTimestamp"], boot), (str(NOW_MS), str(NOW_MS)))
+
+    def test_how_far_delayed_messages_are(self) -> None:
+        self.make()
+        self.progress.update({1: (2, 5), 18: (0, 1)})
+        found = {name: value for name, value in self.info.table().items() if name.startswith("schedule")}
+        self.assertEqual(found, {"scheduleMessageOffset_1": "2,5", "scheduleMessageOffset_18": "0,1"})
+
+    def test_bytes_are_told_as_java_tells_them(self) -> None:
+        for count, text in (
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            (5 * 1024**3, "5.0 GiB"),
+            (2**70, "1024.0 EiB"),
+        ):
+            self.assertEqual(byte_count(count), text)
+
+    def test_the_config_has_the_sizes_that_the_files_really_have(self) -> None:
+        self.make(brokerName="b", maxHashSlotNum="7")
+        config = config_of(self.store)
+        expected = {
+            "brokerName": "b",
+            "brokerRole": "ASYNC_MASTER",
+            "mappedFileSizeCommitLog": str(SEGMENT_SIZE),
+            "mappedFileSizeConsumeQueue": "6000000",
+            "maxHashSlotNum": "7",
+            "maxIndexNum": "28",
+            "autoCreateTopicEnable": "true",
+        }
+        self.assertEqual({key: config[key] for key in expected}, expected)
 
 
 class LogRangeTests(SynchronousTestCase):

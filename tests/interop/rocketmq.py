@@ -72,6 +72,11 @@ SMALL_FILES: Final[Mapping[str, str | int | bool]] = {
 }
 """For tests: keys of broker.conf that keep a store small, to go with a small `segment_size`."""
 
+_QUICK_CLIENTS: Final = (
+    "-Drocketmq.client.rebalance.waitInterval=1000",
+    "-Drocketmq.client.rebalance.lockInterval=1000",
+)
+
 _JAVA_17_OPENS: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -364,7 +369,6 @@ class JavaProcess:
     def _command(self) -> list[str]:
         return [
             *_java(self.work, self.jvm),
-            f"-Drocketmq.home.dir={self.work}",
             # A rather full disk is no reason to refuse messages or to delete segments.
             "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
             "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
@@ -454,6 +458,11 @@ class Broker(JavaProcess):
         self.ha_master = ha_master
         self.segment_size = segment_size
         self.conf = dict(conf)
+
+    @property
+    def broker_name(self) -> str:
+        """Its brokerName."""
+        return self.name
 
     @property
     def ha_address(self) -> str:
@@ -617,9 +626,7 @@ class SendRun:
 
     def stop(self, timeout: float = COMMAND_TIMEOUT_S) -> SendReport:
         """Send no more, and report what was."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.stdin = None
+        _close_input(self._process)
         return self.wait(timeout)
 
     def kill(self) -> None:
@@ -637,6 +644,47 @@ class SendRun:
             self.kill()
 
 
+@dataclass(frozen=True, slots=True)
+class ClientsReport:
+    """What each client sent or received, in its order; messages are as Clients.java and Driver.java portray them."""
+
+    sent: Mapping[str, list[dict[str, Any]]]
+    received: Mapping[str, list[dict[str, Any]]]
+    troubles: list[str]
+
+
+class ClientsRun:
+    """Producers and consumers at work in the background."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def consumed(self) -> list[str]:
+        """The KEYS of all messages consumed so far, with repetitions."""
+        text = self._log.read_text() if self._log.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def wait(self, timeout: float = COMMAND_TIMEOUT_S) -> ClientsReport:
+        """Wait until they are done."""
+        return ClientsReport(**_answer(self._process, timeout))
+
+    def stop(self, timeout: float = COMMAND_TIMEOUT_S) -> ClientsReport:
+        """Have them end, and report."""
+        _close_input(self._process)
+        return self.wait(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
 class Driver:
     """The official Java client, a process a call; `work` (by default a temporary folder) takes its logs."""
 
@@ -649,7 +697,11 @@ class Driver:
 
     def create_topic(self, cluster: str, topic: str, queues: int = 4) -> None:
         """Create the topic on every master of the cluster and wait until the name server routes it."""
-        self._perform("create-topic", self.namesrv, cluster, topic, queues)
+        self.create_topics(cluster, {topic: queues})
+
+    def create_topics(self, cluster: str, topics: Mapping[str, int]) -> None:
+        """As `create_topic`, several at once, by their numbers of queues."""
+        self._perform("create-topics", self.namesrv, cluster, *(f"{name}:{queues}" for name, queues in topics.items()))
 
     def send(
         self,
@@ -695,12 +747,38 @@ class Driver:
 
     def look_up(self, questions: Sequence[str]) -> list[list[dict[str, Any]]]:
         """What is found for each question, in order: "id OFFSET_MSG_ID", "key TOPIC KEY" or "uniq TOPIC UNIQ_KEY"."""
-        self._runs += 1
-        self.work.mkdir(parents=True, exist_ok=True)
-        asked = self.work / f"look-up-{self._runs}"
+        asked = self._file("look-up")
         asked.write_text("".join(f"{question}\n" for question in questions))
         found: list[list[dict[str, Any]]] = self._perform("look-up", self.namesrv, str(asked))["found"]
         return found
+
+    def start_clients(self, plan: Mapping[str, Any]) -> ClientsRun:
+        """Have producers and consumers work together in the background, as Clients.java explains.
+
+        They share queues out and look at routes each second: by default it is each 20 and 30.
+        """
+        log = self._file("clients")
+        written = self._file("plan")
+        written.write_text(json.dumps({**plan, "log": str(log)}))
+        return ClientsRun(self._spawn("clients", self.namesrv, str(written), jvm=_QUICK_CLIENTS), log)
+
+    def clients(self, plan: Mapping[str, Any], timeout: float = COMMAND_TIMEOUT_S) -> ClientsReport:
+        """As `start_clients`, until they are done."""
+        with self.start_clients(plan) as run:
+            return run.wait(timeout)
+
+    def mqadmin(self, commands: Sequence[Sequence[str]], timeout: float = COMMAND_TIMEOUT_S) -> list[str]:
+        """What mqadmin prints for each command, given as its words."""
+        asked = self._file("mqadmin")
+        asked.write_text("".join("\t".join(words) + "\n" for words in commands))
+        printed: list[str] = self._perform("mqadmin", self.namesrv, str(asked), timeout=timeout)["printed"]
+        return printed
+
+    def _file(self, name: str) -> Path:
+        """A file of its own for a run."""
+        self._runs += 1
+        self.work.mkdir(parents=True, exist_ok=True)
+        return self.work / f"{name}-{self._runs}"
 
     def _perform(self, *words: str | float, timeout: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         with _killed_at_the_end(self._spawn(*words)) as process:
@@ -709,8 +787,8 @@ class Driver:
             except subprocess.TimeoutExpired:
                 raise InteropError(f"{words[0]} is not done after {timeout} s") from None
 
-    def _spawn(self, *words: str | float) -> subprocess.Popen[str]:
-        jvm = (*self.jvm, "-Drmqha.watch.stdin=true")
+    def _spawn(self, *words: str | float, jvm: Sequence[str] = ()) -> subprocess.Popen[str]:
+        jvm = (*self.jvm, *jvm, "-Drmqha.watch.stdin=true")
         command = java_command(self.work, jvm, "rmqha.Driver", *words)
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0)
@@ -735,10 +813,15 @@ def message_body(number: int, size: int) -> bytes:
     return (unit * (size // len(unit) + 1))[:size]
 
 
+def sha256_of_message(number: int, size: int) -> str:
+    """The digest of `message_body`, as messages are portrayed with it."""
+    return hashlib.sha256(message_body(number, size)).hexdigest()
+
+
 def messages_sha256(numbers: Iterator[int] | range, body_bytes: int, *, keys: bool = True) -> str:
     """What `ConsumeReport.sha256` must be after messages of these numbers were sent, each once."""
     lines = sorted(
-        f"{f'k{number}' if keys else ''} {hashlib.sha256(message_body(number, body_bytes)).hexdigest()}\n"
+        f"{f'k{number}' if keys else ''} {sha256_of_message(number, body_bytes)}\n"
         for number in numbers
     )
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -756,6 +839,12 @@ def _send_words(options: SendOptions) -> Iterator[str | float]:
         yield "--no-wait"
     if (log := options.get("log")) is not None:
         yield from ("--log", str(log))
+
+
+def _close_input(process: subprocess.Popen[str]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+        process.stdin = None
 
 
 def _answer(process: subprocess.Popen[str], timeout: float) -> dict[str, Any]:
@@ -833,9 +922,10 @@ def java_command(work: Path, jvm: Sequence[str], main_class: str, *words: object
 
 
 def _write_client_logback(work: Path) -> None:
-    logback = work / "conf" / "logback.xml"
-    logback.parent.mkdir(parents=True, exist_ok=True)
-    logback.write_text(_LOGBACK.format(file=work / "client.log", level="WARN"))
+    conf = work / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in ("logback.xml", "logback_tools.xml"):
+        (conf / name).write_text(_LOGBACK.format(file=work / "client.log", level="WARN"))
 
 
 def _java(work: Path, jvm: Sequence[str]) -> list[str]:
@@ -848,6 +938,7 @@ def _java(work: Path, jvm: Sequence[str]) -> list[str]:
         "-Dtls.server.mode=disabled",  # by default each server makes a key and a certificate as it starts
         "-Drocketmq.client.logUseSlf4j=true",
         f"-Dlogback.configurationFile={work / 'conf' / 'logback.xml'}",
+        f"-Drocketmq.home.dir={work}",
         *jvm,
         "-cp",
         class_path(),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import struct
 import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,10 +24,11 @@ from rmqha.store.metadata import (
     TopicFilterType,
     topic_at_group,
 )
-from rmqha.wire.command import RemotingCommand, decode_command, encode_command
 from rmqha.wire.fastjson import dumps_compact, dumps_pretty, loads_lenient
 
+from . import requests
 from .conftest import SEGMENT_SIZE, MasterFactory
+from .nodes import ask
 from .rocketmq import PROJECT_ROOT, Broker
 
 UPDATE_AND_CREATE_TOPIC = 17
@@ -105,18 +104,6 @@ DELAY_OFFSETS = DelayOffsetTable({1: 25, 3: 27})
 """As many as the fixture's store has, so that the broker neither corrects them nor has anything to deliver."""
 
 TABLES: tuple[ConfigTable, ...] = (TOPICS, GROUPS, CONSUMER_OFFSETS, DELAY_OFFSETS)
-
-
-def ask(broker: Broker, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
-    """The body of the broker's answer."""
-    frame = encode_command(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))
-    host, _, port = broker.address.rpartition(":")
-    with socket.create_connection((host, int(port)), 5.0) as connection, connection.makefile("rb") as incoming:
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
-        (length,) = struct.unpack(">i", incoming.read(4))
-        answer = decode_command(incoming.read(length))
-    assert answer.code == 0, answer.remark
-    return answer.body
 
 
 def answered(broker: Broker, kind: type[Table]) -> Table:

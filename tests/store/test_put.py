@@ -393,6 +393,37 @@ class DelayTests(PutTestCase):
         self.assertEqual(self.record_at(result.wrote_offset).topic, SCHEDULE_TOPIC)
 
 
+class StoredPropertiesTests(PutTestCase):
+    """Properties that are text already, as clients send them and records have them."""
+
+    def test_they_are_stored_as_they_are_and_only_the_others_are_looked_at(self) -> None:
+        text = "TAGS\x01A\x02DELAY\x013\x02"
+        result = self.put(Message("T", b"x", {"WAIT": "false"}, properties_stored=text))
+        record = self.record_at(result.wrote_offset)
+        self.assertEqual((record.topic, record.properties_stored), ("T", text))
+
+    def test_a_delayed_message_is_stored_with_all_it_has(self) -> None:
+        result = self.put(Message("T", b"x", {"DELAY": "3", "WAIT": "true"}, properties_stored="TAGS\x01A"))
+        record = self.record_at(result.wrote_offset)
+        self.assertEqual(record.topic, SCHEDULE_TOPIC)
+        self.assertEqual(record.properties, {"DELAY": "3", "WAIT": "true", "REAL_TOPIC": "T", "REAL_QID": "0"})
+
+    def test_those_of_a_batch_follow_each_messages_own(self) -> None:
+        own = ("", "TAGS\x01A", "TAGS\x01A\x02")
+        messages = [Message("T", b"x", properties_stored=text) for text in own]
+        for added, stored in (({}, own), ({"CLUSTER": "C"}, ("CLUSTER\x01C", *["TAGS\x01A\x02CLUSTER\x01C"] * 2))):
+            result = self.put_batch(MessageBatch("T", messages, added))
+            records = [self.record_at(offset) for offset in result.message_offsets]
+            self.assertEqual(tuple(record.properties_stored for record in records), stored)
+
+    def test_too_long_or_no_text_at_all_is_refused(self) -> None:
+        too_long = Message("T", b"x", properties_stored="x" * 32768)
+        exceeded = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED
+        self.assert_refused(self.store.put_message(too_long), *exceeded)
+        illegal = PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR
+        self.assert_refused(self.store.put_message(Message("T", b"x", properties_stored="\ud800")), *illegal)
+
+
 class RefusalTests(PutTestCase):
     """4.1-4.3: each with its answer, and nothing written."""
 

@@ -10,12 +10,16 @@ from rmqha.wire.command import (
     BINARY_HEAD,
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,
+    LANGUAGES,
     CommandError,
     RemotingCommand,
+    answer_to,
     decode_command,
     encode_command,
+    encode_head,
 )
 
+INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -59,6 +63,7 @@ class JsonHeaderTests(SynchronousTestCase):
             body=st.binary(max_size=40),
             version=INT32,
             language=st.sampled_from(("JAVA", "GO", "CPP")),
+            serialize_type=st.just(0),
         )
     )
     def test_a_command_is_read_as_it_was_written(self, command: RemotingCommand) -> None:
@@ -132,12 +137,50 @@ class JsonHeaderTests(SynchronousTestCase):
 class BinaryHeaderTests(SynchronousTestCase):
     def test_the_frame_of_remoting_md_1_3(self) -> None:
         self.assertEqual(len(BINARY_FRAME), 0x35)
-        self.assertEqual(decode_command(BINARY_FRAME), GET_MAX_OFFSET)
+        self.assertEqual(decode_command(BINARY_FRAME), GET_MAX_OFFSET._replace(serialize_type=1))
         self.assertEqual(decode_command(BINARY_FRAME + b"body").body, b"body")
+
+    def test_the_frame_of_remoting_md_1_3_is_written(self) -> None:
+        self.assertEqual(encode_command(GET_MAX_OFFSET._replace(serialize_type=1)), BINARY_FRAME)
+
+    @settings(deadline=None, max_examples=200)
+    @given(
+        st.builds(
+            RemotingCommand,
+            code=INT16,
+            opaque=INT32,
+            flag=INT32,
+            remark=st.none() | TEXT.filter(bool),
+            ext_fields=st.dictionaries(TEXT, TEXT, max_size=4),
+            body=st.binary(max_size=40),
+            version=INT16,
+            language=st.sampled_from(LANGUAGES),
+            serialize_type=st.just(1),
+        )
+    )
+    def test_a_command_is_read_as_it_was_written(self, command: RemotingCommand) -> None:
+        self.assertEqual(decode_command(encode_command(command)), command)
+
+    def test_an_empty_remark_is_none(self) -> None:
+        command = RemotingCommand(0, remark="", serialize_type=1)
+        self.assertIsNone(decode_command(encode_command(command)).remark)
+
+    def test_a_language_without_a_number_is_written_as_another(self) -> None:
+        command = RemotingCommand(0, language="NODE_JS", serialize_type=1)
+        self.assertEqual(decode_command(encode_command(command)).language, "OTHER")
+
+    def test_what_has_no_room_is_refused(self) -> None:
+        long_key = {"k" * 2**15: ""}
+        for bad in (RemotingCommand(2**15), RemotingCommand(0, version=2**15), RemotingCommand(0, ext_fields=long_key)):
+            with self.assertRaises(CommandError):
+                encode_command(bad._replace(serialize_type=1))
+            encode_command(bad)
 
     def test_no_remark_and_no_fields(self) -> None:
         header = BINARY_HEAD.pack(28, 0, 399, 5, 1, 0) + bytes(4)
-        self.assertEqual(decode_command(binary_frame(header)), RemotingCommand(28, opaque=5, flag=1, language="JAVA"))
+        self.assertEqual(
+            decode_command(binary_frame(header)), RemotingCommand(28, 5, 1, language="JAVA", serialize_type=1)
+        )
 
     def test_the_later_of_two_equal_keys_wins(self) -> None:
         entries = bytes.fromhex("0001 61 00000001 31  0001 61 00000001 32  0001 62 00000000")
@@ -195,6 +238,27 @@ class FrameTests(SynchronousTestCase):
         self.assertEqual(len(longest), FRAME_MAX_LENGTH)
         with self.assertRaises(CommandError):
             encode_command(RemotingCommand(1, body=bytes(FRAME_MAX_LENGTH - overhead + 1)))
+
+    def test_an_answer_goes_under_the_request_s_opaque_in_the_request_s_encoding(self) -> None:
+        said = RemotingCommand(0, remark="hi", ext_fields={"a": "1"}, body=b"body")
+        for serialize_type in (0, 1):
+            request = RemotingCommand(310, opaque=-7, flag=0, language="GO", serialize_type=serialize_type)
+            frame = encode_command(answer_to(request, said))
+            self.assertEqual(frame[0], serialize_type)
+            expected = said._replace(opaque=-7, flag=1, serialize_type=serialize_type)
+            self.assertEqual(decode_command(frame), expected)
+
+    def test_the_head_of_a_frame_says_how_long_the_whole_is(self) -> None:
+        command = RemotingCommand(0, ext_fields={"a": "1"}, body=bytes(1000))
+        frame = encode_command(command)
+        self.assertEqual(encode_head(command) + command.body, len(frame).to_bytes(4, "big") + frame)
+
+    def test_text_that_is_no_utf_8_is_not_written(self) -> None:
+        """Names in a store may hold such bytes."""
+        for serialize_type in (0, 1):
+            for odd in ({"remark": "\udcff"}, {"ext_fields": {"a": "\udcff"}}, {"ext_fields": {"\udcff": "a"}}):
+                with self.assertRaises(CommandError):
+                    encode_command(RemotingCommand(0, serialize_type=serialize_type, **odd))
 
     @settings(deadline=None, max_examples=300)
     @given(st.binary(max_size=60), st.sampled_from((b"", JSON_FRAME[:4], BINARY_FRAME[:9], b"\x01\0\0\x20")))

@@ -20,6 +20,10 @@ class DelayLevelsTests(SynchronousTestCase):
         levels = DelayLevels("  7s 1d ")
         self.assertEqual((levels.max_level, levels.delivery_time(2, 0)), (2, 86_400_000))
 
+    def test_their_text_is_what_was_configured(self) -> None:
+        self.assertEqual(str(DelayLevels("1s 2h")), "1s 2h")
+        self.assertEqual(str(DelayLevels()), "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
+
     def test_an_unknown_level_waits_a_second(self) -> None:
         levels = DelayLevels("7s")
         self.assertEqual([levels.delivery_time(level, STORED) for level in (0, 2, -1)], [STORED + 1000] * 3)

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.wire.fastjson import MAX_DEPTH, FastjsonError, dumps_compact, dumps_pretty, loads_lenient
+from rmqha.wire.fastjson import (
+    MAX_DEPTH,
+    FastjsonError,
+    ObjectKey,
+    dumps_compact,
+    dumps_pretty,
+    dumps_strict,
+    loads_lenient,
+)
 
 ORJSON_MAX_DEPTH = 1024
 
@@ -141,6 +149,21 @@ class WritingTests(SynchronousTestCase):
         for value, compact, pretty in WRITTEN:
             self.assertEqual(dumps_compact(value).decode(), compact)
             self.assertEqual(dumps_pretty(value).decode(), pretty)
+
+    def test_an_object_that_is_a_key_is_written_bare_and_read_as_its_text(self) -> None:
+        """spec/remoting.md 2.16: the queues in statistics."""
+        key = '{"brokerName":"b","queueId":0,"topic":"T"}'
+        written = dumps_compact({"offsetTable": {ObjectKey(key): {"maxOffset": 2}}})
+        self.assertEqual(written.decode(), f'{{"offsetTable":{{{key}:{{"maxOffset":2}}}}}}')
+        self.assertEqual(loads_lenient(written), {"offsetTable": {key: {"maxOffset": 2}}})
+
+    def test_strictly_written_numbers_are_quoted_keys(self) -> None:
+        self.assertEqual(
+            dumps_strict({"a": {0: 1, -7: 2}, "b": [1.0, True, None]}), b'{"a":{"0":1,"-7":2},"b":[1.0,true,null]}'
+        )
+
+    def test_strictly_written_half_a_surrogate_pair_becomes_a_question_mark_too(self) -> None:
+        self.assertEqual(dumps_strict({"a\ud800b": 1}), b'{"a?b":1}')
 
     def test_a_double_without_a_value_is_null(self) -> None:
         self.assertEqual(dumps_compact([math.nan, math.inf, -math.inf]), b"[null,null,null]")

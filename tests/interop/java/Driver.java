@@ -1,7 +1,9 @@
 package rmqha;
 
 import com.alibaba.fastjson.JSON;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
@@ -33,6 +35,7 @@ import org.apache.rocketmq.client.impl.MQAdminImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.constant.PermName;
 import org.apache.rocketmq.common.message.Message;
@@ -47,6 +50,7 @@ import org.apache.rocketmq.remoting.netty.NettyRemotingClient;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.CommandUtil;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * What the interop tests and benchmarks ask of the official Java client, one command a process. A command's answer is
@@ -55,17 +59,19 @@ import org.apache.rocketmq.tools.command.CommandUtil;
  * <pre>
  * send NAMESRV TOPIC COUNT BODY_BYTES [--threads N] [--rate PER_S] [--seconds S] [--keys] [--first I] [--log FILE]
  *      [--timeout MS] [--no-wait]                COUNT 0: until --seconds are over, or until told to stop
- * create-topic NAMESRV CLUSTER TOPIC QUEUES
  * consume NAMESRV TOPIC[,TOPIC...] GROUP EXPECTED SECONDS [--broker-id ID]
  * runtime-info HOST:PORT
  * queue-ends NAMESRV TOPIC...                    min and max offset of each queue of each topic
  * look-up NAMESRV FILE                           for each line of FILE, in order, a list of messages:
  *                                                "id OFFSET_MSG_ID", "key TOPIC KEY" or "uniq TOPIC UNIQ_KEY"
+ * clients NAMESRV FILE                           producers and consumers at work together, see Clients
+ * create-topics NAMESRV CLUSTER TOPIC:QUEUES...
+ * mqadmin NAMESRV FILE                           what mqadmin prints for each line of FILE, words separated by tabs
  * guard MAIN_CLASS ARGS...                       runs MAIN_CLASS and ends when standard input does
  * </pre>
  *
- * With -Drmqha.watch.stdin=true the end of standard input stops a send early (it still reports) and ends any other
- * command at once, so that nothing outlives the Python process holding the other end.
+ * With -Drmqha.watch.stdin=true the end of standard input stops a send and clients early (they still report) and ends
+ * any other command at once, so that nothing outlives the Python process holding the other end.
  */
 @SuppressWarnings("deprecation") // DefaultMQPullConsumer is the only one that asks just what it is told to
 public final class Driver {
@@ -92,8 +98,8 @@ public final class Driver {
             return;
         }
         if (Boolean.getBoolean("rmqha.watch.stdin")) {
-            boolean sending = args[0].equals("send");
-            watchStandardInput(sending ? () -> stopped = true : () -> Runtime.getRuntime().halt(137));
+            boolean reports = args[0].equals("send") || args[0].equals("clients");
+            watchStandardInput(reports ? () -> stopped = true : () -> Runtime.getRuntime().halt(137));
         }
         try {
             System.out.println(JSON.toJSONString(perform(args[0], new Arguments(rest))));
@@ -109,8 +115,8 @@ public final class Driver {
         switch (command) {
             case "send":
                 return new Send(arguments).run();
-            case "create-topic":
-                return createTopic(arguments);
+            case "create-topics":
+                return createTopics(arguments);
             case "consume":
                 return consume(arguments);
             case "runtime-info":
@@ -119,9 +125,18 @@ public final class Driver {
                 return queueEnds(arguments);
             case "look-up":
                 return lookUp(arguments);
+            case "clients":
+                return new Clients(arguments.positional(0), arguments.positional(1)).run();
+            case "mqadmin":
+                return mqadmin(arguments);
             default:
                 throw new IllegalArgumentException("unknown command " + command);
         }
+    }
+
+    /** Whether the other end of standard input wants no more. */
+    static boolean isStopped() {
+        return stopped;
     }
 
     private static void watchStandardInput(Runnable ended) {
@@ -310,10 +325,8 @@ public final class Driver {
 
     // -- topics and broker tables -------------------------------------------------------------------------------
 
-    private static Map<String, Object> createTopic(Arguments arguments) throws Exception {
+    private static Map<String, Object> createTopics(Arguments arguments) throws Exception {
         String cluster = arguments.positional(1);
-        String topic = arguments.positional(2);
-        int queues = Integer.parseInt(arguments.positional(3));
         DefaultMQAdminExt admin = new DefaultMQAdminExt();
         admin.setNamesrvAddr(arguments.positional(0));
         admin.start();
@@ -321,15 +334,20 @@ public final class Driver {
         if (masters.isEmpty()) {
             throw new IllegalStateException("no master of cluster " + cluster + " is registered");
         }
-        for (String master : masters) {
-            admin.createAndUpdateTopicConfig(master, new TopicConfig(topic, queues, queues, READ_AND_WRITE));
-        }
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
-        while (!isRouted(admin, topic, masters.size())) {
-            if (System.nanoTime() > deadline) {
-                throw new IllegalStateException("the name server does not route " + topic + " after 30 s");
+        for (String wanted : arguments.positionalsFrom(2)) {
+            int queues = Integer.parseInt(wanted.substring(wanted.lastIndexOf(':') + 1));
+            TopicConfig topic =
+                new TopicConfig(wanted.substring(0, wanted.lastIndexOf(':')), queues, queues, READ_AND_WRITE);
+            for (String master : masters) {
+                admin.createAndUpdateTopicConfig(master, topic);
             }
-            sleepMillis(50);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            while (!isRouted(admin, topic.getTopicName(), masters.size())) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException("the name server does not route " + topic + " after 30 s");
+                }
+                sleepMillis(50);
+            }
         }
         return Collections.singletonMap("masters", masters);
     }
@@ -458,7 +476,7 @@ public final class Driver {
 
     /** The client has null for an empty body. */
     private static String bodySha256(MessageExt message) {
-        return hex(sha256().digest(message.getBody() == null ? new byte[0] : message.getBody()));
+        return sha256Hex(message.getBody() == null ? new byte[0] : message.getBody());
     }
 
     // -- queues and single messages -----------------------------------------------------------------------------
@@ -514,11 +532,11 @@ public final class Driver {
     }
 
     /** All that the client knows of a stored message; addresses and the body's digest in hex. */
-    private static Map<String, Object> portrait(MessageExt message) {
+    static Map<String, Object> portrait(MessageExt message) {
         Map<String, Object> portrait = new TreeMap<>();
         portrait.put("topic", message.getTopic());
         portrait.put("body_sha256", bodySha256(message));
-        portrait.put("properties", message.getProperties());
+        portrait.put("properties", new TreeMap<>(message.getProperties())); // the client goes on changing its own
         portrait.put("queue_id", message.getQueueId());
         portrait.put("queue_offset", message.getQueueOffset());
         portrait.put("physical_offset", message.getCommitLogOffset());
@@ -539,6 +557,25 @@ public final class Driver {
         return hex(address.getAddress().getAddress()) + ":" + address.getPort();
     }
 
+    // -- mqadmin ------------------------------------------------------------------------------------------------
+
+    private static Map<String, Object> mqadmin(Arguments arguments) throws Exception {
+        System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, arguments.positional(0));
+        List<String> printed = new ArrayList<>();
+        PrintStream out = System.out;
+        for (String line : Files.readAllLines(Paths.get(arguments.positional(1)))) {
+            ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+            System.setOut(new PrintStream(bytes, true, "UTF-8"));
+            try {
+                MQAdminStartup.main0(line.split("\t"), null);
+            } finally {
+                System.setOut(out);
+            }
+            printed.add(bytes.toString("UTF-8"));
+        }
+        return Collections.singletonMap("printed", printed);
+    }
+
     // -- small things -------------------------------------------------------------------------------------------
 
     private static MessageDigest sha256() {
@@ -549,6 +586,10 @@ public final class Driver {
         }
     }
 
+    static String sha256Hex(byte[] bytes) {
+        return hex(sha256().digest(bytes));
+    }
+
     private static String hex(byte[] bytes) {
         StringBuilder text = new StringBuilder(bytes.length * 2);
         for (byte b : bytes) {
@@ -557,7 +598,7 @@ public final class Driver {
         return text.toString();
     }
 
-    private static void sleepMillis(long millis) {
+    static void sleepMillis(long millis) {
         LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(millis));
     }
 

@@ -1,0 +1,275 @@
+"""What all of a broker's processors share, made once a node: the tables, the services and who answers which request.
+
+Each manager, service and family of processors is told only what it needs; here they meet.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.broker.admin import ConfigProcessor, StatsProcessor, TableProcessor, TopicAdminProcessor
+from rmqha.broker.clients import (
+    ClientHousekeepingService,
+    ClientManageProcessor,
+    ConsumerManager,
+    ProducerManager,
+)
+from rmqha.broker.groups import SubscriptionGroupManager
+from rmqha.broker.locks import RebalanceLockManager
+from rmqha.broker.offsets import ConsumerOffsetManager, OffsetProcessors
+from rmqha.broker.outerapi import BrokerOuterAPI, MasterAddresses
+from rmqha.broker.pull import PullMessageProcessor, PullRequestHoldService
+from rmqha.broker.query import QueryProcessors
+from rmqha.broker.remoting import Processor, Processors
+from rmqha.broker.runtimeinfo import RuntimeInfo
+from rmqha.broker.schedule import ScheduleMessageService
+from rmqha.broker.send import SendMessageProcessor, slave_processors
+from rmqha.broker.slavesync import Connect, SlaveSynchronize
+from rmqha.broker.stats import BrokerStats
+from rmqha.broker.topics import TopicConfigManager
+from rmqha.broker.transaction import TransactionalMessageService
+from rmqha.settings import Settings
+from rmqha.store.flush import RunInThread
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.wire.command import RequestCode
+from rmqha.wire.record import Host
+
+MASTER_ID = 0
+FIRST_SLAVE_ID = 1
+SOME_ADDRESS_ELSEWHERE = ("192.0.2.1", 9)
+"""Nothing is sent there: only the way to it is looked up."""
+ANY_ADDRESSES = ("", "0.0.0.0", "::")
+MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
+"""Names as the settings have them, and the ways there."""
+
+
+def no_way(address: str) -> IStreamClientEndpoint:
+    """For a broker that is to connect to nobody. Raises ValueError."""
+    raise ValueError(f"no way to {address}")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a broker listens, and what it knows of others.
+
+    ``master_address`` is the main port of a slave's master, if it is configured; ``told`` hears what name servers say
+    of the master.
+    """
+
+    bind_address: str = ""
+    name_servers: NameServers = ()
+    connect: Connect = no_way
+    master_address: str | None = None
+    told: Callable[[MasterAddresses], None] = lambda _: None
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def default_ip(bind_address: str) -> str:
+    """brokerIP1 where it is not set: the address listened at; if that is any, the one that leads out of the machine."""
+    if bind_address not in ANY_ADDRESSES:
+        return bind_address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(SOME_ADDRESS_ELSEWHERE)
+        except OSError:
+            return "127.0.0.1"
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def resolved(address: str, port: int) -> Host:
+    """An address, be it named: brokerIP1 may be a name that clients, too, know. Raises OSError."""
+    try:
+        return Host.parse(address, port)
+    except ValueError:
+        return Host.parse(socket.gethostbyname(address), port)
+
+
+class BrokerController:
+    """A broker's front on an open store. ``start`` runs the services of its role, ``stop`` ends them."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: MessageStore,
+        clock: IReactorTime,
+        run_in_thread: RunInThread,
+        surroundings: Surroundings = Surroundings(),
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """Reads the tables. Raises StoreError, OSError (also for a brokerIP1 that no address belongs to)."""
+        self.settings = settings
+        self.store = store
+        self.clock = clock
+        self.now_ms = now_ms
+        self.is_slave = store.is_slave
+        self.broker_id = (settings.broker_id or FIRST_SLAVE_ID) if self.is_slave else MASTER_ID
+        self.broker_ip1 = settings.broker_ip1 or default_ip(surroundings.bind_address)
+        self.broker_ip2 = settings.broker_ip2 or self.broker_ip1
+        self.store_host = resolved(self.broker_ip1, settings.listen_port)
+        self._ha_port = settings.ha_port
+        folder = store.root / CONFIG_FOLDER
+        self.topics = TopicConfigManager(folder, settings, now_ms)
+        self.groups = SubscriptionGroupManager(folder, settings, now_ms)
+        self.consumer_offsets = ConsumerOffsetManager(
+            folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread
+        )
+        self.stats = BrokerStats(settings.broker_cluster_name, clock, now_ms)
+        self.producers = ProducerManager()
+        self.consumers = ConsumerManager(settings, self.groups)
+        self.locks = RebalanceLockManager(clock)
+        self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms)
+        self.held_pulls = PullRequestHoldService(clock, lambda topic, queue: store.reader.max_offset(topic, queue))
+        store.subscribe(self.held_pulls.message_arrived)
+        self.transactions = TransactionalMessageService(
+            store,
+            self.topics,
+            self.consumer_offsets,
+            self.producers,
+            settings,
+            lambda: self.store_host,
+            clock,
+            now_ms,
+        )
+        self._housekeeping = ClientHousekeepingService(self.producers, self.consumers, clock)
+        self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms)
+        self.slave_synchronize = SlaveSynchronize(
+            self.topics,
+            self.groups,
+            self.consumer_offsets,
+            self.schedule,
+            surroundings.connect,
+            lambda: self.broker_addr,
+            clock,
+            surroundings.master_address,
+        )
+        self._tell_node = surroundings.told
+        self.outer_api = BrokerOuterAPI(
+            settings,
+            self.broker_id,
+            surroundings.name_servers,
+            lambda: (self.broker_addr, self.ha_server_addr),
+            lambda: self.topics.table,
+            clock,
+            self._told,
+        )
+        self.topics.subscribe(self.outer_api.topics_changed)
+
+    @property
+    def broker_addr(self) -> str:
+        """Where clients reach this broker, as name servers tell it: brokerIP1 and the main port."""
+        return f"{self.broker_ip1}:{self.store_host.port}"
+
+    @property
+    def ha_server_addr(self) -> str:
+        """Where slaves reach it."""
+        return f"{self.broker_ip2}:{self._ha_port}"
+
+    def _told(self, addresses: MasterAddresses) -> None:
+        self.slave_synchronize.told(addresses)
+        self._tell_node(addresses)
+
+    def listening(self, port: int) -> None:
+        """The main port is this one, whatever the settings say: 0 there means any."""
+        self.store_host = self.store_host._replace(port=port)
+
+    def ha_listening(self, port: int) -> None:
+        """The HA port is this one."""
+        self._ha_port = port
+
+    def processors(self, fast_port: bool = False) -> Processors:
+        """What answers each request; the fast port lacks pulls, as a Java broker's does."""
+        families = [
+            self._send_processors(),
+            self._pull_processors(),
+            OffsetProcessors(self.store, self.consumer_offsets).processors(),
+            QueryProcessors(self.store, self.settings.default_query_max_num).processors(),
+            ClientManageProcessor(self.producers, self.consumers, self.topics, self.groups, self.clock).processors(),
+            self.locks.processors(),
+            self.transactions.processors(),
+            *self._admin_processors(),
+        ]
+        merged: dict[int, Processor] = {code: processor for family in families for code, processor in family.items()}
+        return {code: processor for code, processor in merged.items() if not (fast_port and code in MAIN_PORT_ONLY)}
+
+    def _send_processors(self) -> Processors:
+        if self.is_slave:
+            return slave_processors(self.settings)
+        return SendMessageProcessor(
+            self.store,
+            self.topics,
+            self.groups,
+            self.settings,
+            store_host=lambda: self.store_host,
+            now_ms=self.now_ms,
+            prepare_message=self.transactions.prepare,
+            messages_put=self.stats.messages_put,
+        ).processors()
+
+    def _pull_processors(self) -> Processors:
+        return PullMessageProcessor(
+            self.store,
+            self.settings,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.consumer_offsets,
+            self.held_pulls,
+            self.stats.messages_got,
+        ).processors()
+
+    def _admin_processors(self) -> list[Processors]:
+        topics, groups, offsets = self.topics, self.groups, self.consumer_offsets
+        return [
+            TopicAdminProcessor(topics, groups, offsets, self.stats, self.is_slave).processors(),
+            TableProcessor(topics, groups, offsets, lambda: self.schedule.table).processors(),
+            StatsProcessor(
+                self.store, self.settings.broker_name, topics, self.consumers, offsets, self.stats, self.now_ms
+            ).processors(),
+            ConfigProcessor([self.store, topics, groups]).processors(),
+        ]
+
+    def start(self) -> None:
+        """Run the services of the role. Raises OSError."""
+        self.consumer_offsets.start()
+        self.held_pulls.start()
+        self._housekeeping.start()
+        self.stats.start()
+        if self.is_slave:
+            self.slave_synchronize.start()
+        else:
+            self.schedule.start()
+            self.transactions.start()
+        self.outer_api.start()
+
+    def stop(self) -> Deferred[None]:
+        """End the services; fires when they have written what they keep, whatever went wrong with it."""
+        return Deferred.fromCoroutine(self._stop()).addErrback(self._not_stopped)
+
+    async def _stop(self) -> None:
+        self.schedule.stop()
+        self.transactions.stop()
+        self.held_pulls.stop()
+        self._housekeeping.stop()
+        self.stats.stop()
+        await self.slave_synchronize.stop()
+        await self.outer_api.stop()
+        await self.consumer_offsets.stop()
+
+    def _not_stopped(self, failure: Failure) -> None:
+        self._log.failure("the broker's front did not stop cleanly", failure)

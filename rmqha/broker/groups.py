@@ -1,0 +1,83 @@
+"""The consumer groups a broker knows: subscriptionGroup.json, and those made when first seen (spec/remoting.md 5.4)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.logger import Logger
+
+from rmqha.broker.configmanager import ConfigManager
+from rmqha.settings import Settings
+from rmqha.store.metadata import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"
+SYSTEM_GROUPS = (
+    TOOLS_CONSUMER_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+
+
+class SubscriptionGroupManager(ConfigManager[SubscriptionGroupTable]):
+    """The groups by name. Each change is persisted and gives the table its next version.
+
+    ``settings`` say whether groups may be made, and may be changed meanwhile.
+    """
+
+    _log = Logger()
+
+    def __init__(self, folder: Path, settings: Settings, now_ms: Callable[[], int]) -> None:
+        """Reads subscriptionGroup.json of ``folder``, and adds the system's groups. Raises StoreError, OSError."""
+        super().__init__(folder, SubscriptionGroupTable)
+        self.settings = settings
+        self._now_ms = now_ms
+        groups = self.table.subscription_group_table
+        if not groups.keys() >= set(SYSTEM_GROUPS):
+            version = self.table.data_version
+            new = version == DataVersion()
+            self.table = SubscriptionGroupTable(
+                DataVersion(0, now_ms()) if new else version.next(now_ms()),
+                {**{name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}, **groups},
+            )
+            self.persist()
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group; None if there is none."""
+        return self.table.subscription_group_table.get(name)
+
+    def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group, made with the defaults if it was not there; None if that is not allowed."""
+        found = self.get(name)
+        if found is not None:
+            return found
+        if not (self.settings.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)):
+            return None
+        self._log.info("group {group} made", group=name)
+        group = SubscriptionGroupConfig(name)
+        self.update(group)
+        return group
+
+    def update(self, config: SubscriptionGroupConfig) -> None:
+        """Make the group, or give it these settings."""
+        self.table.subscription_group_table[config.group_name] = config
+        self._changed()
+
+    def delete(self, name: str) -> bool:
+        """Forget the group; whether there was one."""
+        if self.table.subscription_group_table.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def replace(self, table: SubscriptionGroupTable) -> None:
+        """Hold this table instead, with its version: a slave that follows its master."""
+        self.table = table
+        self.persist()
+
+    def _changed(self) -> None:
+        self.table.data_version = self.table.data_version.next(self._now_ms())
+        self.persist()

@@ -1,0 +1,133 @@
+"""Which client of a group may consume a queue in order: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ (spec/remoting.md 2.10)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmqha.broker.header import refused
+from rmqha.broker.remoting import Processors, RemotingProtocol
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_compact, loads_lenient
+
+LOCK_MAX_LIVE_SECONDS = 60.0
+
+
+class MessageQueue(NamedTuple):
+    """A queue as clients name it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form. Raises ValueError."""
+        if not isinstance(content, dict):
+            raise ValueError(f"{str(content)[:40]!r} is no queue")
+        topic, broker_name, queue_id = content.get("topic"), content.get("brokerName"), content.get("queueId")
+        if not (isinstance(topic, str) and isinstance(broker_name, str) and isinstance(queue_id, int)):
+            raise ValueError(f"{str(content)[:80]!r} does not name a queue")
+        return cls(topic, broker_name, queue_id)
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of {self.topic} at {self.broker_name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatch:
+    """The body of both requests."""
+
+    group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...]
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form; no queues may be null. Raises ValueError."""
+        if not isinstance(content, dict):
+            raise ValueError("the body is no object")
+        group, client_id, queues = content.get("consumerGroup"), content.get("clientId"), content.get("mqSet") or []
+        if not (isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)):
+            raise ValueError("the body lacks consumerGroup, clientId or mqSet")
+        return cls(group, client_id, tuple(dict.fromkeys(map(MessageQueue.from_json, queues))))
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    renewed_at: float
+
+
+class RebalanceLockManager:
+    """Locks of queues, by group. They live in memory only; one that is not renewed for 60 s is nobody's."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # the one renewed longest ago first
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Lock these queues for a client, or renew its locks: those that are its now."""
+        self._forget_expired()
+        return [queue for queue in queues if self._lock(group, client_id, queue)]
+
+    def _lock(self, group: str, client_id: str, queue: MessageQueue) -> bool:
+        held = self._locks.get((group, queue))
+        if held is not None and held.client_id != client_id:
+            return False
+        if held is None:
+            self._log.info("{client} of group {group} locks {queue}", client=client_id, group=group, queue=queue)
+        self._locks.pop((group, queue), None)
+        self._locks[group, queue] = _Lock(client_id, self._clock.seconds())
+        return True
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Release those of these queues that the client holds."""
+        for queue in queues:
+            held = self._locks.get((group, queue))
+            if held is not None and held.client_id == client_id:
+                del self._locks[group, queue]
+                self._log.info("{client} of group {group} unlocks {queue}", client=client_id, group=group, queue=queue)
+
+    def _forget_expired(self) -> None:
+        since = self._clock.seconds() - LOCK_MAX_LIVE_SECONDS
+        for key, held in list(self._expired(since)):
+            del self._locks[key]
+            self._log.info("{client} of group {group} loses {queue}", client=held.client_id, group=key[0], queue=key[1])
+
+    def _expired(self, since: float) -> Iterable[tuple[tuple[str, MessageQueue], _Lock]]:
+        for key, held in self._locks.items():
+            if held.renewed_at >= since:
+                return
+            yield key, held
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {RequestCode.LOCK_BATCH_MQ: self._lock_batch_mq, RequestCode.UNLOCK_BATCH_MQ: self._unlock_batch_mq}
+
+    def _lock_batch_mq(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        batch = _batch_of(request)
+        locked = self.lock(batch.group, batch.client_id, batch.queues)
+        return RemotingCommand(
+            ResponseCode.SUCCESS, body=dumps_compact({"lockOKMQSet": [queue.to_json() for queue in locked]})
+        )
+
+    def _unlock_batch_mq(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        batch = _batch_of(request)
+        self.unlock(batch.group, batch.client_id, batch.queues)
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+
+def _batch_of(request: RemotingCommand) -> LockBatch:
+    """The request's body. Raises RequestRefused."""
+    try:
+        return LockBatch.from_json(loads_lenient(request.body))
+    except ValueError as error:
+        raise refused(f"no batch of queues: {error}") from error

@@ -1,0 +1,205 @@
+"""How far consumer groups have read, and where queues begin and end (spec/remoting.md 2.4, 2.5)."""
+
+from functools import partial
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, DeferredLock, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.broker.header import Header, refused
+from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
+from rmqha.store.flush import RunInThread
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, topic_at_group
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+
+NO_OFFSET = -1
+LARGEST_QUEUE_ID = 2 ** (INT_BITS - 1) - 1
+
+
+class ConsumerOffsetManager:
+    """The next offset of each group in each queue: consumerOffset.json, written now and then, and at the end.
+
+    What the latest commit says counts, as upstream, but no offset moves back without a line in the log.
+    """
+
+    _log = Logger()
+
+    def __init__(self, folder: Path, clock: IReactorTime, flush_interval_ms: int, run_in_thread: RunInThread) -> None:
+        """Reads consumerOffset.json of ``folder``. Raises StoreError, OSError."""
+        self._folder = folder
+        self._interval = flush_interval_ms / 1000
+        self._run_in_thread = run_in_thread
+        self.table = ConsumerOffsetTable.read(folder)
+        self._is_changed = False
+        self._lock = DeferredLock()
+        self._loop = LoopingCall(self.persist)
+        self._loop.clock = clock
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The group's next offset in the queue; -1 if it has none."""
+        return self.table.offset_table.get(topic_at_group(topic, group), {}).get(queue_id, NO_OFFSET)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
+        """Let the group go on at ``offset``; ``client`` is who says so, for the log."""
+        offsets = self.table.offset_table.setdefault(topic_at_group(topic, group), {})
+        stored = offsets.get(queue_id)
+        if stored == offset:
+            return
+        if stored is not None and offset < stored:
+            self._log.warn(
+                "{client} moves group {group} back in queue {queue_id} of {topic}, from {stored} to {offset}",
+                client=client,
+                group=group,
+                queue_id=queue_id,
+                topic=topic,
+                stored=stored,
+                offset=offset,
+            )
+        offsets[queue_id] = offset
+        self._is_changed = True
+
+    def merge(self, table: ConsumerOffsetTable) -> None:
+        """Take a master's offsets over: all of each topic's group that it has; those it does not have stay."""
+        for key, offsets in table.offset_table.items():
+            held = self.table.offset_table.get(key)
+            if held == offsets:
+                continue
+            moves = [
+                f"queue {queue_id} from {offset} to {offsets.get(queue_id, 'none')}"
+                for queue_id, offset in (held or {}).items()
+                if offsets.get(queue_id, NO_OFFSET) < offset
+            ]
+            if moves:
+                self._log.warn("the master's offsets move {key} back: {moves}", key=key, moves=", ".join(moves))
+            self.table.offset_table[key] = dict(offsets)
+            self._is_changed = True
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics in which a group has offsets."""
+        return [topic for topic, key_group in self._keys() if key_group == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have offsets in a topic."""
+        return [group for key_topic, group in self._keys() if key_topic == topic]
+
+    def _keys(self) -> list[tuple[str, str]]:
+        """Topics and groups; no topic has a separator in its name."""
+        parts = [key.partition(TOPIC_GROUP_SEPARATOR) for key in self.table.offset_table]
+        return [(topic, group) for topic, _, group in parts]
+
+    def remove(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        for topic in self.topics_of(group):
+            del self.table.offset_table[topic_at_group(topic, group)]
+            self._is_changed = True
+
+    def start(self) -> None:
+        """Write what has changed each ``flushConsumerOffsetInterval`` from now on."""
+        self._loop.start(self._interval, now=False).addErrback(
+            lambda failure: self._log.failure("consumer offsets are written no longer", failure)
+        )
+
+    def stop(self) -> Deferred[None]:
+        """Fires when all is written that will be."""
+        if self._loop.running:
+            self._loop.stop()
+        return self.persist()
+
+    def persist(self) -> Deferred[None]:
+        """Write what has changed, durably. A disk that refuses is only logged, and the next time tries again."""
+        return self._lock.run(self._write_if_changed)
+
+    def _write_if_changed(self) -> Deferred[None]:
+        if not self._is_changed:
+            return succeed(None)
+        self._is_changed = False
+        copy = ConsumerOffsetTable({key: dict(offsets) for key, offsets in self.table.offset_table.items()})
+        return self._run_in_thread(partial(copy.write, self._folder)).addErrback(self._not_written)
+
+    def _not_written(self, failure: Failure) -> None:
+        failure.trap(OSError)
+        self._is_changed = True
+        self._log.error("consumer offsets are not written: {error}", error=failure.getErrorMessage())
+
+
+class OffsetProcessors:
+    """Answers questions for offsets, of consumers and of queues."""
+
+    def __init__(self, store: MessageStore, consumer_offsets: ConsumerOffsetManager) -> None:
+        self._store = store
+        self._consumer_offsets = consumer_offsets
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset_by_timestamp,
+            RequestCode.GET_MAX_OFFSET: self.get_max_offset,
+            RequestCode.GET_MIN_OFFSET: self.get_min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.get_earliest_msg_storetime,
+        }
+
+    def query_consumer_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """A group's offset. A new group begins a young topic at 0, wherever else it would begin."""
+        header = Header(request)
+        group, topic, queue_id = header.text("consumerGroup"), header.text("topic"), queue_id_of(header)
+        offset = self._consumer_offsets.query(group, topic, queue_id)
+        if offset < 0:
+            reader = self._store.reader
+            if reader.min_offset(topic, queue_id) > 0 or reader.is_in_disk(topic, queue_id, 0):
+                raise RequestRefused(
+                    ResponseCode.QUERY_NOT_FOUND, f"group {group} has no offset in queue {queue_id} of {topic}"
+                )
+            offset = 0
+        return _answer(offset=offset)
+
+    def update_consumer_offset(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """Store a group's offset, a slave's too: until the master's table comes."""
+        header = Header(request)
+        host, port = connection.peer_host
+        self._consumer_offsets.commit(
+            header.text("consumerGroup"),
+            header.text("topic"),
+            queue_id_of(header),
+            header.integer("commitOffset"),
+            f"{host}:{port}",
+        )
+        return _answer()
+
+    def search_offset_by_timestamp(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """The offset of the message stored nearest to a time; 0 without any."""
+        header = Header(request)
+        topic, queue_id, timestamp = header.text("topic"), queue_id_of(header), header.integer("timestamp")
+        return _answer(offset=self._store.reader.offset_by_time(topic, queue_id, timestamp))
+
+    def get_max_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """The offset that comes next in a queue."""
+        header = Header(request)
+        return _answer(offset=self._store.reader.max_offset(header.text("topic"), queue_id_of(header)))
+
+    def get_min_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """A queue's first offset; 0 without a queue."""
+        header = Header(request)
+        return _answer(offset=max(0, self._store.reader.min_offset(header.text("topic"), queue_id_of(header))))
+
+    def get_earliest_msg_storetime(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """STORETIMESTAMP in ms of a queue's first message; -1 without any."""
+        header = Header(request)
+        return _answer(timestamp=self._store.reader.earliest_message_time(header.text("topic"), queue_id_of(header)))
+
+
+def queue_id_of(header: Header) -> int:
+    """The field ``queueId``, which a Java int can hold: others would spoil a table. Raises RequestRefused."""
+    queue_id = header.integer("queueId")
+    if not -LARGEST_QUEUE_ID - 1 <= queue_id <= LARGEST_QUEUE_ID:
+        raise refused(f"the custom field <queueId> is no int: {queue_id}")
+    return queue_id
+
+
+def _answer(**numbers: int) -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS, ext_fields={name: str(number) for name, number in numbers.items()})

@@ -1,0 +1,244 @@
+"""BrokerOuterAPI: a broker's registration with its name servers (spec/remoting.md 2.22, spec/ha.md 8.2).
+
+Each name server has one kept connection: a registration lives as long as the connection that it came on, so a new
+connection registers at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.broker.registration import body_crc32, encode_body
+from rmqha.broker.remoting import RemotingProtocol
+from rmqha.broker.remotingclient import RemotingClient
+from rmqha.settings import Settings
+from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
+from rmqha.wire.command import RequestCode
+from rmqha.wire.fastjson import dumps_compact
+
+FIRST_REGISTER_SECONDS = 10.0
+"""A slave that was there before its master need not wait for a whole period."""
+REGISTER_TIMEOUT_SECONDS = 6.0
+QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
+UNREGISTER_TIMEOUT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddresses:
+    """What a name server tells a slave: its master's remoting and HA address; None where it knows of no live master."""
+
+    master_addr: str | None = None
+    ha_server_addr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Who registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics."""
+
+    settings: Settings
+    broker_id: int
+    addresses: Callable[[], tuple[str, str]]
+    table: Callable[[], TopicConfigTable]
+
+    def identity(self) -> dict[str, str]:
+        """The header fields that say who."""
+        return {
+            "brokerName": self.settings.broker_name,
+            "brokerAddr": self.addresses()[0],
+            "clusterName": self.settings.broker_cluster_name,
+            "brokerId": str(self.broker_id),
+        }
+
+    def registration(self) -> tuple[dict[str, str], bytes]:
+        """Header and body of REGISTER_BROKER."""
+        body = encode_body(self._permitted_topics())
+        fields = {**self.identity(), "haServerAddr": self.addresses()[1], "compressed": "false"}
+        return {**fields, "bodyCrc32": str(body_crc32(body))}, body
+
+    def _permitted_topics(self) -> TopicConfigTable:
+        """The topics; all with brokerPermission where that takes something from everybody."""
+        table, perm = self.table(), self.settings.broker_permission
+        if perm & PERM_READ and perm & PERM_WRITE:
+            return table
+        topics = {name: replace(topic, perm=perm) for name, topic in table.topic_config_table.items()}
+        return TopicConfigTable(table.data_version, topics)
+
+
+class NameServerLink:
+    """The connection to one name server, and the registration on it: one at a time, the next with all that came since.
+
+    ``answered`` is called with this link after a registration, when ``master`` is what the name server told.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: IStreamClientEndpoint,
+        broker: Broker,
+        clock: IReactorTime,
+        answered: Callable[["NameServerLink"], None],
+    ) -> None:
+        self._name = name
+        self._broker = broker
+        self._answered = answered
+        self._client = RemotingClient(endpoint, clock, connected=self._connected)
+        self._connection: RemotingProtocol | None = None
+        self._registering: RemotingProtocol | None = None
+        self._again = False
+        self._stopping = False
+        self._is_registered = False
+        self._is_missed = False
+        self.master = MasterAddresses()
+
+    def start(self) -> None:
+        """Connect, and register as soon and as often as that succeeds."""
+        self._client.start()
+        self._client.when_connected().addErrback(self._not_registered)
+
+    def _connected(self, connection: RemotingProtocol) -> None:
+        self._connection = connection
+        connection.on_closed(lambda: self._disconnected(connection))
+        self.register()
+
+    def _disconnected(self, connection: RemotingProtocol) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._is_registered = False
+            self.master = MasterAddresses()
+            if not self._stopping:
+                self._miss("the connection is gone")
+
+    def register(self, only_changes: bool = False) -> None:
+        """Register, if there is a connection; with ``only_changes`` ask first whether the name server needs that."""
+        connection = self._connection
+        if connection is None or self._stopping:
+            return
+        if self._registering is connection:
+            self._again = self._again or not only_changes
+            return
+        self._registering, self._again = connection, False
+        done = Deferred.fromCoroutine(self._register(connection, only_changes))
+        done.addErrback(self._not_registered).addCallback(lambda _: self._done(connection))
+
+    async def _register(self, connection: RemotingProtocol, only_changes: bool) -> None:
+        if only_changes and not await self._needs_registration(connection):
+            return
+        fields, body = self._broker.registration()
+        answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
+        if not self._is_registered:
+            self._is_registered, self._is_missed = True, False
+            self._log.info("registered with name server {name}", name=self._name)
+        told = answer.ext_fields
+        self.master = MasterAddresses(told.get("masterAddr") or None, told.get("haServerAddr") or None)
+        self._answered(self)
+
+    async def _needs_registration(self, connection: RemotingProtocol) -> bool:
+        body = dumps_compact(self._broker.table().data_version.to_json())
+        answer = await connection.call(
+            RequestCode.QUERY_DATA_VERSION, self._broker.identity(), body, QUERY_DATA_VERSION_TIMEOUT_SECONDS
+        )
+        return answer.ext_fields.get("changed") != "false"
+
+    def _done(self, connection: RemotingProtocol) -> None:
+        if self._registering is connection:
+            self._registering = None
+            if self._again:
+                self.register()
+
+    def _not_registered(self, failure: Failure) -> None:
+        if not self._stopping:
+            self._is_registered = False
+            self._miss(failure.getErrorMessage())
+
+    def _miss(self, reason: str) -> None:
+        """Say once, until it is there again, that the name server does not have us."""
+        if not self._is_missed:
+            self._is_missed = True
+            self._log.warn("not registered with name server {name}: {reason}", name=self._name, reason=reason)
+
+    async def stop(self) -> None:
+        """Say goodbye if there is a connection, and disconnect."""
+        self._stopping = True
+        connection = self._connection
+        if connection is not None:
+            goodbye = connection.call(
+                RequestCode.UNREGISTER_BROKER, self._broker.identity(), timeout=UNREGISTER_TIMEOUT_SECONDS
+            )
+            await goodbye.addErrback(lambda _: None)  # it will notice by the closed connection
+        stopped = self._client.stop()
+        if connection is not None:
+            connection.hang_up()
+        await stopped
+
+
+class BrokerOuterAPI:
+    """Keeps a broker registered. ``table`` gives its topics, ``told`` hears what name servers tell a slave."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings,
+        broker_id: int,
+        endpoints: Sequence[tuple[str, IStreamClientEndpoint]],
+        addresses: Callable[[], tuple[str, str]],
+        table: Callable[[], TopicConfigTable],
+        clock: IReactorTime,
+        told: Callable[[MasterAddresses], None] = lambda _: None,
+    ) -> None:
+        """``endpoints`` are the name servers with their names; ``addresses`` gives brokerAddr and haServerAddr."""
+        self._settings = settings
+        self._clock = clock
+        self._told = told if broker_id else lambda _: None
+        broker = Broker(settings, broker_id, addresses, table)
+        self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
+        self._first_round: IDelayedCall | None = None
+        self._loop = LoopingCall(self._register_periodically)
+        self._loop.clock = clock
+
+    def start(self) -> None:
+        """Connect and register, again soon after, then each registerNameServerPeriod."""
+        for link in self._links:
+            link.start()
+        if self._links:
+            self._first_round = self._clock.callLater(FIRST_REGISTER_SECONDS, self._begin_rounds)
+
+    def _begin_rounds(self) -> None:
+        self._first_round = None
+        self._loop.start(self._settings.register_name_server_period_ms / 1000).addErrback(
+            lambda failure: self._log.failure("registering with the name servers ended", failure)
+        )
+
+    def _register_periodically(self) -> None:
+        for link in self._links:
+            link.register(only_changes=not self._settings.force_register)
+
+    def register_all(self) -> None:
+        """Register with every name server that is connected; the others follow when they are."""
+        for link in self._links:
+            link.register()
+
+    def topics_changed(self, topic: TopicConfig | None) -> None:
+        """Tell all name servers at once of a topic that is new or has changed."""
+        self.register_all()
+
+    def _answered(self, link: NameServerLink) -> None:
+        """Where name servers differ, one that knows of a master counts, the first before the others."""
+        found = (other.master for other in self._links if other.master.master_addr is not None)
+        self._told(next(found, link.master))
+
+    async def stop(self) -> None:
+        """Say goodbye to the name servers that are connected, and disconnect."""
+        if self._first_round is not None:
+            self._first_round.cancel()
+            self._first_round = None
+        if self._loop.running:
+            self._loop.stop()
+        await gatherResults([Deferred.fromCoroutine(link.stop()) for link in self._links])

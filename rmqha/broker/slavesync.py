@@ -1,0 +1,218 @@
+"""SlaveSynchronize: a slave takes over its master's topics, groups and offsets (spec/remoting.md 9, spec/ha.md 10).
+
+Every ten seconds four tables are asked for; each is kept as the slave's own, and answers to its clients follow it. One
+that cannot be had, or read, stays as it is until the next time.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.broker.groups import SubscriptionGroupManager
+from rmqha.broker.offsets import ConsumerOffsetManager
+from rmqha.broker.outerapi import MasterAddresses
+from rmqha.broker.remotingclient import RemotingClient
+from rmqha.broker.schedule import ScheduleMessageService
+from rmqha.broker.topics import TopicConfigManager
+from rmqha.endpoints import fast_address_of
+from rmqha.store.metadata import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from rmqha.wire.command import RequestCode
+from rmqha.wire.fastjson import loads_lenient
+
+FIRST_SYNC_SECONDS = 3.0
+SYNC_SECONDS = 10.0
+
+Connect = Callable[[str], IStreamClientEndpoint]
+"""The way to an address. Raises ValueError for one that is none."""
+Take = Callable[[Any], Awaitable[None]]
+"""Takes a table over, from Java's form. Raises ValueError."""
+
+
+class MasterClient:
+    """Kept connections to a master's main port and, if its address tells of one, to its fast port."""
+
+    def __init__(self, address: str, connect: Connect, clock: IReactorTime) -> None:
+        """Raises ValueError for an address that is none."""
+        fast_address = fast_address_of(address)
+        self._main = RemotingClient(connect(address), clock)
+        self._fast = None if fast_address is None else RemotingClient(connect(fast_address), clock)
+        for client in self._clients:
+            client.start()
+
+    @property
+    def _clients(self) -> list[RemotingClient]:
+        return [self._main] if self._fast is None else [self._main, self._fast]
+
+    async def ask(self, code: int) -> Any:
+        """A table, in Java's form. Raises RemotingError, TimeoutError, ValueError or what connecting raises."""
+        if code == RequestCode.GET_ALL_TOPIC_CONFIG and self._fast is not None:
+            try:
+                return await self._ask(self._fast, code)
+            except CancelledError:
+                raise
+            except Exception:  # whatever is wrong with that port, the main one answers the same
+                pass
+        return await self._ask(self._main, code)
+
+    @staticmethod
+    async def _ask(client: RemotingClient, code: int) -> Any:
+        return loads_lenient((await client.call(code)).body)
+
+    def stop(self) -> Deferred[list[None]]:
+        """Disconnect."""
+        return gatherResults([client.stop() for client in self._clients])
+
+
+class SlaveSynchronize:
+    """Follows the master at the address that name servers tell, or that was configured, while there is one."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        consumer_offsets: ConsumerOffsetManager,
+        schedule: ScheduleMessageService,
+        connect: Connect,
+        own_address: Callable[[], str],
+        clock: IReactorTime,
+        configured_address: str | None = None,
+    ) -> None:
+        """``configured_address`` counts while no name server knows of a master."""
+        self._topics = topics
+        self._groups = groups
+        self._consumer_offsets = consumer_offsets
+        self._schedule = schedule
+        self._connect = connect
+        self._own_address = own_address
+        self._clock = clock
+        self._configured_address = configured_address
+        self._told_address: str | None = None
+        self._master: MasterClient | None = None
+        self._master_address: str | None = None
+        self._failing: set[RequestCode] = set()
+        self._first: IDelayedCall | None = None
+        self._running: Deferred[None] | None = None
+        self._loop = LoopingCall(self._synchronize)
+        self._loop.clock = clock
+
+    @property
+    def master_address(self) -> str | None:
+        """Where the tables come from; None while that is not known."""
+        address = self._told_address or self._configured_address
+        return None if address == self._own_address() else address
+
+    def told(self, addresses: MasterAddresses) -> None:
+        """A name server says where the master is, or that there is none."""
+        self._told_address = addresses.master_addr
+
+    def start(self) -> None:
+        """Synchronise in three seconds, and then every ten."""
+        self._first = self._clock.callLater(FIRST_SYNC_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        self._loop.start(SYNC_SECONDS).addErrback(
+            lambda failure: self._log.failure("the master's tables are taken over no longer", failure)
+        )
+
+    def stop(self) -> Deferred[None]:
+        """Synchronise no more; fires when all connections are gone."""
+        if self._first is not None and self._first.active():
+            self._first.cancel()
+        if self._loop.running:
+            self._loop.stop()
+        if self._running is not None:
+            self._running.cancel()
+        return Deferred.fromCoroutine(self._follow(None))
+
+    def _synchronize(self) -> Deferred[None]:
+        self._running = Deferred.fromCoroutine(self.synchronize())
+        return self._running.addErrback(self._ended)
+
+    def _ended(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            self._log.failure("taking over the master's tables failed", failure)
+
+    async def synchronize(self) -> None:
+        """Take over all tables now, if the master's address is known."""
+        await self._follow(self.master_address)
+        if self._master is None:
+            return
+        for code, take in self._tables().items():
+            try:
+                await take(await self._master.ask(code))
+            except CancelledError:
+                raise
+            except Exception as error:  # of any kind: the other tables, and the next time, are not concerned
+                self._tell_failure(code, error)
+            else:
+                self._tell_success(code)
+
+    def _tables(self) -> Mapping[RequestCode, Take]:
+        """In the order in which they are asked for."""
+        return {
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._take_topics,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._take_consumer_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._take_delay_offsets,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._take_groups,
+        }
+
+    async def _follow(self, address: str | None) -> None:
+        """Have connections to the master there, and to no other."""
+        if address == self._master_address:
+            return
+        former, self._master, self._master_address = self._master, None, address
+        if former is not None:
+            await former.stop()
+        if address is not None:
+            self._failing.clear()
+            self._log.info("taking over the tables of the master at {address}", address=address)
+            try:
+                self._master = MasterClient(address, self._connect, self._clock)
+            except ValueError as error:
+                self._log.error("no tables are taken over from {address}: {error}", address=address, error=str(error))
+
+    def _tell_failure(self, code: RequestCode, error: Exception) -> None:
+        """Once, however long it lasts."""
+        if code in self._failing:
+            return
+        self._failing.add(code)
+        self._log.warn(
+            "{table} of the master at {address} is not taken over: {error}",
+            table=code.name,
+            address=self._master_address,
+            error=str(error) or type(error).__name__,
+        )
+
+    def _tell_success(self, code: RequestCode) -> None:
+        if code in self._failing:
+            self._failing.discard(code)
+            self._log.info("{table} of the master is taken over again", table=code.name)
+
+    async def _take_topics(self, content: Any) -> None:
+        table = TopicConfigTable.from_json(content)
+        if table.data_version != self._topics.table.data_version:
+            self._topics.replace(table)
+
+    async def _take_consumer_offsets(self, content: Any) -> None:
+        self._consumer_offsets.merge(ConsumerOffsetTable.from_json(content))
+        await self._consumer_offsets.persist()
+
+    async def _take_delay_offsets(self, content: Any) -> None:
+        self._schedule.replace(DelayOffsetTable.from_json(content))
+
+    async def _take_groups(self, content: Any) -> None:
+        table = SubscriptionGroupTable.from_json(content)
+        if table.data_version != self._groups.table.data_version:
+            self._groups.replace(table)

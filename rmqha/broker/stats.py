@@ -1,0 +1,236 @@
+"""How many messages came and went, and how fast they did lately (spec/remoting.md 2.14, 2.18).
+
+A message costs a few additions. Every ten seconds the sums are looked at: what a minute, an hour and a day brought is
+the difference between two such looks.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from datetime import date
+from operator import attrgetter
+from typing import NamedTuple
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+SAMPLING_SECONDS = 10.0
+RATE_SECONDS = (10, 60, 600)
+"""What runtime info tells rates of."""
+
+GroupAndTopic = tuple[str, str]
+
+
+class StatsData(NamedTuple):
+    """What one window brought: how many or how many bytes, per second, and per call."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class Traffic:
+    """What has gone through one place: how often, how many messages, and the bytes of their records."""
+
+    __slots__ = ("bytes", "calls", "messages", "samples")
+
+    def __init__(self) -> None:
+        self.calls = self.messages = self.bytes = 0
+        self.samples = [[Totals()] for _ in WINDOWS]
+        """Of each window the latest: before its first the sums were as they are in it."""
+
+    def count(self, messages: int, size: int) -> None:
+        """So many messages and bytes went through at once."""
+        self.calls += 1
+        self.messages += messages
+        self.bytes += size
+
+    def sample(self, window: int, most: int) -> None:
+        """Add the sums now to those of a window, which has room for so many."""
+        samples = self.samples[window]
+        if samples[0].calls == self.calls:  # nothing in the whole window: most places, most of the time
+            del samples[1:]
+            return
+        if len(samples) == most:
+            del samples[0]
+        samples.append(Totals(self.calls, self.messages, self.bytes))
+
+
+class Totals(NamedTuple):
+    """The sums of a place at one time."""
+
+    calls: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+
+class Window(NamedTuple):
+    """Java's name of a window, how many samplings lie between its samples, and how many samples make it whole."""
+
+    name: str
+    every: int
+    samples: int
+
+
+WINDOWS = (Window("statsMinute", 1, 7), Window("statsHour", 60, 7), Window("statsDay", 360, 25))
+
+
+class BrokerTotals(NamedTuple):
+    """The sums of the whole broker at one time; ``found`` and ``missed`` count reads."""
+
+    seconds: float
+    put: int
+    found: int
+    missed: int
+    transferred: int
+
+
+class Days(NamedTuple):
+    """A sum at the last two midnights, or at the start if that was later."""
+
+    yesterday_morning: int = 0
+    today_morning: int = 0
+
+
+Value = Callable[[Totals], int]
+MESSAGES: Value = attrgetter("messages")
+BYTES: Value = attrgetter("bytes")
+
+
+class BrokerStats:
+    """Counts by topic, by group and topic, and for the broker as a whole. The windows move while it runs."""
+
+    _log = Logger()
+
+    def __init__(self, cluster_name: str, clock: IReactorTime, now_ms: Callable[[], int]) -> None:
+        self._cluster_name = cluster_name
+        self._clock = clock
+        self._now_ms = now_ms
+        self.boot_timestamp = now_ms()
+        self.puts = Traffic()
+        self.gets = Traffic()
+        self.missed = 0
+        """Reads that found nothing."""
+        self._topic_puts: dict[str, Traffic] = {}
+        self._group_gets: dict[GroupAndTopic, Traffic] = {}
+        self._times = [deque[float](maxlen=window.samples) for window in WINDOWS]
+        self._samplings = 0
+        self._recent: deque[BrokerTotals] = deque(maxlen=int(RATE_SECONDS[-1] / SAMPLING_SECONDS) + 2)
+        self._today = self._date()
+        self.put_days = self.got_days = Days()
+        self._loop = LoopingCall(self._sample)
+        self._loop.clock = clock
+
+    def messages_put(self, topic: str, count: int, size: int) -> None:
+        """So many messages of a topic were stored by one request, with so many bytes."""
+        traffic = self._topic_puts.get(topic)
+        if traffic is None:
+            traffic = self._topic_puts[topic] = Traffic()
+        traffic.count(count, size)
+        self.puts.count(count, size)
+
+    def messages_got(self, group: str, topic: str, count: int, size: int) -> None:
+        """So many messages, perhaps none, were read for a group by one request, with so many bytes."""
+        if not count:
+            self.missed += 1
+            return
+        traffic = self._group_gets.get((group, topic))
+        if traffic is None:
+            traffic = self._group_gets[group, topic] = Traffic()
+        traffic.count(count, size)
+        self.gets.count(count, size)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forget what was counted of a topic."""
+        self._topic_puts.pop(topic, None)
+        self._forget_gets(lambda key: key[1] == topic)
+
+    def group_deleted(self, group: str) -> None:
+        """Forget what was counted of a group."""
+        self._forget_gets(lambda key: key[0] == group)
+
+    def _forget_gets(self, is_gone: Callable[[GroupAndTopic], bool]) -> None:
+        for key in [key for key in self._group_gets if is_gone(key)]:
+            del self._group_gets[key]
+
+    def start(self) -> None:
+        """Let the windows move from now on."""
+        self._loop.start(SAMPLING_SECONDS, now=True).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        self._log.failure("statistics are taken no longer", failure)
+
+    def stop(self) -> None:
+        """The windows stay as they are."""
+        if self._loop.running:
+            self._loop.stop()
+
+    def _date(self) -> date:
+        return date.fromtimestamp(self._now_ms() / 1000)
+
+    def _sample(self) -> None:
+        now = self._clock.seconds()
+        self._recent.append(self._totals())
+        places = [self.puts, self.gets, *self._topic_puts.values(), *self._group_gets.values()]
+        for at, window in enumerate(WINDOWS):
+            if self._samplings % window.every == 0:
+                self._times[at].append(now)
+                for traffic in places:
+                    traffic.sample(at, window.samples)
+        self._samplings += 1
+        if self._date() != self._today:
+            self._today = self._date()
+            self.put_days = Days(self.put_days.today_morning, self.puts.messages)
+            self.got_days = Days(self.got_days.today_morning, self.gets.messages)
+
+    def _totals(self) -> BrokerTotals:
+        return BrokerTotals(self._clock.seconds(), self.puts.messages, self.gets.calls, self.missed, self.gets.messages)
+
+    def rates(self, value: Callable[[BrokerTotals], int]) -> list[float]:
+        """Per second, over the last 10, 60 and 600 s or a little more: less, where there is no more."""
+        now = self._totals()
+        return [_rate(now, self._sample_before(now.seconds - seconds), value) for seconds in RATE_SECONDS]
+
+    def _sample_before(self, seconds: float) -> BrokerTotals:
+        """The latest sample of that time or before; the first if there is none."""
+        for sample in reversed(self._recent):
+            if sample.seconds <= seconds:
+                return sample
+        return self._recent[0] if self._recent else BrokerTotals(self._clock.seconds(), 0, 0, 0, 0)
+
+    def view(self, name: str, key: str) -> dict[str, StatsData] | None:
+        """The windows of a statistic by its RocketMQ name, for a topic, ``topic@group`` or cluster; None without one.
+
+        Those of single queues are not kept.
+        """
+        topic, _, group = key.partition("@")
+        found: dict[str, tuple[Traffic | None, Value]] = {
+            "TOPIC_PUT_NUMS": (self._topic_puts.get(key), MESSAGES),
+            "TOPIC_PUT_SIZE": (self._topic_puts.get(key), BYTES),
+            "GROUP_GET_NUMS": (self._group_gets.get((group, topic)), MESSAGES),
+            "GROUP_GET_SIZE": (self._group_gets.get((group, topic)), BYTES),
+            "BROKER_PUT_NUMS": (self.puts if key == self._cluster_name else None, MESSAGES),
+            "BROKER_GET_NUMS": (self.gets if key == self._cluster_name else None, MESSAGES),
+        }
+        traffic, value = found.get(name, (None, MESSAGES))
+        if traffic is None:
+            return None
+        return {window.name: self._stats(traffic, at, value) for at, window in enumerate(WINDOWS)}
+
+    def _stats(self, traffic: Traffic, window: int, value: Value) -> StatsData:
+        first, last = traffic.samples[window][0], traffic.samples[window][-1]
+        times = self._times[window]
+        seconds = times[-1] - times[0] if times else 0.0
+        total, calls = value(last) - value(first), last.calls - first.calls
+        return StatsData(total, total / seconds if seconds > 0 else 0.0, total / calls if calls else 0.0)
+
+    def group_get_tps(self, group: str, topic: str) -> float:
+        """Messages per second that the group has got of the topic in the last minute."""
+        traffic = self._group_gets.get((group, topic))
+        return 0.0 if traffic is None else self._stats(traffic, 0, MESSAGES).tps
+
+
+def _rate(now: BrokerTotals, before: BrokerTotals, value: Callable[[BrokerTotals], int]) -> float:
+    seconds = now.seconds - before.seconds
+    return (value(now) - value(before)) / seconds if seconds > 0 else 0.0

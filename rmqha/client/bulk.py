@@ -1,0 +1,107 @@
+"""Many messages at once, to a topic and from it."""
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from rmqha.broker.filters import SUB_ALL
+from rmqha.client.message import Message, MessageQueue, SendResult
+from rmqha.client.producer import Producer
+from rmqha.client.pull import PullConsumer, PullStatus
+from rmqha.wire.record import Record
+
+IN_FLIGHT = 32
+SUSPEND_SECONDS = 15.0
+AGAIN_SECONDS = 1.0
+"""So long nothing is asked of a queue that gave nothing and did not wait."""
+
+
+class Edge(Enum):
+    """Where reading may begin, beside at an offset."""
+
+    MIN = "min"
+    MAX = "max"
+
+
+async def put_all(producer: Producer, messages: Iterable[Message], sent: Callable[[SendResult], None]) -> None:
+    """Send them, several at a time; the first failure ends it. ``sent`` hears of each that is stored."""
+    places = DeferredSemaphore(IN_FLIGHT)
+    failures: list[Failure] = []
+    for message in messages:
+        await places.acquire()
+        if failures:
+            break
+        sending = producer.send(message).addCallback(sent).addErrback(failures.append)
+        sending.addBoth(lambda _: places.release())
+    for _ in range(IN_FLIGHT):  # all places are free: nothing is under way
+        await places.acquire()
+    if failures:
+        failures[0].raiseException()
+
+
+class BulkPull:
+    """Reads all queues of a topic at once, to their ends as they are at the start, or with ``follows`` for ever."""
+
+    def __init__(
+        self,
+        consumer: PullConsumer,
+        clock: IReactorTime,
+        got: Callable[[Record], None],
+        start: Edge | int = Edge.MIN,
+        follows: bool = False,
+        expression: str = SUB_ALL,
+        most: int | None = None,
+    ) -> None:
+        """``got`` hears of each message; after ``most`` of them it is over."""
+        self._consumer = consumer
+        self._clock = clock
+        self._got = got
+        self._start = start
+        self._follows = follows
+        self._expression = expression
+        self._left = most
+        self._reading: list[Deferred[None]] = []
+
+    async def run(self, topic: str) -> None:
+        """Read the topic. Raises MQClientError, MQBrokerError."""
+        queues = await self._consumer.fetch_queues(topic)
+        self._reading = [Deferred.fromCoroutine(self._read(queue)) for queue in queues]
+        try:
+            await gatherResults(self._reading, consumeErrors=True)
+        except Exception as error:
+            for reading in self._reading:
+                reading.cancel()
+            first = getattr(error, "subFailure", None)  # of FirstError
+            if first is None:
+                raise
+            first.raiseException()
+
+    async def _read(self, queue: MessageQueue) -> None:
+        end = await self._consumer.max_offset(queue)
+        offset = await self._first_offset(queue, end)
+        while self._left != 0 and (self._follows or offset < end):
+            result = await self._consumer.pull(
+                queue, offset, expression=self._expression, suspend_seconds=SUSPEND_SECONDS if self._follows else 0.0
+            )
+            for record in result.messages:
+                if self._left == 0:
+                    return
+                if self._left is not None:
+                    self._left -= 1
+                self._got(record)
+            if result.next_begin_offset <= offset:
+                if not self._follows:
+                    return
+                if result.status is not PullStatus.NO_NEW_MSG:
+                    await deferLater(self._clock, AGAIN_SECONDS)
+            offset = result.next_begin_offset
+
+    async def _first_offset(self, queue: MessageQueue, end: int) -> int:
+        if self._start is Edge.MAX:
+            return end
+        low = await self._consumer.min_offset(queue)
+        return low if isinstance(self._start, Edge) else max(low, self._start)

@@ -1,0 +1,73 @@
+"""What a producer sends, and what it hears of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+from uuid import uuid4
+
+from rmqha.wire.command import ResponseCode
+from rmqha.wire.properties import format_properties
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send. ``keys`` are separated by blanks; ``delay_level`` 0 is none; other names go in ``properties``.
+
+    With ``wait_store_msg_ok`` the answer tells of disk and slaves as the broker is set up, else of its log alone.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    delay_level: int = 0
+    wait_store_msg_ok: bool = True
+
+    def stored_properties(self, unique_key: str) -> str:
+        """All its properties as they travel. Raises ValueError for what could not be read back."""
+        own = {
+            "KEYS": self.keys,
+            "UNIQ_KEY": unique_key,
+            "WAIT": str(self.wait_store_msg_ok).lower(),
+            "DELAY": str(self.delay_level) if self.delay_level else "",
+            "TAGS": self.tags,
+        }
+        return format_properties({**self.properties, **{name: value for name, value in own.items() if value}})
+
+
+def make_unique_key() -> str:
+    """32 hex digits that no other message has: the id by which applications know it."""
+    return uuid4().hex.upper()
+
+
+class MessageQueue(NamedTuple):
+    """A queue of a topic, on a master and its slaves."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class SendStatus(Enum):
+    """How a message was stored: in all cases it is in the master's log."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+class SendResult(NamedTuple):
+    """Where a message is. Of a batch both ids are of all messages, joined by commas, and the offset is the first's.
+
+    ``msg_id`` is the client's own (UNIQ_KEY), ``offset_msg_id`` tells the broker and the place in its log.
+    """
+
+    status: SendStatus
+    msg_id: str
+    offset_msg_id: str
+    queue: MessageQueue
+    queue_offset: int

@@ -1,0 +1,192 @@
+"""Sending messages (spec/remoting.md 2.1, 4.2 and 8.2)."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from twisted.internet.defer import Deferred
+
+from rmqha.broker.send import V2_FIELDS
+from rmqha.client.instance import MQBrokerError, MQClient, MQClientError
+from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus, make_unique_key
+from rmqha.client.route import MASTER_ID, TopicRoute
+from rmqha.wire.batch import BatchEntry, encode_batch
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.properties import format_properties
+
+SEND_TIMEOUT_SECONDS = 3.0
+RETRY_TIMES_WHEN_SEND_FAILED = 2
+AUTO_CREATE_TOPIC_KEY = "TBW102"
+"""The template of topics that are made by the first message to them."""
+DEFAULT_TOPIC_QUEUE_NUMS = 4
+NO_BUYER_ID, NOT_IN_CURRENT_UNIT = 204, 205
+RETRIED = (
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.TOPIC_NOT_EXIST,
+    NO_BUYER_ID,
+    NOT_IN_CURRENT_UNIT,
+)
+"""After these another broker may do better."""
+STORED = {status.value: status for status in SendStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is sent, without the queue."""
+
+    code: RequestCode
+    topic: str
+    flag: int
+    properties: str
+    body: bytes
+    msg_id: str
+
+
+class Producer:
+    """Sends to the queues of all masters in turn; where one fails it tries another, within ``timeout`` seconds."""
+
+    def __init__(
+        self,
+        client: MQClient,
+        group: str,
+        timeout: float = SEND_TIMEOUT_SECONDS,
+        retry_times: int = RETRY_TIMES_WHEN_SEND_FAILED,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._timeout = timeout
+        self._retry_times = retry_times
+        self._now_ms = now_ms
+        self._next_queue = count()
+
+    def send(self, message: Message, queue: MessageQueue | None = None) -> Deferred[SendResult]:
+        """Send it, to this queue and no other if one is given.
+
+        Fails with MQBrokerError if a broker refuses it for good, with MQClientError if none takes it in time (one may
+        have stored it all the same), with ValueError for properties that cannot travel.
+        """
+        return Deferred.fromCoroutine(self._send_one(message, queue))
+
+    async def _send_one(self, message: Message, queue: MessageQueue | None) -> SendResult:
+        key = make_unique_key()
+        request = _Request(
+            RequestCode.SEND_MESSAGE_V2,
+            message.topic,
+            message.flag,
+            message.stored_properties(key),
+            message.body,
+            key,
+        )
+        return await self._send(request, queue)
+
+    def send_batch(self, messages: Sequence[Message], queue: MessageQueue | None = None) -> Deferred[SendResult]:
+        """Send messages of one topic to one queue, all or none. Fails as ``send``, and with ValueError if they differ
+        in topic or ``wait_store_msg_ok``, if one is delayed, or if there are none.
+        """
+        return Deferred.fromCoroutine(self._send_batch(messages, queue))
+
+    async def _send_batch(self, messages: Sequence[Message], queue: MessageQueue | None) -> SendResult:
+        if len({(message.topic, message.wait_store_msg_ok) for message in messages}) != 1:
+            raise ValueError("the messages of a batch have one topic and one wait_store_msg_ok")
+        if any(message.delay_level for message in messages):
+            raise ValueError("the messages of a batch cannot be delayed")
+        keys = [make_unique_key() for _ in messages]
+        entries = [
+            BatchEntry(message.body, message.stored_properties(key), message.flag)
+            for message, key in zip(messages, keys, strict=True)
+        ]
+        request = _Request(
+            RequestCode.SEND_BATCH_MESSAGE,
+            messages[0].topic,
+            0,
+            format_properties({"WAIT": str(messages[0].wait_store_msg_ok).lower()}),
+            encode_batch(entries),
+            ",".join(keys),
+        )
+        return await self._send(request, queue)
+
+    async def _send(self, request: _Request, queue: MessageQueue | None) -> SendResult:
+        deadline = self._client.clock.seconds() + self._timeout
+        failure: MQBrokerError | MQClientError = MQClientError(f"nobody was asked within {self._timeout:g} s")
+        chosen, tries = queue, 1 if queue is not None else 1 + self._retry_times
+        for _ in range(tries):
+            route = await self._route(request.topic)
+            if queue is None:
+                chosen = self._choose(route, request.topic, chosen)
+            assert chosen is not None, "one was given, or chosen"
+            seconds = deadline - self._client.clock.seconds()
+            if seconds <= 0:
+                break
+            try:
+                return await self._send_to(chosen, route, request, seconds)
+            except MQClientError as error:
+                failure = error
+                self._client.forget_route(request.topic)
+            except MQBrokerError as error:
+                if error.code not in RETRIED:
+                    raise
+                failure = error
+        raise failure
+
+    async def _route(self, topic: str) -> TopicRoute:
+        route = await self._client.route(topic)
+        if route is None:
+            template = await self._client.route(AUTO_CREATE_TOPIC_KEY)
+            route = template.as_template(DEFAULT_TOPIC_QUEUE_NUMS) if template is not None else None
+        if route is None:
+            raise MQClientError(f"no broker carries topic {topic}, and none would make it")
+        return route
+
+    def _choose(self, route: TopicRoute, topic: str, failed: MessageQueue | None) -> MessageQueue:
+        """The next queue; after a failure one of another broker, if there is one."""
+        queues = route.queues_to_write(topic)
+        if failed is not None:
+            queues = [queue for queue in queues if queue.broker_name != failed.broker_name] or queues
+        if not queues:
+            raise MQClientError(f"topic {topic} has no queue on a master just now")
+        return queues[next(self._next_queue) % len(queues)]
+
+    async def _send_to(self, queue: MessageQueue, route: TopicRoute, request: _Request, seconds: float) -> SendResult:
+        address = route.addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        if address is None:
+            raise MQClientError(f"there is no master of {queue.broker_name} just now")
+        fields = self._fields(queue, request)
+        return _result(await self._client.ask(address, request.code, fields, request.body, seconds), queue, request)
+
+    def _fields(self, queue: MessageQueue, request: _Request) -> dict[str, str]:
+        names = V2_FIELDS
+        return {
+            names.producer_group: self._group,
+            names.topic: request.topic,
+            names.default_topic: AUTO_CREATE_TOPIC_KEY,
+            names.default_topic_queue_nums: str(DEFAULT_TOPIC_QUEUE_NUMS),
+            names.queue_id: str(queue.queue_id),
+            names.sys_flag: "0",
+            names.born_timestamp: str(self._now_ms()),
+            names.flag: str(request.flag),
+            names.properties: request.properties,
+            names.reconsume_times: "0",
+            names.unit_mode: "false",
+            names.batch: str(request.code is RequestCode.SEND_BATCH_MESSAGE).lower(),
+        }
+
+
+def _result(answer: RemotingCommand, queue: MessageQueue, request: _Request) -> SendResult:
+    status = STORED.get(ResponseCode(answer.code)) if answer.code in STORED else None
+    if status is None:
+        raise MQBrokerError(answer)
+    fields = answer.ext_fields
+    try:
+        return SendResult(
+            status,
+            request.msg_id,
+            fields["msgId"],
+            queue._replace(queue_id=int(fields["queueId"])),
+            int(fields["queueOffset"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise MQClientError(f"the answer does not tell where the message is: {error!r}") from error

@@ -1,0 +1,195 @@
+"""Pulling messages (spec/remoting.md 2.3 to 2.5 and 8.6)."""
+
+from enum import Enum
+from typing import NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from rmqha.broker.filters import SUB_ALL, TAG, SubscriptionData
+from rmqha.broker.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from rmqha.client.instance import MQBrokerError, MQClient, MQClientError
+from rmqha.client.message import MessageQueue
+from rmqha.client.route import MASTER_ID
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.javahash import java_hash
+from rmqha.wire.record import Blank, Record, RecordError, decode_record
+
+PULL_TIMEOUT_SECONDS = 10.0
+"""So long an answer may take beyond the time that the broker may hold the pull."""
+MAX_MESSAGES = 32
+
+
+class PullStatus(Enum):
+    """What a pull has found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW_MSG = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED_MSG = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+class PullResult(NamedTuple):
+    """What there is, and where to go on. Messages are records as they are in the log; a body may be compressed."""
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[Record, ...] = ()
+
+
+class PullConsumer:
+    """Reads queues from wherever it likes, from a slave while the master is gone. Keeps no position of its own."""
+
+    def __init__(self, client: MQClient, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._suggested: dict[MessageQueue, int] = {}
+
+    def fetch_queues(self, topic: str) -> Deferred[list[MessageQueue]]:
+        """The topic's queues, on all brokers. Fails with MQClientError if it is not known, or nobody answers."""
+        return Deferred.fromCoroutine(self._fetch_queues(topic))
+
+    async def _fetch_queues(self, topic: str) -> list[MessageQueue]:
+        route = await self._client.route(topic)
+        if route is None:
+            raise MQClientError(f"no broker carries topic {topic}")
+        return route.queues_to_read(topic)
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = MAX_MESSAGES,
+        expression: str = SUB_ALL,
+        suspend_seconds: float = 0.0,
+    ) -> Deferred[PullResult]:
+        """The messages from queue offset ``offset`` on whose tag is in ``expression``, a broker's portion of them.
+
+        Where there are none yet, the broker may wait for ``suspend_seconds``. Fails with MQClientError, MQBrokerError.
+        """
+        return Deferred.fromCoroutine(self._pull(queue, offset, max_messages, expression, suspend_seconds))
+
+    async def _pull(
+        self, queue: MessageQueue, offset: int, max_messages: int, expression: str, suspend_seconds: float
+    ) -> PullResult:
+        fields = {
+            "consumerGroup": self._group,
+            "queueOffset": str(offset),
+            "maxMsgNums": str(max_messages),
+            "sysFlag": str(SUBSCRIPTION_FLAG | (SUSPEND_FLAG if suspend_seconds > 0 else 0)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(int(suspend_seconds * 1000)),
+            "subscription": expression,
+            "subVersion": "0",
+            "expressionType": TAG,
+        }
+        answer = await self._ask(
+            RequestCode.PULL_MESSAGE,
+            queue,
+            fields,
+            PULL_TIMEOUT_SECONDS + suspend_seconds,
+            self._suggested.get(queue, MASTER_ID),
+        )
+        wanted = SubscriptionData(queue.topic, expression).wanted
+        try:
+            result = _result(answer)
+            self._suggested[queue] = int(answer.ext_fields["suggestWhichBrokerId"])
+        except (KeyError, ValueError) as error:
+            raise MQClientError(f"the answer to a pull cannot be read: {error!r}") from error
+        if wanted is None:
+            return result
+        matching = [record for record in result.messages if wanted(java_hash(record.properties.get("TAGS", "")))]
+        return result._replace(messages=tuple(matching))
+
+    def min_offset(self, queue: MessageQueue) -> Deferred[int]:
+        """The queue's first offset. Fails with MQClientError, MQBrokerError, as all that follow."""
+        return Deferred.fromCoroutine(self._offset(RequestCode.GET_MIN_OFFSET, queue))
+
+    def max_offset(self, queue: MessageQueue) -> Deferred[int]:
+        """The offset of the queue's next message."""
+        return Deferred.fromCoroutine(self._offset(RequestCode.GET_MAX_OFFSET, queue))
+
+    async def _offset(self, code: RequestCode, queue: MessageQueue) -> int:
+        answer = await self._ask(code, queue, {})
+        return _offset_in(answer)
+
+    def query_offset(self, queue: MessageQueue) -> Deferred[int | None]:
+        """Where the group is in the queue; None if the broker knows of no offset."""
+        return Deferred.fromCoroutine(self._query_offset(queue))
+
+    async def _query_offset(self, queue: MessageQueue) -> int | None:
+        answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue, {"consumerGroup": self._group})
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return _offset_in(answer)
+
+    def update_offset(self, queue: MessageQueue, offset: int) -> Deferred[None]:
+        """The group is there now. What a slave is told while the master is gone is lost when that returns."""
+        return Deferred.fromCoroutine(self._update_offset(queue, offset))
+
+    async def _update_offset(self, queue: MessageQueue, offset: int) -> None:
+        fields = {"consumerGroup": self._group, "commitOffset": str(offset)}
+        answer = await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, fields)
+        if answer.code != ResponseCode.SUCCESS:
+            raise MQBrokerError(answer)
+
+    async def _ask(
+        self,
+        code: RequestCode,
+        queue: MessageQueue,
+        fields: dict[str, str],
+        timeout: float = PULL_TIMEOUT_SECONDS,
+        broker_id: int = MASTER_ID,
+    ) -> RemotingCommand:
+        """The answer of the broker with this id, or of another of its name that does answer."""
+        fields = {**fields, "topic": queue.topic, "queueId": str(queue.queue_id)}
+        failure = MQClientError(f"there is no broker {queue.broker_name} just now")
+        for address in await self._addresses(queue, broker_id):
+            try:
+                return await self._client.ask(address, code, fields, timeout=timeout)
+            except MQClientError as error:
+                failure = error
+        self._client.forget_route(queue.topic)
+        raise failure
+
+    async def _addresses(self, queue: MessageQueue, broker_id: int) -> list[str]:
+        """Whom to ask, the best first: who answers, then who was suggested, then by id."""
+        route = await self._client.route(queue.topic)
+        brokers = route.addresses.get(queue.broker_name, {}) if route is not None else {}
+        ordered = sorted(brokers, key=lambda key: (self._client.is_resting(brokers[key]), key != broker_id, key))
+        return [brokers[key] for key in ordered]
+
+
+def _offset_in(answer: RemotingCommand) -> int:
+    if answer.code != ResponseCode.SUCCESS:
+        raise MQBrokerError(answer)
+    try:
+        return int(answer.ext_fields["offset"])
+    except (KeyError, ValueError) as error:
+        raise MQClientError(f"the answer tells no offset: {error!r}") from error
+
+
+def _result(answer: RemotingCommand) -> PullResult:
+    """Raises MQBrokerError, KeyError, ValueError."""
+    if answer.code not in {status.value for status in PullStatus}:
+        raise MQBrokerError(answer)
+    fields = answer.ext_fields
+    return PullResult(
+        PullStatus(answer.code),
+        int(fields["nextBeginOffset"]),
+        int(fields["minOffset"]),
+        int(fields["maxOffset"]),
+        tuple(_records_in(answer.body)),
+    )
+
+
+def _records_in(body: bytes) -> list[Record]:
+    records, at, view = [], 0, memoryview(body)
+    while at < len(view):
+        record = decode_record(view, at)
+        if isinstance(record, Blank):
+            raise RecordError("the end of a segment among messages")
+        records.append(record)
+        at += record.total_size
+    return records

@@ -1,0 +1,80 @@
+"""Where the queues of a topic are: a name server's TopicRouteData, or the topics of one broker."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+from rmqha.client.message import MessageQueue
+from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig
+
+MASTER_ID = 0
+
+
+class QueueData(NamedTuple):
+    """A broker's part of a topic."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The brokers that carry a topic: addresses by broker name and broker id, and how many queues each has."""
+
+    addresses: dict[str, dict[int, str]]
+    queues: tuple[QueueData, ...]
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From TopicRouteData. Raises ValueError."""
+        try:
+            return cls(
+                {
+                    str(broker["brokerName"]): {int(key): str(at) for key, at in broker["brokerAddrs"].items()}
+                    for broker in content["brokerDatas"]
+                },
+                tuple(
+                    QueueData(
+                        str(data["brokerName"]),
+                        int(data["readQueueNums"]),
+                        int(data["writeQueueNums"]),
+                        int(data["perm"]),
+                    )
+                    for data in content["queueDatas"]
+                ),
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no route: {error!r}") from error
+
+    @classmethod
+    def of_broker(cls, address: str, config: TopicConfig) -> Self:
+        """One broker, which is known by its address alone."""
+        queues = QueueData(address, config.read_queue_nums, config.write_queue_nums, config.perm)
+        return cls({address: {MASTER_ID: address}}, (queues,))
+
+    def as_template(self, most_queues: int) -> Self:
+        """The queues that a new topic gets where this one is its template."""
+        queues = []
+        for data in self.queues:
+            count = min(most_queues, data.read_queue_nums)
+            queues.append(data._replace(read_queue_nums=count, write_queue_nums=count))
+        return replace(self, queues=tuple(queues))
+
+    def queues_to_write(self, topic: str) -> list[MessageQueue]:
+        """Those of masters, broker by broker."""
+        return [
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in sorted(self.queues)
+            if data.perm & PERM_WRITE and MASTER_ID in self.addresses.get(data.broker_name, {})
+            for queue_id in range(data.write_queue_nums)
+        ]
+
+    def queues_to_read(self, topic: str) -> list[MessageQueue]:
+        """Those of any broker, broker by broker."""
+        return [
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in sorted(self.queues)
+            if data.perm & PERM_READ
+            for queue_id in range(data.read_queue_nums)
+        ]

@@ -1,0 +1,1 @@
+"""A name server: who the brokers are, and which topics they carry (spec/remoting.md 2.22)."""

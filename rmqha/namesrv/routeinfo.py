@@ -1,0 +1,216 @@
+"""What a name server knows of brokers and topics: RocketMQ's RouteInfoManager (spec/remoting.md 2.22).
+
+A broker's registration belongs to the connection it came on. It ends with that connection, or when nothing was heard of
+the broker for ``BROKER_CHANNEL_EXPIRED_SECONDS``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from twisted.logger import Logger
+
+from rmqha.store.metadata import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+
+BROKER_CHANNEL_EXPIRED_SECONDS = 120.0
+MASTER_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself; ``topics`` are counted only of a master (brokerId 0)."""
+
+    cluster_name: str
+    broker_name: str
+    broker_addr: str
+    broker_id: int
+    ha_server_addr: str
+    data_version: DataVersion = DataVersion()
+    topics: tuple[TopicConfig, ...] = ()
+
+
+@dataclass(slots=True)
+class _LiveBroker:
+    """A registered address: when it was heard of last (seconds), what it said, and the connection it said it on."""
+
+    last_update: float
+    data_version: DataVersion
+    connection: object
+    ha_server_addr: str
+
+
+@dataclass(slots=True)
+class _Broker:
+    """The addresses of one brokerName, by brokerId."""
+
+    cluster: str
+    name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        addresses = {str(broker_id): address for broker_id, address in sorted(self.addresses.items())}
+        return {"brokerAddrs": addresses, "brokerName": self.name, "cluster": self.cluster}
+
+
+class RouteInfoManager:
+    """Brokers and topics. ``seconds`` is a monotonic clock. The ``to_json``-like methods give what clients decode."""
+
+    _log = Logger()
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._brokers: dict[str, _Broker] = {}
+        self._live: dict[str, _LiveBroker] = {}
+        self._topics: dict[str, dict[str, TopicConfig]] = {}
+
+    def register_broker(self, registration: Registration, connection: object) -> tuple[str, str] | None:
+        """Take a registration; to a slave, gives its master's address and that one's haServerAddr, if it is alive."""
+        new = registration
+        broker = self._brokers.setdefault(new.broker_name, _Broker(new.cluster_name, new.broker_name))
+        broker.cluster = new.cluster_name
+        first_master = new.broker_id == MASTER_ID and MASTER_ID not in broker.addresses
+        for broker_id in [held for held, address in broker.addresses.items() if address == new.broker_addr]:
+            del broker.addresses[broker_id]  # a slave that has become the master
+        broker.addresses[new.broker_id] = new.broker_addr
+        known = self._live.get(new.broker_addr)
+        if known is None:
+            self._log.info(
+                "broker {name} {id} registered at {address}",
+                name=new.broker_name,
+                id=new.broker_id,
+                address=new.broker_addr,
+            )
+        is_changed = known is None or known.data_version != new.data_version
+        if first_master or (new.broker_id == MASTER_ID and is_changed):
+            for topic in new.topics:
+                self._topics.setdefault(topic.topic_name, {})[new.broker_name] = topic
+        self._live[new.broker_addr] = _LiveBroker(self._seconds(), new.data_version, connection, new.ha_server_addr)
+        master = broker.addresses.get(MASTER_ID)
+        if new.broker_id == MASTER_ID or master is None or master not in self._live:
+            return None
+        return master, self._live[master].ha_server_addr
+
+    def query_data_version(self, broker_addr: str, data_version: DataVersion) -> tuple[bool, DataVersion | None]:
+        """Whether the broker's tables have changed since it registered, and the version it had then.
+
+        No change is a sign of life.
+        """
+        known = self._live.get(broker_addr)
+        if known is None:
+            return True, None
+        changed = known.data_version != data_version
+        if not changed:
+            known.last_update = self._seconds()
+        return changed, known.data_version
+
+    def unregister_broker(self, broker_name: str, broker_addr: str, broker_id: int) -> None:
+        """Forget an address; with its last one the broker and its part of all topics."""
+        self._live.pop(broker_addr, None)
+        broker = self._brokers.get(broker_name)
+        if broker is None or broker.addresses.get(broker_id) != broker_addr:
+            return
+        self._log.info("broker {name} {id} at {address} is gone", name=broker_name, id=broker_id, address=broker_addr)
+        del broker.addresses[broker_id]
+        if not broker.addresses:
+            del self._brokers[broker_name]
+            self._forget_topics_of(broker_name)
+
+    def _forget_topics_of(self, broker_name: str) -> None:
+        for topic, carriers in list(self._topics.items()):
+            carriers.pop(broker_name, None)
+            if not carriers:
+                del self._topics[topic]
+
+    def connection_closed(self, connection: object) -> None:
+        """Forget what was registered on this connection and on no later one."""
+        self._forget([address for address, live in self._live.items() if live.connection is connection])
+
+    def scan_not_active_brokers(self) -> None:
+        """Forget brokers that have been silent for too long."""
+        oldest = self._seconds() - BROKER_CHANNEL_EXPIRED_SECONDS
+        self._forget([address for address, live in self._live.items() if live.last_update < oldest])
+
+    def _forget(self, addresses: list[str]) -> None:
+        gone = set(addresses)
+        held = [
+            (broker.name, address, broker_id)
+            for broker in self._brokers.values()
+            for broker_id, address in broker.addresses.items()
+            if address in gone
+        ]
+        for broker_name, address, broker_id in held:
+            self.unregister_broker(broker_name, address, broker_id)
+        for address in gone:
+            self._live.pop(address, None)
+
+    def route_info(self, topic: str) -> dict[str, Any] | None:
+        """TopicRouteData: who carries the topic, and how many queues each; None if nobody does."""
+        carriers = self._topics.get(topic, {})
+        brokers = [self._brokers[name] for name in carriers if name in self._brokers]
+        if not brokers:
+            return None
+        queues = [
+            {
+                "brokerName": name,
+                "perm": config.perm,
+                "readQueueNums": config.read_queue_nums,
+                "topicSysFlag": config.topic_sys_flag,
+                "writeQueueNums": config.write_queue_nums,
+            }
+            for name, config in sorted(carriers.items())
+        ]
+        return {
+            "brokerDatas": [broker.to_json() for broker in sorted(brokers, key=lambda broker: broker.name)],
+            "filterServerTable": {},
+            "queueDatas": queues,
+        }
+
+    def cluster_info(self) -> dict[str, Any]:
+        """ClusterInfo: all brokers, and their names by cluster."""
+        return {
+            "brokerAddrTable": {name: broker.to_json() for name, broker in sorted(self._brokers.items())},
+            "clusterAddrTable": self._names_by_cluster(),
+        }
+
+    def _names_by_cluster(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {}
+        for name, broker in sorted(self._brokers.items()):
+            names.setdefault(broker.cluster, []).append(name)
+        return names
+
+    def topic_list(self) -> dict[str, Any]:
+        """All topics."""
+        return {"topicList": sorted(self._topics)}
+
+    def system_topic_list(self) -> dict[str, Any]:
+        """Cluster and broker names, which are topics too, and the address of some broker."""
+        clusters = self._names_by_cluster()
+        names = [*clusters, *(name for names in clusters.values() for name in names)]
+        some = next((address for broker in self._brokers.values() for address in broker.addresses.values()), None)
+        return {"brokerAddr": some, "topicList": names}
+
+    def topics_by_cluster(self, cluster: str) -> dict[str, Any]:
+        """The topics that brokers of a cluster carry."""
+        members = set(self._names_by_cluster().get(cluster, []))
+        return {"topicList": sorted(topic for topic, carriers in self._topics.items() if members & carriers.keys())}
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic until a broker registers it anew."""
+        self._topics.pop(topic, None)
+
+    def wipe_write_perm(self, broker_name: str) -> int:
+        """Let nobody write to a broker's topics; gives how many they are."""
+        return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        """Undo ``wipe_write_perm``."""
+        return self._change_perm(broker_name, lambda perm: perm | PERM_READ | PERM_WRITE)
+
+    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+        count = 0
+        for carriers in self._topics.values():
+            if broker_name in carriers:
+                held = carriers[broker_name]
+                carriers[broker_name] = replace(held, perm=change(held.perm))
+                count += 1
+        return count

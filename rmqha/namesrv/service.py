@@ -1,0 +1,177 @@
+"""The name server: answers brokers and clients (spec/remoting.md 2.22), and lets silent brokers go."""
+
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from rmqha.broker.header import Header, refused
+from rmqha.broker.registration import body_crc32, decode_body
+from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
+from rmqha.namesrv.kvconfig import KVConfigManager
+from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
+from rmqha.store.metadata import DataVersion
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_compact, loads_lenient
+
+FIRST_SCAN_SECONDS = 5.0
+SCAN_SECONDS = 10.0
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+
+
+class NameServerService(Service):
+    """State and timers; ``processors`` is what its port answers. ``folder`` keeps kvConfig.json, None keeps nothing."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, folder: Path | None = None) -> None:
+        """Raises StoreError, OSError."""
+        self.route_info = RouteInfoManager(clock.seconds)
+        self._kv_config = KVConfigManager(folder)
+        self._clock = clock
+        self._connections: set[RemotingProtocol] = set()
+        self._scan = LoopingCall(self.route_info.scan_not_active_brokers)
+        self._scan.clock = clock
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._first_scan = self._clock.callLater(FIRST_SCAN_SECONDS, self._begin_scans)
+
+    def _begin_scans(self) -> None:
+        self._scan.start(SCAN_SECONDS).addErrback(lambda failure: self._log.failure("scanning brokers ended", failure))
+
+    def stopService(self) -> None:
+        Service.stopService(self)
+        if self._first_scan.active():
+            self._first_scan.cancel()
+        if self._scan.running:
+            self._scan.stop()
+
+    def processors(self) -> Processors:
+        """By request code, what answers a request."""
+        code = RequestCode
+        return {
+            code.REGISTER_BROKER: self._register_broker,
+            code.UNREGISTER_BROKER: self._unregister_broker,
+            code.QUERY_DATA_VERSION: self._query_data_version,
+            code.GET_ROUTEINFO_BY_TOPIC: self._route_info_by_topic,
+            code.GET_BROKER_CLUSTER_INFO: lambda _, __: _content(self.route_info.cluster_info()),
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _, __: _content(self.route_info.topic_list()),
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, __: _content(self.route_info.system_topic_list()),
+            code.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            code.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            code.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            code.PUT_KV_CONFIG: self._put_kv_config,
+            code.GET_KV_CONFIG: self._get_kv_config,
+            code.DELETE_KV_CONFIG: self._delete_kv_config,
+            code.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+        }
+
+    def _register_broker(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header = Header(request)
+        crc = header.integer("bodyCrc32", 0)
+        if crc and crc != body_crc32(request.body):
+            raise refused("crc32 not match")
+        try:
+            table = decode_body(request.body, header.boolean("compressed", False), request.version)
+        except ValueError as error:
+            raise refused(f"the body cannot be read: {error}") from error
+        registration = Registration(
+            cluster_name=header.text("clusterName"),
+            broker_name=header.text("brokerName"),
+            broker_addr=header.text("brokerAddr"),
+            broker_id=header.integer("brokerId"),
+            ha_server_addr=header.text("haServerAddr"),
+            data_version=table.data_version,
+            topics=tuple(table.topic_config_table.values()),
+        )
+        if connection not in self._connections:
+            self._connections.add(connection)
+            connection.on_closed(lambda: self._closed(connection))
+        master = self.route_info.register_broker(registration, connection)
+        order_topics = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
+        return RemotingCommand(
+            ResponseCode.SUCCESS,
+            ext_fields={} if master is None else {"masterAddr": master[0], "haServerAddr": master[1]},
+            body=dumps_compact({"table": order_topics}) if order_topics else b"",
+        )
+
+    def _closed(self, connection: RemotingProtocol) -> None:
+        self._connections.discard(connection)
+        self.route_info.connection_closed(connection)
+
+    def _unregister_broker(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header = Header(request)
+        self.route_info.unregister_broker(
+            header.text("brokerName"), header.text("brokerAddr"), header.integer("brokerId")
+        )
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _query_data_version(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        try:
+            version = DataVersion.from_json(loads_lenient(request.body) if request.body else None)
+        except ValueError as error:
+            raise refused(f"the body is no data version: {error}") from error
+        changed, known = self.route_info.query_data_version(Header(request).text("brokerAddr"), version)
+        return RemotingCommand(
+            ResponseCode.SUCCESS,
+            ext_fields={"changed": str(changed).lower()},
+            body=b"" if known is None else dumps_compact(known.to_json()),
+        )
+
+    def _route_info_by_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        topic = Header(request).text("topic")
+        found = self.route_info.route_info(topic)
+        if found is None:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}"
+            )
+        return _content(found)
+
+    def _topics_by_cluster(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        return _content(self.route_info.topics_by_cluster(Header(request).text("cluster")))
+
+    def _delete_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        self.route_info.delete_topic(Header(request).text("topic"))
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _wipe_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        count = self.route_info.wipe_write_perm(Header(request).text("brokerName"))
+        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": str(count)})
+
+    def _add_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        count = self.route_info.add_write_perm(Header(request).text("brokerName"))
+        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"addTopicCount": str(count)})
+
+    def _put_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header = Header(request)
+        self._kv_config.put(header.text("namespace"), header.text("key"), header.text("value"))
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _get_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header = Header(request)
+        namespace, key = header.text("namespace"), header.text("key")
+        value = self._kv_config.get(namespace, key)
+        if value is None:
+            raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
+        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"value": value})
+
+    def _delete_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header = Header(request)
+        self._kv_config.delete(header.text("namespace"), header.text("key"))
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _kv_list(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        namespace = Header(request).text("namespace")
+        table = self._kv_config.namespace(namespace)
+        if not table:
+            raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return _content({"table": table})
+
+
+def _content(content: dict[str, Any]) -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact(content))

@@ -1,0 +1,89 @@
+"""The twistd plugin of the name server. ``twistd -n rmqha-namesrv --help`` shows it from outside."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.internet.interfaces import IReactorTime
+from twisted.python import usage
+
+from rmqha.broker.remoting import RemotingFactory
+from rmqha.exitcodes import ExitCode
+from rmqha.namesrv.service import NameServerService
+from rmqha.ops.listening import ListeningService, tcp_endpoint
+from rmqha.ops.logs import LogFormat
+from rmqha.ops.process import ProcessOptions, ProcessService, go_by_monotonic_time, leave, parse_port
+from rmqha.settings import SettingsError
+from rmqha.store.errors import StoreError
+
+
+class Options(ProcessOptions):
+    """What ``twistd rmqha-namesrv`` accepts. ``listen_port`` and ``folder`` hold the outcome."""
+
+    command = "rmqha-namesrv"
+    synopsis = "[options]"
+    longdesc = "Runs a RocketMQ name server: brokers, Java's or ours, register with it, and clients ask it for routes."
+    optParameters = [
+        ["port", None, "9876", "port to listen at, 0 for any free one"],
+        ["folder", None, "~/namesrv", "folder of kvConfig.json; made when there is something to keep"],
+    ]
+
+    listen_port: int
+    folder: Path
+
+    def postOptions(self) -> None:
+        """Check all that can be checked before anything runs. Raises UsageError."""
+        try:
+            self.listen_port = parse_port("port", self["port"])
+            self.folder = _folder(self["folder"])
+            self.choice(LogFormat, "log-format")
+        except SettingsError as error:
+            raise usage.UsageError(str(error)) from error
+
+
+def _folder(text: str) -> Path:
+    if not text or "\0" in text:
+        raise SettingsError(f"folder={text!r} is no folder")
+    try:
+        return Path(text).expanduser().absolute()  # a daemon may go to another folder before the file is made
+    except RuntimeError:
+        raise SettingsError(f"folder={text} begins with the home of a user who has none") from None
+
+
+class NameServerProcess(ProcessService):
+    """A name server and its port."""
+
+    def __init__(self, options: Options, reactor: Any) -> None:
+        """Raises SettingsError, OSError."""
+        ProcessService.__init__(self, reactor, partial(leave, reactor), options.observer(), manages_process=True)
+        self._port = options.listen_port
+        self._bind_address: str = options["bind"]
+        self._folder = options.folder
+
+    def open(self) -> None:
+        clock = IReactorTime(self._reactor)
+        try:
+            name_server = NameServerService(clock, self._folder)
+        except StoreError as error:
+            self.stop_with(ExitCode.CORRUPT, str(error))
+            return
+        except OSError as error:
+            self.stop_with(ExitCode.IO_ERROR, f"cannot read {self._folder}: {error}")
+            return
+        name_server.setServiceParent(self)
+        ListeningService(
+            tcp_endpoint(self._reactor, self._port, self._bind_address),
+            RemotingFactory(name_server.processors(), clock),
+            "name server",
+            "plain",
+            lambda error: self.stop_with(ExitCode.IO_ERROR, error),
+        ).setServiceParent(self)
+
+
+def makeService(options: Options) -> IService:
+    """A name server, as the options say; twistd runs it."""
+    from twisted.internet import reactor
+
+    go_by_monotonic_time(reactor)
+    return NameServerProcess(options, reactor)

@@ -1,0 +1,97 @@
+"""A port that is listened at while a process runs."""
+
+import os
+import resource
+from collections.abc import Callable
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IStreamServerEndpoint
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.ha.master import HAMasterFactory
+
+BACKLOG = 1024
+"""So many connections may wait to be accepted: where they may not, those that come back all at once lose seconds."""
+
+
+def tcp_endpoint(reactor: Any, port: int, bind_address: str) -> IStreamServerEndpoint:
+    """A port of this address, of all if it is empty."""
+    return TCP4ServerEndpoint(IReactorTCP(reactor), port, BACKLOG, bind_address)
+
+
+SPARE_FILES = 12
+"""So many files a node can always open, for its own: whoever connects beyond that is refused."""
+
+
+class SparingFactory(Factory[Any]):
+    """Builds another factory's connections while there are files to spare."""
+
+    noisy = False
+    _log = Logger()
+
+    def __init__(self, factory: Factory[Any]) -> None:
+        self._factory = factory
+        self._is_short = False
+
+    def doStart(self) -> None:
+        self._factory.doStart()
+
+    def doStop(self) -> None:
+        self._factory.doStop()
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_short = limit != resource.RLIM_INFINITY and limit - len(os.listdir("/proc/self/fd")) < SPARE_FILES
+        if is_short and not self._is_short:
+            self._log.warn("refusing connections: of {limit} open files too few are left", limit=limit)
+        self._is_short = is_short
+        return None if is_short else self._factory.buildProtocol(addr)
+
+
+class ListeningService(Service):
+    """Listens, and says where; ``failed`` hears of a port that cannot be had. Stopping it drops its connections."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        endpoint: IStreamServerEndpoint,
+        factory: Factory[Any],
+        purpose: str,
+        security: str,
+        failed: Callable[[str], None],
+        listening: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._factory = factory
+        self._purpose = purpose
+        self._security = security
+        self._failed = failed
+        self._tell_port = listening
+        self._port: IListeningPort | None = None
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._endpoint.listen(SparingFactory(self._factory)).addCallbacks(self._listening, self._cannot_listen)
+
+    def _listening(self, port: IListeningPort) -> None:
+        self._port = port
+        number = getattr(port.getHost(), "port", 0)
+        self._tell_port(number)
+        self._log.info(
+            "{purpose} port is {port}, {security}", purpose=self._purpose, port=number, security=self._security
+        )
+
+    def _cannot_listen(self, failure: Failure) -> None:
+        self._failed(f"cannot listen for {self._purpose}: {failure.getErrorMessage()}")
+
+    def stopService(self) -> Deferred[None] | None:
+        Service.stopService(self)
+        if isinstance(self._factory, HAMasterFactory):
+            self._factory.close_connections()
+        return None if self._port is None else self._port.stopListening()

@@ -1,0 +1,201 @@
+"""What each process of ours has under twistd: options, signals, and an end with an exit code and one line of reason."""
+
+import atexit
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ReactorNotRunning
+from twisted.internet.interfaces import IReactorCore
+from twisted.logger import ILogObserver, Logger
+from twisted.python import usage
+from twisted.python.components import Componentized
+
+from rmqha.exitcodes import ExitCode
+from rmqha.ops.logs import LogFormat, NodeLogObserver
+from rmqha.settings import LARGEST_PORT, SettingsError
+
+LAST_STANDARD_FD = 2
+MOST_FILES = 65536
+
+Leave = Callable[[ExitCode, str], None]
+"""Ends the process with an exit code and the reason in one line."""
+
+
+class ProcessOptions(usage.Options):
+    """The options that all processes have. A plugin's own are a subclass, which names its ``command``."""
+
+    command: ClassVar[str]
+    optParameters = [
+        ["bind", None, "", "address to listen at; default: all"],
+        ["log-format", None, "text", "text for people, json for machines"],
+    ]
+
+    def __init__(self) -> None:
+        _fill_standard_files()
+        usage.Options.__init__(self)
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """As Twisted calls it; wrong usage ends the process with status 2 and one line on stderr."""
+        try:
+            usage.Options.parseOptions(self, options)
+        except usage.UsageError as error:
+            _leave_now(ExitCode.USAGE, f"{error} (twistd {self.command} --help tells more)")
+
+    def choice(self, kind: Any, name: str) -> Any:
+        """The member of an Enum that an option names. Raises SettingsError."""
+        try:
+            return kind(self[name])
+        except ValueError:
+            members = " or ".join(member.value for member in kind)
+            raise SettingsError(f"{name} is {self[name]!r}, not {members}") from None
+
+    def observer(self) -> NodeLogObserver | None:
+        """Ours, unless twistd was told of another; under a .tac, whose twistd keeps its options to itself, for JSON."""
+        log_format: LogFormat = self.choice(LogFormat, "log-format")
+        twistd_options = self.parent
+        if twistd_options is None:
+            return NodeLogObserver(log_format, None) if log_format is LogFormat.JSON else None
+        if twistd_options.get("syslog") or twistd_options.get("logger"):
+            return None
+        path = twistd_options.get("logfile")
+        if path == "-" or (path is None and twistd_options.get("nodaemon")):
+            return NodeLogObserver(log_format, None)
+        return NodeLogObserver(log_format, Path(path or "twistd.log"))
+
+
+def parse_port(name: str, text: str) -> int:
+    """The port that an option gives, 0 for any free one. Raises SettingsError."""
+    if not (text.isascii() and text.isdecimal()) or int(text) > LARGEST_PORT:
+        raise SettingsError(f"{name}={text} is no port, which is between 0 and {LARGEST_PORT}")
+    return int(text)
+
+
+def _fill_standard_files() -> None:
+    """Give descriptors 0 to 2 something to be: twistd's way to a daemon would else overwrite our own files there."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD_FD:
+        pass
+    os.close(fd)
+
+
+class ProcessService(MultiService):
+    """All services of a process. One that ``manages_process`` handles signals, and may open as many files as allowed.
+
+    ``observer`` writes its events, None leaves that to twistd.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, reactor: Any, leave: Leave, observer: NodeLogObserver | None = None, manages_process: bool = False
+    ) -> None:
+        MultiService.__init__(self)
+        self._reactor = reactor
+        self._leave = leave
+        self._observer = observer
+        self._manages_process = manages_process
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Become an application's service, and the place where its events go."""
+        MultiService.setServiceParent(self, parent)
+        if self._observer is not None and isinstance(parent, Componentized):
+            parent.setComponent(ILogObserver, self._observer)
+
+    def startService(self) -> None:
+        if self._manages_process:
+            raise_file_limit()
+        self.open()
+        if self._manages_process:
+            self._handle_signals()
+            IReactorCore(self._reactor).callWhenRunning(self._handle_signals)  # the reactor has put its own there
+        MultiService.startService(self)
+
+    def open(self) -> None:
+        """Make the services. What keeps the process from its work ends it by ``stop_with``."""
+        raise NotImplementedError
+
+    def stop_with(self, code: ExitCode, reason: str) -> None:
+        """End the process by itself."""
+        self._log.critical("{reason}", reason=reason)
+        self._leave(code, reason)
+
+    def _handle_signals(self) -> None:
+        """SIGTERM and SIGINT end in exit status 0, as twistd's own handlers do not; SIGHUP reopens the log file."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
+
+    def _stop_reactor(self) -> None:
+        with suppress(ReactorNotRunning):  # a second signal, while the first is being obeyed
+            self._reactor.stop()
+
+    def _reopen_logs(self) -> None:
+        if self._observer is not None:
+            try:
+                self._observer.reopen()
+            except OSError as error:
+                self._log.error("cannot reopen the log file: {error}", error=str(error))
+            else:
+                self._log.info("log file reopened")
+
+    def stopService(self) -> Deferred[None]:
+        if self._manages_process:
+            self._reactor._exitSignal = None  # of a signal between the reactor's handlers and ours; twistd looks at it
+        stopped: Deferred[None] = MultiService.stopService(self)
+        return stopped
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as it is allowed to: a broker has several for each queue."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def go_by_monotonic_time(reactor: Any) -> None:
+    """Twisted's timers follow the wall clock, which may step or stand still; nothing may be scheduled by it yet."""
+    if not reactor.getDelayedCalls():
+        reactor.seconds = time.monotonic
+
+
+def leave(reactor: Any, code: ExitCode, reason: str) -> None:
+    """Stop the reactor, and let the process end with ``code``; the first call wins."""
+    if code is not ExitCode.FINE and not _leaving:
+        _leaving.append(code)
+        _complain(reason)
+        # twistd itself always ends with status 0; what is registered last runs first, after the reactor's clean stop.
+        atexit.register(_exit_hard, code)
+    reactor.callWhenRunning(_stop_once, reactor)
+
+
+_leaving: list[ExitCode] = []
+
+
+def _stop_once(reactor: Any) -> None:
+    with suppress(ReactorNotRunning):  # it may be on its way down already
+        reactor.stop()
+
+
+def _exit_hard(code: ExitCode) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _leave_now(code: ExitCode, reason: str) -> NoReturn:
+    _complain(reason)
+    raise SystemExit(int(code))
+
+
+def _complain(reason: str) -> None:
+    if sys.__stderr__ is not None:
+        print(f"rmqha: {reason}", file=sys.__stderr__, flush=True)

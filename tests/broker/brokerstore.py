@@ -1,0 +1,158 @@
+"""A broker's store on a clock, and a client that asks what the test serves."""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+from hypothesis import strategies as st
+from twisted.internet.defer import execute
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.broker.remoting import Processors, RemotingProtocol
+from rmqha.settings import make_settings
+from rmqha.store import messagestore
+from rmqha.store.message import Message
+from rmqha.store.messagestore import MessageStore
+from rmqha.wire.command import RemotingCommand
+from rmqha.wire.record import Blank, Record, decode_record
+
+from ..ha.doubles import PEER, LineTransport, content_of
+from .test_remoting import commands_in, frame
+
+SEGMENT_SIZE = 64 * 1024
+NOW_MS = 1_795_000_000_000
+
+
+def bodies_in(data: bytes) -> list[bytes]:
+    """The bodies of records one after another."""
+    bodies = []
+    while data:
+        record = decode_record(memoryview(data))
+        assert not isinstance(record, Blank)
+        bodies.append(bytes(record.body))
+        data = data[record.total_size :]
+    return bodies
+
+
+def any_header(fields: Iterable[str]) -> st.SearchStrategy[dict[str, object]]:
+    """Headers with some of these fields, some of them with numbers of any size, and some with any text."""
+    numbers = st.integers(-2, 10) | st.integers(-(2**64), 2**64) | st.sampled_from([2**31, -(2**31), 2**63 - 1])
+    texts = st.sampled_from(["T", "G", "*", "||", "true"]) | st.text(st.characters(exclude_categories=["Cs"]))
+    return st.fixed_dictionaries({}, optional=dict.fromkeys(fields, numbers | texts))
+
+
+class Client:
+    """One connection to what is served; each request has the next opaque."""
+
+    def __init__(self, processors: Processors, clock: Clock) -> None:
+        self.line = LineTransport(clock)
+        self.protocol = RemotingProtocol(processors, clock)
+        self.line.attach(self.protocol)
+        self._opaque = 0
+
+    def send(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> None:
+        """Ask without waiting; a field of None is left out."""
+        self._opaque += 1
+        texts = {name: str(value) for name, value in fields.items() if value is not None}
+        self.line.deliver(frame(RemotingCommand(code, self._opaque, ext_fields=texts, body=body)))
+
+    def answers(self) -> list[RemotingCommand]:
+        """What has come since the last call."""
+        return commands_in(self.line.take())
+
+    def ask(self, code: int, body: bytes = b"", /, **fields: object) -> RemotingCommand:
+        """What is answered at once."""
+        self.send(code, fields, body)
+        (answer,) = self.answers()
+        assert answer.opaque == self._opaque
+        return answer
+
+
+class BrokerStoreTestCase(SynchronousTestCase):
+    """``open`` opens a store of a role; ``put`` fills a master's, ``copy_to_slave`` makes a slave's of it."""
+
+    def setUp(self) -> None:
+        for name in ("fsync", "fdatasync"):  # what they promise is no matter here, and they take most of the time
+            self.patch(os, name, lambda fd: None)
+        self.clock = Clock()
+        wall_clock = SimpleNamespace(time=lambda: NOW_MS / 1000 + self.clock.seconds(), monotonic=time.monotonic)
+        self.patch(messagestore, "time", wall_clock)
+        self.failures: list[Failure] = []
+
+    def open(self, role: str = "ASYNC_MASTER", **properties: str) -> MessageStore:
+        """Open a new store, which flushes and dispatches on the clock."""
+        settings = {
+            "storePathRootDir": self.mktemp(),
+            "brokerRole": role,
+            "mappedFileSizeCommitLog": str(SEGMENT_SIZE),
+            **properties,
+        }
+        self.settings = make_settings(settings)
+        self.store = store = MessageStore(self.settings)
+        flusher = store.start_flushing(self.clock, execute, self.failures.append)
+        store.start_dispatching(self.clock, self.failures.append)
+
+        def close() -> None:
+            closed = store.close(flusher)
+            self.clock.advance(0)
+            self.successResultOf(closed)
+
+        self.addCleanup(close)
+        return store
+
+    @property
+    def folder(self) -> Path:
+        """The store's config folder."""
+        return self.store.root / "config"
+
+    def put(self, *bodies: bytes, topic: str = "T", queue_id: int = 0, **properties: str) -> list[Record]:
+        """Put messages with these bodies and properties (those that are not empty), and let dispatch come to them."""
+        properties = {name: value for name, value in properties.items() if value}
+        records = []
+        for body in bodies:
+            message = Message(topic, body, properties, queue_id, born_timestamp=NOW_MS)
+            appended = self.successResultOf(self.store.put_message(message)).append
+            assert appended is not None
+            record = self.store.reader.message_at(appended.wrote_offset)
+            assert record is not None
+            records.append(record)
+        self.dispatch()
+        return records
+
+    def dispatch(self) -> None:
+        """Let dispatch come to the log's end."""
+        self.clock.pump([0.005] * 4)
+        self.assertEqual(self.store.derived.dispatcher.behind_bytes, 0)
+
+    def copy_to_slave(self, **properties: str) -> MessageStore:
+        """A slave's store that has what the master's has."""
+        content = content_of(self.store.commit_log)
+        slave = self.open("SLAVE", **properties)
+        slave.commit_log.append_data(0, content)
+        slave.commit_log.verify()
+        self.dispatch()
+        return slave
+
+    def client(self, processors: Processors) -> Client:
+        """A new connection, which ends with the test."""
+        client = Client(processors, self.clock)
+        self.addCleanup(client.line.lose)
+        return client
+
+    def assert_answer(self, answer: RemotingCommand, code: int, fields: Mapping[str, object]) -> None:
+        """The answer has this code and exactly these fields."""
+        self.assertEqual(
+            (answer.code, dict(answer.ext_fields)),
+            (code, {name: str(value) for name, value in fields.items()}),
+            answer.remark,
+        )
+
+    def assert_refused(self, answers: Iterable[RemotingCommand], code: int, remark: str) -> None:
+        """Each answer has this code, and a remark with this in it."""
+        for answer in answers:
+            self.assertEqual(answer.code, code, answer.remark)
+            self.assertIn(remark, answer.remark or "")

@@ -1,0 +1,173 @@
+"""The broker's front as a whole: which requests each role answers, what runs, and what it tells of itself."""
+
+import socket
+from unittest.mock import patch
+
+from twisted.internet.defer import execute
+from twisted.python.failure import Failure
+
+from rmqha.broker.controller import BrokerController, Surroundings, default_ip, resolved
+from rmqha.broker.outerapi import MasterAddresses
+from rmqha.store.message import Message
+from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.record import Host, parse_msg_id
+
+from .brokerstore import NOW_MS, BrokerStoreTestCase
+from .test_remoting import frame
+
+SENDS = {
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+}
+PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+SEND_FIELDS = {"a": "PG", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": NOW_MS, "h": 0}
+
+
+class ControllerTests(BrokerStoreTestCase):
+    def make(self, role: str = "ASYNC_MASTER", bind_address: str = "127.0.0.1", **properties: str) -> BrokerController:
+        """The front of a new store."""
+        self.open(role, **properties)
+        self.broker = BrokerController(
+            self.settings,
+            self.store,
+            self.clock,
+            execute,
+            Surroundings(bind_address),
+            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+        )
+        return self.broker
+
+    def run_broker(self, role: str = "ASYNC_MASTER") -> BrokerController:
+        """One whose services run until the test ends."""
+        broker = self.make(role)
+        broker.start()
+        self.addCleanup(lambda: self.successResultOf(broker.stop()))
+        return broker
+
+    def test_both_ports_answer_the_same_but_pulls(self) -> None:
+        broker = self.make()
+        main, fast = broker.processors().keys(), broker.processors(fast_port=True).keys()
+        self.assertEqual(main - fast, PULLS)
+        self.assertLessEqual(SENDS, fast)
+
+    def test_all_that_clients_and_tools_need_is_answered(self) -> None:
+        elsewhere = set(range(100, 107)) | {205, 206, 216, 219, 224, 304, 322, 327}  # the name server
+        to_clients = {RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+        of_the_node = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG}
+        self.assertEqual(set(RequestCode) - elsewhere - to_clients - of_the_node, set(self.make().processors()))
+
+    def test_a_slave_answers_all_that_a_master_does(self) -> None:
+        self.assertEqual(self.make("SLAVE").processors().keys(), self.make().processors().keys())
+
+    def test_a_message_sent_is_in_the_store_under_the_address_of_the_main_port(self) -> None:
+        broker = self.run_broker()
+        broker.listening(20911)
+        answer = self.client(broker.processors(fast_port=True)).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
+        self.assertEqual(answer.code, ResponseCode.SUCCESS, answer.remark)
+        host, offset = parse_msg_id(answer.ext_fields["msgId"])
+        self.assertEqual(host, Host.parse("127.0.0.1", 20911))
+        record = self.store.reader.message_at(offset)
+        assert record is not None
+        self.assertEqual((record.topic, record.store_host), ("T", host))
+
+    def test_what_is_sent_is_counted(self) -> None:
+        broker = self.run_broker()
+        self.client(broker.processors()).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
+        self.assertEqual(broker.stats.puts.messages, 1)
+
+    def test_settings_changed_at_run_time_count_for_the_next_request(self) -> None:
+        broker = self.run_broker()
+        peer = self.client(broker.processors())
+        change = RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, 1, body=b"autoCreateTopicEnable=false")
+        peer.line.deliver(frame(change))
+        (answer,) = peer.answers()
+        self.assertEqual(answer.code, ResponseCode.SUCCESS, answer.remark)
+        refused = self.client(broker.processors()).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
+        self.assertEqual(refused.code, ResponseCode.TOPIC_NOT_EXIST)
+
+    def test_what_name_servers_say_of_the_master_reaches_the_node_and_the_tables_copying(self) -> None:
+        told: list[MasterAddresses] = []
+        self.open("SLAVE")
+        surroundings = Surroundings("127.0.0.1", told=told.append)
+        broker = BrokerController(self.settings, self.store, self.clock, execute, surroundings)
+        addresses = MasterAddresses("192.0.2.1:10911", "192.0.2.1:10912")
+        broker._told(addresses)
+        self.assertEqual((told, broker.slave_synchronize.master_address), ([addresses], "192.0.2.1:10911"))
+
+    def test_a_slave_takes_none(self) -> None:
+        answer = self.client(self.run_broker("SLAVE").processors()).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
+        self.assertEqual(answer.code, ResponseCode.SERVICE_NOT_AVAILABLE)
+        self.assertIsNone(self.broker.topics.get("T"))
+
+    def test_a_master_delivers_delayed_messages(self) -> None:
+        self.run_broker()
+        self.successResultOf(self.store.put_message(Message("T", b"late", {"DELAY": "1"})))
+        self.clock.pump([0.05] * 40)
+        self.assertEqual(self.store.reader.max_offset("T", 0), 1)
+
+    def test_a_slave_does_not(self) -> None:
+        broker = self.make()
+        self.successResultOf(self.store.put_message(Message("T", b"late", {"DELAY": "1"})))
+        slave_store = self.copy_to_slave()
+        broker = BrokerController(self.settings, slave_store, self.clock, execute, Surroundings("127.0.0.1"))
+        broker.start()
+        self.clock.pump([0.05] * 100)
+        self.assertEqual(slave_store.reader.max_offset("SCHEDULE_TOPIC_XXXX", 0), 1)
+        self.assertEqual(broker.schedule.progress(), {1: (0, 1)})
+        self.successResultOf(broker.stop())
+
+    def test_a_clean_stop_writes_how_far_all_is_and_leaves_nothing_on_the_clock(self) -> None:
+        broker = self.make()
+        before = len(self.clock.getDelayedCalls())
+        broker.start()
+        self.successResultOf(self.store.put_message(Message("T", b"late", {"DELAY": "1"})))
+        broker.consumer_offsets.commit("G", "T", 0, 5, "client")
+        self.clock.pump([0.05] * 40)
+        self.successResultOf(broker.stop())
+        self.dispatch()
+        self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {1: 1})
+        self.assertEqual(ConsumerOffsetTable.read(self.folder).offset_table["T@G"], {0: 5})
+        self.assertLessEqual(len(self.clock.getDelayedCalls()), before)
+
+    def test_what_goes_wrong_at_the_stop_is_logged_and_does_not_hold_it_up(self) -> None:
+        broker = self.make()
+        broker.start()
+        with patch.object(broker.consumer_offsets, "persist", side_effect=ValueError("broken")):
+            self.successResultOf(broker.stop())
+        (failure,) = self.flushLoggedErrors(ValueError)
+        self.assertIsInstance(failure, Failure)
+
+    def test_it_says_where_it_is(self) -> None:
+        broker = self.make(brokerIP1="192.0.2.5", listenPort="30911")
+        self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:30911", "192.0.2.5:30912"))
+        broker.listening(4000)
+        broker.ha_listening(4001)
+        self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:4000", "192.0.2.5:4001"))
+
+    def test_it_says_who_it_is(self) -> None:
+        self.assertEqual((self.make().broker_id, self.make("SLAVE").broker_id), (0, 1))
+        self.assertEqual(self.make("SLAVE", brokerId="7").broker_id, 7)
+
+
+class AddressTests(BrokerStoreTestCase):
+    def test_the_address_listened_at_is_the_brokers(self) -> None:
+        self.assertEqual(default_ip("192.0.2.9"), "192.0.2.9")
+
+    def test_of_any_it_is_one_of_the_machine(self) -> None:
+        for any_address in ("", "0.0.0.0"):
+            self.assertNotIn(
+                Host.parse(default_ip(any_address), 0).address, (bytes(4), Host.parse("192.0.2.1", 0).address)
+            )
+
+    def test_without_a_network_it_is_the_loopback(self) -> None:
+        with patch.object(socket.socket, "connect", side_effect=OSError("unreachable")):
+            self.assertEqual(default_ip(""), "127.0.0.1")
+
+    def test_a_name_is_looked_up(self) -> None:
+        self.assertEqual(resolved("localhost", 5), Host.parse("127.0.0.1", 5))
+        self.assertEqual(resolved("::1", 5), Host.parse("::1", 5))
+        with patch.object(socket, "gethostbyname", side_effect=OSError("unknown")):
+            self.assertRaises(OSError, resolved, "nowhere.invalid", 5)

@@ -1,0 +1,388 @@
+"""A broker's registration with name servers: when it is sent, what it says, and what comes back of it."""
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.broker.outerapi import (
+    FIRST_REGISTER_SECONDS,
+    REGISTER_TIMEOUT_SECONDS,
+    UNREGISTER_TIMEOUT_SECONDS,
+    BrokerOuterAPI,
+    MasterAddresses,
+)
+from rmqha.broker.registration import body_crc32, decode_body
+from rmqha.broker.remotingclient import LONGEST_RETRY_SECONDS
+from rmqha.namesrv.service import NameServerService
+from rmqha.settings import make_settings
+from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
+from rmqha.wire.command import OUR_VERSION, RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
+
+from ..ha.doubles import FakeEndpoint, LineTransport, log_lines
+from .brokerstore import Client
+from .test_remoting import commands_in, frame
+
+IDENTITY = {
+    "brokerName": "broker-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "C",
+    "brokerId": "0",
+}
+MASTER = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+TOLD = MasterAddresses("10.0.0.1:10911", "10.0.0.1:10912")
+NOBODY = MasterAddresses()
+PERIOD_SECONDS = 30
+
+
+class Line:
+    """A name server's end of a connection."""
+
+    def __init__(self, transport: LineTransport) -> None:
+        self.transport = transport
+
+    def requests(self) -> list[RemotingCommand]:
+        """What has come since the last call."""
+        return commands_in(self.transport.take())
+
+    def request(self, code: int) -> RemotingCommand:
+        """The one request that has come, of this code."""
+        (request,) = self.requests()
+        assert request.code == code, request
+        assert not request.is_oneway
+        return request
+
+    def answer(self, request: RemotingCommand, code: int = ResponseCode.SUCCESS, **fields: str) -> None:
+        self.transport.deliver(frame(RemotingCommand(code, request.opaque, RESPONSE_FLAG, ext_fields=fields)))
+
+    def take_registration(self, **fields: str) -> RemotingCommand:
+        """The one registration that has come, which is answered with these fields."""
+        request = self.request(RequestCode.REGISTER_BROKER)
+        self.answer(request, ResponseCode.SUCCESS, **fields)
+        return request
+
+
+class OuterAPITestCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.endpoints = [FakeEndpoint(self.clock), FakeEndpoint(self.clock)]
+        self.table = TopicConfigTable(DataVersion(1, 5), {"T": TopicConfig("T", 4, 4)})
+        self.told: list[MasterAddresses] = []
+
+    def start(self, broker_id: int = 0, name_servers: int = 1, **properties: str) -> BrokerOuterAPI:
+        """A broker that connects to so many name servers."""
+        settings = make_settings({"brokerName": "broker-a", "brokerClusterName": "C", **properties})
+        self.api = BrokerOuterAPI(
+            settings,
+            broker_id,
+            [(f"ns{number}:9876", endpoint) for number, endpoint in enumerate(self.endpoints[:name_servers])],
+            lambda: ("10.0.0.1:10911", "10.0.0.1:10912"),
+            lambda: self.table,
+            self.clock,
+            self.told.append,
+        )
+        self.api.start()
+        return self.api
+
+    def accept(self, number: int = 0) -> Line:
+        """That name server takes the connection."""
+        return Line(self.endpoints[number].next().accept())
+
+    def stop(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self.api.stop())
+
+
+class RegisterTests(OuterAPITestCase):
+    def test_a_new_connection_registers_at_once(self) -> None:
+        self.start()
+        request = self.accept().take_registration()
+        self.assertEqual(
+            request.ext_fields,
+            {
+                **IDENTITY,
+                "haServerAddr": "10.0.0.1:10912",
+                "compressed": "false",
+                "bodyCrc32": str(body_crc32(request.body)),
+            },
+        )
+        self.assertEqual(request.version, OUR_VERSION)
+        self.assertEqual(decode_body(request.body, False, request.version), self.table)
+
+    def test_and_so_does_the_next_one_when_it_is_lost(self) -> None:
+        self.start()
+        with log_lines() as lines:
+            line = self.accept()
+            line.take_registration()
+            line.transport.lose()
+            self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+            self.accept().take_registration()
+        self.assertRegex(
+            lines(),
+            r"info: registered with name server ns0:9876\n"
+            r"(.*\n)*warn: not registered with name server ns0:9876: the connection is gone\n"
+            r"(.*\n)*info: registered with name server ns0:9876",
+        )
+
+    def test_it_registers_again_soon_and_then_each_period(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        for seconds in (FIRST_REGISTER_SECONDS, PERIOD_SECONDS, PERIOD_SECONDS):
+            self.clock.advance(seconds - 1)
+            self.assertEqual(line.requests(), [])
+            self.clock.advance(1)
+            line.take_registration()
+
+    def test_the_period_is_a_setting(self) -> None:
+        self.start(registerNameServerPeriod="12000")
+        line = self.accept()
+        line.take_registration()
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration()
+        self.clock.advance(12)
+        line.take_registration()
+
+    def test_each_name_server_is_registered_with(self) -> None:
+        self.start(name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        for line in lines:
+            line.take_registration()
+        self.api.register_all()
+        for line in lines:
+            line.take_registration()
+
+    def test_one_that_is_not_there_does_not_hold_up_the_other(self) -> None:
+        self.start(name_servers=2)
+        with log_lines() as lines:
+            for _ in range(3):
+                self.endpoints[0].next().refuse()
+                self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+            self.accept(1).take_registration()
+        self.assertEqual(lines().count("warn: not registered with name server ns0:9876"), 1)
+        self.assertIn("info: registered with name server ns1:9876", lines())
+
+    def test_a_changed_topic_is_told_at_once(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        self.table = TopicConfigTable(DataVersion(2, 6), {"New": TopicConfig("New")})
+        self.api.topics_changed(self.table.topic_config_table["New"])
+        self.assertEqual(decode_body(line.take_registration().body, False, OUR_VERSION), self.table)
+
+    def test_changes_during_a_registration_are_told_together_after_it(self) -> None:
+        self.start()
+        line = self.accept()
+        first = line.request(RequestCode.REGISTER_BROKER)
+        for counter in range(100):
+            self.table = TopicConfigTable(DataVersion(counter, 6))
+            self.api.topics_changed(None)
+        self.assertEqual(line.requests(), [])
+        line.answer(first)
+        self.assertEqual(decode_body(line.take_registration().body, False, OUR_VERSION), self.table)
+        self.assertEqual(line.requests(), [])
+
+    def test_a_registration_that_is_not_answered_is_tried_again(self) -> None:
+        self.start()
+        line = self.accept()
+        line.requests()
+        with log_lines() as lines:
+            self.clock.advance(REGISTER_TIMEOUT_SECONDS)
+            self.clock.advance(FIRST_REGISTER_SECONDS - REGISTER_TIMEOUT_SECONDS)
+            line.take_registration()
+        self.assertIn("warn: not registered with name server ns0:9876", lines())
+        self.assertIn("info: registered with name server ns0:9876", lines())
+
+    def test_so_is_one_that_is_refused(self) -> None:
+        self.start()
+        line = self.accept()
+        with log_lines() as lines:
+            line.answer(line.request(RequestCode.REGISTER_BROKER), ResponseCode.SYSTEM_ERROR)
+        self.assertIn("warn: not registered with name server ns0:9876: code 1", lines())
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration()
+
+    def test_what_the_broker_forbids_to_all_it_forbids_for_each_topic(self) -> None:
+        self.start(brokerPermission="4")
+        table = decode_body(self.accept().take_registration().body, False, OUR_VERSION)
+        self.assertEqual({topic.perm for topic in table.topic_config_table.values()}, {4})
+        self.assertEqual(self.table.topic_config_table["T"].perm, 6)
+        self.assertEqual(table.data_version, self.table.data_version)
+
+    def test_without_name_servers_nothing_happens(self) -> None:
+        self.start(name_servers=0)
+        self.api.topics_changed(None)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.successResultOf(self.stop())
+
+
+class OnlyChangesTests(OuterAPITestCase):
+    """forceRegister=false."""
+
+    def setUp(self) -> None:
+        OuterAPITestCase.setUp(self)
+        self.start(forceRegister="false")
+        self.line = self.accept()
+        self.line.take_registration()
+
+    def ask(self) -> RemotingCommand:
+        """The question that comes in time."""
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        request = self.line.request(RequestCode.QUERY_DATA_VERSION)
+        self.assertEqual((request.ext_fields, request.body), (IDENTITY, b'{"counter":1,"timestamp":5}'))
+        return request
+
+    def test_what_the_name_server_knows_is_not_sent(self) -> None:
+        self.line.answer(self.ask(), changed="false")
+        self.assertEqual(self.line.requests(), [])
+        self.clock.advance(PERIOD_SECONDS)
+        self.line.request(RequestCode.QUERY_DATA_VERSION)
+
+    def test_what_it_does_not_know_is(self) -> None:
+        self.line.answer(self.ask(), changed="true")
+        self.line.take_registration()
+
+    def test_a_changed_topic_is_told_without_asking(self) -> None:
+        self.api.topics_changed(None)
+        self.line.take_registration()
+
+    def test_also_during_the_question(self) -> None:
+        request = self.ask()
+        self.api.topics_changed(None)
+        self.line.answer(request, changed="false")
+        self.line.take_registration()
+
+
+class ToldTests(OuterAPITestCase):
+    def test_a_slave_hears_where_its_master_is(self) -> None:
+        self.start(broker_id=1)
+        line = self.accept()
+        request = line.take_registration()
+        self.assertEqual(request.ext_fields["brokerId"], "1")
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration(**MASTER)
+        self.clock.advance(PERIOD_SECONDS)
+        line.take_registration()
+        self.assertEqual(self.told, [NOBODY, TOLD, NOBODY])
+
+    def test_a_master_hears_nothing(self) -> None:
+        self.start()
+        self.accept().take_registration(**MASTER)
+        self.assertEqual(self.told, [])
+
+    def test_one_name_server_that_knows_the_master_is_enough(self) -> None:
+        self.start(broker_id=1, name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        lines[1].take_registration(**MASTER)
+        lines[0].take_registration()
+        self.assertEqual(self.told, [TOLD, TOLD])
+
+    def test_what_one_said_counts_no_more_when_it_is_gone(self) -> None:
+        self.start(broker_id=1, name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        lines[1].take_registration(**MASTER)
+        lines[0].take_registration()
+        lines[1].transport.lose()
+        self.api.register_all()
+        lines[0].take_registration()
+        self.assertEqual(self.told, [TOLD, TOLD, NOBODY])
+
+
+class StopTests(OuterAPITestCase):
+    def assert_ended(self, stopped: Deferred[None]) -> None:
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_it_says_goodbye_and_waits_for_the_answer(self) -> None:
+        self.start(name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        for line in lines:
+            line.take_registration()
+        stopped = self.stop()
+        for line in lines:
+            self.assertNoResult(stopped)
+            request = line.request(RequestCode.UNREGISTER_BROKER)
+            self.assertEqual(request.ext_fields, IDENTITY)
+            line.answer(request)
+            self.assertTrue(line.transport.disconnecting)
+        self.assert_ended(stopped)
+
+    def test_it_waits_no_longer_than_three_seconds(self) -> None:
+        self.start()
+        self.accept().take_registration()
+        stopped = self.stop()
+        self.clock.advance(UNREGISTER_TIMEOUT_SECONDS - 0.1)
+        self.assertNoResult(stopped)
+        self.clock.advance(0.1)
+        self.assert_ended(stopped)
+
+    def test_who_has_said_goodbye_registers_no_more(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        stopped = self.stop()
+        goodbye = line.request(RequestCode.UNREGISTER_BROKER)
+        self.api.topics_changed(None)
+        self.assertEqual(line.requests(), [])
+        line.answer(goodbye)
+        self.assert_ended(stopped)
+
+    def test_a_registration_that_is_being_answered_does_not_matter(self) -> None:
+        self.start()
+        line = self.accept()
+        registration = line.request(RequestCode.REGISTER_BROKER)
+        self.api.topics_changed(None)
+        stopped = self.stop()
+        goodbye = line.request(RequestCode.UNREGISTER_BROKER)
+        line.answer(registration)
+        self.assertEqual(line.requests(), [])
+        line.answer(goodbye)
+        self.assert_ended(stopped)
+
+    def test_without_a_connection_it_just_ends(self) -> None:
+        self.start(name_servers=2)
+        self.endpoints[0].next().refuse()
+        with log_lines() as lines:
+            self.assert_ended(self.stop())
+        self.assertNotIn("warn", lines())
+
+    def test_between_the_rounds_too(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration()
+        stopped = self.stop()
+        line.answer(line.request(RequestCode.UNREGISTER_BROKER))
+        self.assert_ended(stopped)
+
+
+class BothEndsTests(OuterAPITestCase):
+    """With our own name server at the other end."""
+
+    def test_a_topic_is_routed_as_long_as_the_broker_is_registered(self) -> None:
+        server = NameServerService(self.clock)
+        server.startService()
+        self.addCleanup(server.stopService)
+        self.start()
+        line, peer = self.accept(), Client(server.processors(), self.clock)
+
+        def carry() -> None:
+            """What the broker has to say, and the answers."""
+            peer.line.deliver(line.transport.take())
+            line.transport.deliver(peer.line.take())
+
+        def has_route(topic: str) -> bool:
+            return server.route_info.route_info(topic) is not None
+
+        carry()
+        self.assertTrue(has_route("T"))
+        self.table = TopicConfigTable(DataVersion(2, 6), {"New": TopicConfig("New")})
+        self.api.topics_changed(None)
+        self.assertFalse(has_route("New"))
+        carry()
+        self.assertTrue(has_route("New"))
+        stopped = self.stop()
+        carry()
+        self.assertFalse(has_route("T"))
+        self.clock.advance(0)
+        self.successResultOf(stopped)

@@ -1,0 +1,274 @@
+"""What one peer can make a remoting port keep: frames in pieces, requests in progress, answers that nobody reads."""
+
+import tracemalloc
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import alsoProvides
+
+from rmqha.broker.remoting import (
+    SERVER_CHANNEL_MAX_IDLE_SECONDS,
+    RemotingError,
+    RemotingFactory,
+    RemotingLimits,
+    RemotingProtocol,
+)
+from rmqha.wire.command import FRAME_MAX_LENGTH, ONEWAY_FLAG, RemotingCommand, ResponseCode, encode_command
+
+from ..ha.doubles import PEER, LineTransport, log_lines
+from .test_remoting import commands_in, frame
+
+NOW, LATER, ODD = 28, 29, 31
+LIMITS = RemotingLimits(connections=3, requests_in_progress=4, bytes_in_progress=1000, bytes_unread=5000)
+MIB = 1024 * 1024
+
+
+class LimitsTestCase(SynchronousTestCase):
+    """A connection whose requests LATER are answered when the test says so."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.waiting: list[Deferred[RemotingCommand]] = []
+        self.seen: list[int] = []
+        self.protocol = RemotingProtocol({NOW: self.answer_now, LATER: self.answer_later}, self.clock, LIMITS)
+        self.line = LineTransport(self.clock)
+        alsoProvides(self.line, ITCPTransport)
+        self.line.setTcpNoDelay = lambda enabled: None  # type: ignore[attr-defined]
+        self.line.attach(self.protocol)
+
+    def tearDown(self) -> None:
+        self.line.lose()
+        self.clock.advance(0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def answer_now(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        self.seen.append(request.opaque)
+        return RemotingCommand(ResponseCode.SUCCESS, body=request.body)
+
+    def answer_later(self, _: RemotingProtocol, request: RemotingCommand) -> Deferred[RemotingCommand]:
+        self.seen.append(request.opaque)
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+    def frames(self, code: int, *opaques: int, body: bytes = b"", flag: int = 0) -> bytes:
+        return b"".join(frame(RemotingCommand(code, opaque, flag, body=body)) for opaque in opaques)
+
+    def ask(self, code: int, *opaques: int, body: bytes = b"", flag: int = 0) -> None:
+        self.line.deliver(self.frames(code, *opaques, body=body, flag=flag))
+
+    def answered(self) -> list[tuple[int, int]]:
+        """Opaque and code of what was written since the last call."""
+        return [(answer.opaque, answer.code) for answer in commands_in(self.line.take())]
+
+    def finish(self, at: int = 0) -> None:
+        self.waiting.pop(at).callback(RemotingCommand(ResponseCode.SUCCESS))
+
+
+class FrameTests(LimitsTestCase):
+    """Frames in pieces."""
+
+    def test_a_frame_is_kept_as_far_as_it_has_come_whatever_length_it_says(self) -> None:
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            self.line.deliver(FRAME_MAX_LENGTH.to_bytes(4, "big"))
+            for _ in range(1000):
+                self.line.deliver(b"\0" * 7)
+            after, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        self.assertLess(after - before, 30_000)
+        self.assertLess(peak - before, 60_000)
+
+    def test_a_long_frame_in_many_pieces_is_not_copied_with_each(self) -> None:
+        """65536 pieces of a 16 MiB frame took minutes of copying."""
+        content = encode_command(RemotingCommand(NOW, 5, body=bytes(16 * MIB - 1000)))
+        whole = len(content).to_bytes(4, "big") + content
+        for at in range(0, len(whole), 256):
+            self.line.deliver(whole[at : at + 256])
+        (answer,) = commands_in(self.line.take())
+        self.assertEqual((answer.opaque, len(answer.body)), (5, 16 * MIB - 1000))
+
+    def test_frames_cut_anywhere_are_whole_again(self) -> None:
+        data = self.frames(NOW, 1, body=b"x" * 5) + self.frames(NOW, 2) + self.frames(NOW, 3, body=b"y" * 99)
+        for cut in range(1, len(data)):
+            self.line.deliver(data[:cut])
+            self.line.deliver(data[cut:])
+            self.assertEqual(self.answered(), [(1, 0), (2, 0), (3, 0)], cut)
+
+    def test_what_follows_a_broken_frame_is_not_looked_at(self) -> None:
+        self.line.deliver(self.frames(NOW, 1) + b"\0\0\0\4\x07abc" + self.frames(NOW, 2))
+        self.assertTrue(self.line.aborted)
+        self.assertEqual(self.seen, [1])
+        self.line.lose()
+        self.setUp()
+        self.line.deliver(self.frames(NOW, 1) + b"\xff\xff\xff\xff" + self.frames(NOW, 2))
+        self.assertTrue(self.line.aborted)
+        self.assertEqual(self.seen, [1])
+
+    def test_trickling_a_frame_is_no_sign_of_life(self) -> None:
+        self.line.deliver(self.frames(NOW, 1, body=bytes(500))[:100])
+        for _ in range(SERVER_CHANNEL_MAX_IDLE_SECONDS):
+            self.line.deliver(b"\0")
+            self.clock.advance(1)
+        self.assertTrue(self.line.aborted)
+
+    def test_a_call_on_a_connection_that_was_hung_up_fails_at_once(self) -> None:
+        self.protocol.hang_up()
+        self.failureResultOf(self.protocol.call(NOW), RemotingError)
+
+
+class EncodingTests(LimitsTestCase):
+    """Answers in the encoding of their request."""
+
+    def test_an_answer_mirrors_its_request(self) -> None:
+        for serialize_type in (1, 0):
+            request = RemotingCommand(NOW, 5, body=b"body", serialize_type=serialize_type)
+            self.line.deliver(frame(request))
+            self.ask_unknown(serialize_type)
+            answers = commands_in(self.line.take())
+            self.assertEqual([answer.serialize_type for answer in answers], [serialize_type] * 2)
+            self.assertEqual([answer.code for answer in answers], [0, 3])
+            self.assertEqual(answers[0].body, b"body")
+
+    def ask_unknown(self, serialize_type: int) -> None:
+        self.line.deliver(frame(RemotingCommand(ODD, 6, serialize_type=serialize_type)))
+
+    def test_an_answer_that_no_frame_can_hold_is_an_error(self) -> None:
+        for answer in (
+            RemotingCommand(ResponseCode.SUCCESS, body=bytes(FRAME_MAX_LENGTH)),
+            RemotingCommand(ResponseCode.SUCCESS, remark="\udcff"),
+        ):
+            self.ask(LATER, 7)
+            with log_lines() as lines:
+                self.waiting.pop().callback(answer)
+            self.assertEqual(self.answered(), [(7, ResponseCode.SYSTEM_ERROR)])
+            self.assertIn(f"error: the answer to {LATER} cannot be sent", lines())
+
+    def test_a_call_that_no_frame_can_hold_fails(self) -> None:
+        call = self.protocol.call(NOW, body=bytes(FRAME_MAX_LENGTH))
+        self.assertIn("longer than", str(self.failureResultOf(call, RemotingError).value))
+        self.assertEqual(self.line.take(), b"")
+
+
+class RequestsInProgressTests(LimitsTestCase):
+    """Requests that wait for their answers."""
+
+    def test_one_too_many_is_told_so_and_is_not_run(self) -> None:
+        self.ask(LATER, 1, 2, 3, 4, 5)
+        self.assertEqual(self.seen, [1, 2, 3, 4])
+        self.assertEqual(self.answered(), [(5, ResponseCode.SYSTEM_BUSY)])
+        self.finish()
+        self.ask(LATER, 6)
+        self.assertEqual(self.seen, [1, 2, 3, 4, 6])
+        self.assertEqual(self.answered(), [(1, ResponseCode.SUCCESS)])
+
+    def test_one_that_fails_makes_room_too(self) -> None:
+        self.ask(LATER, 1, 2, 3, 4)
+        self.waiting.pop().errback(KeyError("no"))
+        self.ask(LATER, 5)
+        self.assertEqual(self.seen, [1, 2, 3, 4, 5])
+        self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
+
+    def test_oneway_requests_count(self) -> None:
+        self.ask(LATER, 1, 2, 3, 4, 5, flag=ONEWAY_FLAG)
+        self.assertEqual(self.seen, [1, 2, 3, 4])
+        self.assertEqual(self.answered(), [])
+
+    def test_nothing_is_read_while_they_are_too_many_bytes(self) -> None:
+        self.ask(LATER, 1, 2, 3, body=bytes(600))
+        self.assertEqual(self.seen, [1, 2])
+        self.assertEqual(self.line.producerState, "paused")
+        self.finish()
+        self.assertEqual(self.seen, [1, 2, 3], "600 bytes have room again, and one more frame to look at")
+        self.assertEqual(self.line.producerState, "paused")
+        self.finish()
+        self.assertEqual(self.line.producerState, "producing")
+        self.finish()
+        self.assertEqual(self.answered(), [(1, 0), (2, 0), (3, 0)])
+
+    def test_answers_at_once_take_no_room(self) -> None:
+        self.ask(NOW, *range(20), body=bytes(200))
+        self.assertEqual(self.seen, list(range(20)))
+        self.assertEqual(self.line.producerState, "producing")
+
+
+class UnreadAnswersTests(LimitsTestCase):
+    """A peer that does not take what waits for it."""
+
+    def test_its_requests_wait_even_those_that_have_come(self) -> None:
+        def full(data: list[bytes]) -> None:
+            write(data)
+            self.protocol.pauseProducing()
+
+        write = self.line.writeSequence
+        self.patch(self.line, "writeSequence", full)
+        self.ask(NOW, 1, 2, 3)
+        self.assertEqual(self.seen, [1])
+        self.assertEqual(self.line.producerState, "paused")
+        self.line.deliver(self.frames(NOW, 4)[:10])
+        self.assertEqual(self.seen, [1])
+        self.protocol.resumeProducing()
+        self.assertEqual(self.seen, [1, 2])
+        self.patch(self.line, "writeSequence", write)
+        self.protocol.resumeProducing()
+        self.assertEqual(self.seen, [1, 2, 3])
+        self.assertEqual(self.line.producerState, "producing")
+        self.line.deliver(self.frames(NOW, 4)[10:])
+        self.assertEqual(self.answered(), [(1, 0), (2, 0), (3, 0), (4, 0)])
+
+    def test_both_reasons_must_be_gone(self) -> None:
+        self.ask(LATER, 1, 2, 3, body=bytes(600))
+        self.protocol.pauseProducing()
+        self.finish()
+        self.assertEqual(self.seen, [1, 2])
+        self.protocol.resumeProducing()
+        self.assertEqual(self.seen, [1, 2, 3])
+        self.assertEqual(self.line.producerState, "paused", "1200 bytes are in progress again")
+
+    def test_one_that_lets_too_much_wait_is_dropped(self) -> None:
+        self.protocol.pauseProducing()
+        self.protocol.push(40, body=bytes(4000))
+        self.assertFalse(self.line.aborted)
+        with log_lines() as lines:
+            self.protocol.push(40, body=bytes(4000))
+        self.assertTrue(self.line.aborted)
+        self.assertIn("it does not read", lines())
+
+    def test_what_is_taken_counts_no_more(self) -> None:
+        for _ in range(5):
+            self.protocol.pauseProducing()
+            self.protocol.push(40, body=bytes(4000))
+            self.protocol.resumeProducing()
+        self.assertFalse(self.line.aborted)
+
+
+class ConnectionsTests(SynchronousTestCase):
+    """Connections of a port."""
+
+    def test_those_beyond_the_limit_are_refused_until_one_goes(self) -> None:
+        clock = Clock()
+        factory = RemotingFactory({}, clock, LIMITS)
+        lines = []
+        with log_lines() as logged:
+            for _ in range(3):
+                line = LineTransport(clock)
+                protocol = factory.buildProtocol(PEER)
+                assert protocol is not None
+                line.attach(protocol)
+                lines.append(line)
+            for _ in range(5):
+                self.assertIsNone(factory.buildProtocol(PEER))
+            lines.pop().lose()
+            protocol = factory.buildProtocol(PEER)
+            self.assertIsNone(factory.buildProtocol(PEER))
+        assert protocol is not None
+        lines.append(LineTransport(clock))
+        lines[-1].attach(protocol)
+        self.assertEqual(logged().count("no more than 3 connections are taken"), 2, logged())
+        for line in lines:
+            line.lose()
+        self.assertEqual(factory.connections, 0)
+        self.assertEqual(clock.getDelayedCalls(), [])

@@ -1,0 +1,232 @@
+"""A producer: which queue, which broker next, and how an answer is read (spec/remoting.md 2.1, 4.2, 6.4)."""
+
+from collections import Counter
+
+from twisted.internet.defer import CancelledError, Deferred
+
+from rmqha.broker.remoting import Processors, RemotingProtocol
+from rmqha.broker.send import V2_FIELDS
+from rmqha.client import Message, MessageQueue, MQBrokerError, MQClientError, Producer, SendResult, SendStatus
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS
+from rmqha.client.producer import SEND_TIMEOUT_SECONDS
+from rmqha.wire.batch import decode_batch
+from rmqha.wire.command import RemotingCommand, RequestCode
+from rmqha.wire.properties import parse_properties
+
+from .cluster import ClusterTestCase, broker_data, queue_data
+
+NOW_MS = 1_795_000_000_000
+MESSAGE = Message("T", b"hello", tags="A", keys="k1 k2", properties={"mine": "x"}, flag=5)
+TWO_MASTERS = [broker_data("a", master="a:1", slave="a:2"), broker_data("b", master="b:1")]
+
+
+class ProducerTestCase(ClusterTestCase):
+    """Two masters that answer with ``codes``, one after the other, then SUCCESS."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.codes: list[int] = []
+        self.a, self.b = self.serve("a:1", self.sends()), self.serve("b:1", self.sends())
+        self.routes["T"] = TWO_MASTERS, [queue_data("a", 4, 2), queue_data("b", 4, 2)]
+        self.producer = Producer(self.client, "PG", now_ms=lambda: NOW_MS)
+
+    def sends(self) -> Processors:
+        return {RequestCode.SEND_MESSAGE_V2: self.take, RequestCode.SEND_BATCH_MESSAGE: self.take}
+
+    def take(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        fields = {"msgId": "ABC", "queueId": request.ext_fields[V2_FIELDS.queue_id], "queueOffset": "7"}
+        return RemotingCommand(self.codes.pop(0) if self.codes else 0, remark="said", ext_fields=fields)
+
+    def send(self, message: Message = MESSAGE, queue: MessageQueue | None = None) -> Deferred[SendResult]:
+        sending = self.producer.send(message, queue)
+        self.carry()
+        return sending
+
+    def tried(self) -> list[str]:
+        """The brokers that were asked, sorted."""
+        return sorted([*("a" for _ in self.a.asked), *("b" for _ in self.b.asked)])
+
+
+class SendTests(ProducerTestCase):
+    def test_a_message_travels_with_all_that_it_has(self) -> None:
+        result = self.successResultOf(self.send())
+        (request,) = self.a.asked
+        fields = dict(request.ext_fields)
+        properties = parse_properties(fields.pop("i"))
+        self.assertEqual(
+            fields,
+            {
+                "a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(NOW_MS), "h": "5",
+                "j": "0", "k": "false", "m": "false",
+            },
+        )  # fmt: skip
+        self.assertEqual(len(properties["UNIQ_KEY"]), 32)
+        expected = {"mine": "x", "KEYS": "k1 k2", "UNIQ_KEY": result.msg_id, "WAIT": "true", "TAGS": "A"}
+        self.assertEqual(properties, expected)
+        self.assertEqual((request.code, request.body), (RequestCode.SEND_MESSAGE_V2, b"hello"))
+        self.assertEqual(result, SendResult(SendStatus.SEND_OK, result.msg_id, "ABC", MessageQueue("T", "a", 0), 7))
+
+    def test_delay_and_not_waiting_are_properties(self) -> None:
+        self.send(Message("T", b"x", delay_level=3, wait_store_msg_ok=False))
+        properties = parse_properties(self.a.asked[0].ext_fields["i"])
+        self.assertEqual((properties["DELAY"], properties["WAIT"]), ("3", "false"))
+
+    def test_all_queues_of_all_masters_have_their_turn(self) -> None:
+        queues = Counter(self.successResultOf(self.send()).queue for _ in range(8))
+        self.assertEqual(queues, {MessageQueue("T", name, number): 2 for name in "ab" for number in (0, 1)})
+
+    def test_a_broker_that_may_not_be_written_or_has_no_master_has_none(self) -> None:
+        brokers = [*TWO_MASTERS, broker_data("c", slave="c:2")]
+        self.routes["T"] = brokers, [queue_data("a", 4, 2, perm=4), queue_data("b", 4, 1), queue_data("c", 4, 4)]
+        queues = {self.successResultOf(self.send()).queue for _ in range(4)}
+        self.assertEqual(queues, {MessageQueue("T", "b", 0)})
+
+    def test_a_message_for_a_queue_goes_there_and_nowhere_else(self) -> None:
+        queue = MessageQueue("T", "b", 1)
+        self.assertEqual(self.successResultOf(self.send(queue=queue)).queue, queue)
+        self.codes = [1]
+        self.failureResultOf(self.send(queue=queue), MQBrokerError)
+        self.assertEqual(self.tried(), ["b", "b"])
+
+    def test_each_status_with_which_it_is_stored_is_a_result(self) -> None:
+        for code, status in (
+            (0, SendStatus.SEND_OK),
+            (10, SendStatus.FLUSH_DISK_TIMEOUT),
+            (11, SendStatus.SLAVE_NOT_AVAILABLE),
+            (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+        ):
+            self.codes = [code]
+            self.assertIs(self.successResultOf(self.send()).status, status)
+
+    def test_properties_that_cannot_travel_are_refused(self) -> None:
+        self.failureResultOf(self.send(Message("T", b"", keys="a\x02b")), ValueError)
+
+    def test_a_given_up_send_is_forgotten(self) -> None:
+        self.a.is_mute = True
+        sending = self.send()
+        sending.cancel()
+        self.failureResultOf(sending, CancelledError)
+
+
+class RetryTests(ProducerTestCase):
+    def test_what_another_broker_may_take_is_tried_there(self) -> None:
+        for code in (1, 14, 16, 17, 204, 205):
+            self.codes = [code]
+            before = self.tried()
+            self.successResultOf(self.send())
+            self.assertEqual(sorted([*before, "a", "b"]), self.tried(), code)
+
+    def test_what_none_would_take_is_not_tried_again(self) -> None:
+        for code in (2, 13, 99):
+            self.codes = [code]
+            before = len(self.tried())
+            error = self.failureResultOf(self.send(), MQBrokerError).value
+            self.assertEqual((error.code, str(error)), (code, f"code {code}: said"))
+            self.assertEqual(len(self.tried()), before + 1)
+
+    def test_after_three_tries_it_is_over(self) -> None:
+        self.codes = [1, 16, 14, 0]
+        self.assertEqual(self.failureResultOf(self.send(), MQBrokerError).value.code, 14)
+        self.assertEqual(len(self.tried()), 3)
+
+    def test_a_broker_that_is_gone_is_passed_over_and_its_route_asked_for_anew(self) -> None:
+        self.send()
+        self.a.go_down()
+        self.routes["T"] = [TWO_MASTERS[1]], [queue_data("b", 4, 2)]
+        results = []
+        for _ in range(4):
+            sending = self.producer.send(MESSAGE)
+            for _ in range(4):
+                self.carry()
+                self.clock.advance(0.25)
+            results.append(self.successResultOf(sending).queue.broker_name)
+        self.assertEqual(results, ["b"] * 4)
+
+    def test_a_connection_that_breaks_is_a_failure_that_another_broker_mends(self) -> None:
+        self.a.is_mute = True
+        sending = self.send()
+        self.assertNoResult(sending)
+        self.a.go_down()
+        self.carry()
+        self.assertEqual(self.successResultOf(sending).queue.broker_name, "b")
+
+    def test_it_ends_in_time_where_nobody_answers(self) -> None:
+        self.a.is_mute = self.b.is_mute = True
+        sending = self.send()
+        self.clock.advance(SEND_TIMEOUT_SECONDS - 0.1)
+        self.assertNoResult(sending)
+        self.clock.advance(0.1)
+        self.carry()
+        self.assertIn("does not answer", str(self.failureResultOf(sending, MQClientError).value))
+
+
+class RouteTests(ProducerTestCase):
+    def test_a_topic_that_nobody_knows_is_made_where_its_template_is(self) -> None:
+        self.routes["TBW102"] = TWO_MASTERS, [queue_data("a", 8, 8, 7), queue_data("b", 2, 8, 7)]
+        queues = {self.successResultOf(self.send(Message("New", b""))).queue for _ in range(12)}
+        self.assertEqual(Counter(queue.broker_name for queue in queues), {"a": 4, "b": 2})
+
+    def test_a_topic_that_nobody_would_make_is_an_error(self) -> None:
+        error = self.failureResultOf(self.send(Message("New", b"")), MQClientError).value
+        self.assertIn("no broker carries topic New", str(error))
+
+    def test_a_topic_without_a_master_is_an_error(self) -> None:
+        self.routes["T"] = [broker_data("a", slave="a:2")], [queue_data("a", 4, 4)]
+        self.assertIn("no queue on a master", str(self.failureResultOf(self.send(), MQClientError).value))
+
+    def routes_asked(self) -> int:
+        return sum(len(server.asked) for server in self.name_servers)
+
+    def test_a_route_is_believed_for_half_a_minute(self) -> None:
+        for _ in range(3):
+            self.send()
+        self.assertEqual(self.routes_asked(), 1)
+        self.clock.advance(POLL_NAME_SERVER_SECONDS)
+        self.send()
+        self.assertEqual(self.routes_asked(), 2)
+
+    def test_the_next_name_server_is_asked_where_one_is_gone_and_it_stays_with_that(self) -> None:
+        self.name_servers[0].go_down()
+        for topic in ("T", "TBW102"):
+            self.routes[topic] = self.routes["T"]
+            self.successResultOf(self.send(Message(topic, b"")))
+        self.assertEqual(len(self.name_servers[1].asked), 2)
+
+    def test_nobody_there_is_an_error(self) -> None:
+        for server in self.name_servers:
+            server.go_down()
+        self.assertIn("ns2:1 does not answer", str(self.failureResultOf(self.send(), MQClientError).value))
+
+    def test_a_route_that_makes_no_sense_is_an_error(self) -> None:
+        self.routes["T"] = [{"brokerName": "a"}], []
+        self.assertIn("cannot be read", str(self.failureResultOf(self.send(), MQClientError).value))
+
+
+class BatchTests(ProducerTestCase):
+    def batch(self, *messages: Message) -> Deferred[SendResult]:
+        sending = self.producer.send_batch(messages)
+        self.carry()
+        return sending
+
+    def test_a_batch_goes_to_one_queue_in_one_request(self) -> None:
+        messages = [Message("T", body, keys=f"k{number}") for number, body in enumerate((b"a", b"", b"ccc"))]
+        result = self.successResultOf(self.batch(*messages))
+        (request,) = self.a.asked
+        self.assertEqual(request.code, RequestCode.SEND_BATCH_MESSAGE)
+        self.assertEqual((request.ext_fields["m"], request.ext_fields["i"]), ("true", "WAIT\x01true"))
+        entries = decode_batch(request.body)
+        self.assertEqual([entry.body for entry in entries], [b"a", b"", b"ccc"])
+        properties = [parse_properties(entry.properties) for entry in entries]
+        self.assertEqual([own["KEYS"] for own in properties], ["k0", "k1", "k2"])
+        self.assertEqual(",".join(own["UNIQ_KEY"] for own in properties), result.msg_id)
+
+    def test_what_is_no_batch_is_refused(self) -> None:
+        one = Message("T", b"")
+        for messages in (
+            (),
+            (one, Message("U", b"")),
+            (one, Message("T", b"", wait_store_msg_ok=False)),
+            (one, Message("T", b"", delay_level=1)),
+        ):
+            self.failureResultOf(self.batch(*messages), ValueError)
+        self.assertEqual(self.tried(), [])

@@ -1,0 +1,127 @@
+"""A master is killed under load: what a Java producer was promised is read by Java consumers, from the slave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqha.store.metadata import TopicConfigTable
+from rmqha.wire.command import RequestCode
+from rmqha.wire.fastjson import loads_lenient
+
+from .conftest import MasterFactory, OurBrokerFactory, SlaveFactory
+from .nodes import OurBroker, ask, wait_until
+from .rocketmq import Broker, ClientsReport, ClientsRun, Driver, SendResult, sha256_of_message
+
+TOPIC = "TFailover"
+QUEUES = 4
+BODY_BYTES = 1024
+FAILOVER_S = 80.0
+"""A pull that the master held is given up after 30 s, and another may have been asked at the same time."""
+
+AnyBroker = Broker | OurBroker
+
+
+@pytest.fixture
+def ours_and_ours(our_broker: OurBrokerFactory) -> Callable[[], tuple[AnyBroker, AnyBroker]]:
+    def start() -> tuple[AnyBroker, AnyBroker]:
+        master = our_broker("sync-master")
+        return master, our_broker("slave", master=master)
+
+    return start
+
+
+@pytest.fixture
+def ours_and_java(
+    our_broker: OurBrokerFactory, java_slave: SlaveFactory
+) -> Callable[[], tuple[AnyBroker, AnyBroker]]:
+    def start() -> tuple[AnyBroker, AnyBroker]:
+        master = our_broker("sync-master")
+        names = {"name": master.broker_name, "cluster": master.cluster}
+        return master, java_slave(ha_master=master.ha_address, haSendHeartbeatInterval=1000, **names)
+
+    return start
+
+
+@pytest.fixture
+def java_and_ours(
+    java_master: MasterFactory, our_broker: OurBrokerFactory
+) -> Callable[[], tuple[AnyBroker, AnyBroker]]:
+    def start() -> tuple[AnyBroker, AnyBroker]:
+        master = java_master(role="SYNC_MASTER")
+        return master, our_broker("slave", master=master)
+
+    return start
+
+
+def wait_for_topic(slave: AnyBroker) -> None:
+    """Wait until the slave has the topic from its master: until then it refuses to serve it."""
+
+    def has_it() -> bool:
+        table = TopicConfigTable.from_json(loads_lenient(ask(slave, RequestCode.GET_ALL_TOPIC_CONFIG)))
+        return TOPIC in table.topic_config_table
+
+    wait_until(has_it, f"{slave} to have the topic")
+
+
+def consumer(driver: Driver, group: str) -> ClientsRun:
+    """A push consumer of the topic, until it is stopped."""
+    plan: dict[str, Any] = {
+        "topics": {TOPIC: QUEUES},
+        "consumers": [{"name": group, "group": group, "topic": TOPIC, "kind": "concurrent"}],
+        "until": [[[group], 10**9]],
+        "seconds": 10**6,
+    }
+    return driver.start_clients(plan)
+
+
+def promised_until_killed(driver: Driver, master: AnyBroker) -> list[SendResult]:
+    """What was answered SEND_OK to a producer at work while the master is killed."""
+    with driver.start_send(TOPIC, 0, BODY_BYTES, threads=16, send_timeout_ms=3000) as run:
+        wait_until(lambda: len(sends_ok(run.results())) >= 3000, "SEND_OK")
+        master.kill()
+        run.stop()
+        return sends_ok(run.results())
+
+
+def sends_ok(results: list[SendResult]) -> list[SendResult]:
+    return [result for result in results if result.status == "SEND_OK"]
+
+
+def assert_whole(report: ClientsReport, group: str, promised: set[str]) -> None:
+    """Each message promised was consumed as it was sent."""
+    bodies = {message["properties"]["KEYS"]: message["body_sha256"] for message in report.received[group]}
+    assert {key: bodies[key] for key in promised} == {
+        key: sha256_of_message(int(key[1:]), BODY_BYTES) for key in promised
+    }
+
+
+@pytest.mark.parametrize("pair", ["ours_and_java", "java_and_ours"])
+def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promised(
+    pair: str, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    master, slave = request.getfixturevalue(pair)()
+    driver.create_topic(master.cluster, TOPIC, QUEUES)
+    wait_for_topic(slave)
+    promised = {result.key for result in promised_until_killed(driver, master)}
+    with consumer(driver, "GLate") as late:
+        wait_until(lambda: promised <= set(late.consumed()), "all that was promised")
+        assert_whole(late.stop(), "GLate", promised)
+
+
+def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(
+    ours_and_ours: Callable[[], tuple[AnyBroker, AnyBroker]], driver: Driver
+) -> None:
+    master, slave = ours_and_ours()
+    driver.create_topic(master.cluster, TOPIC, QUEUES)
+    wait_for_topic(slave)
+    with consumer(driver, "GRunning") as running:
+        promised = {result.key for result in promised_until_killed(driver, master)}
+        with consumer(driver, "GLate") as late:
+            wait_until(lambda: promised <= set(late.consumed()), "all that was promised")
+            assert_whole(late.stop(), "GLate", promised)
+        wait_until(lambda: promised <= set(running.consumed()), "the consumer to go on at the slave", FAILOVER_S)
+        report = running.stop()
+    assert_whole(report, "GRunning", promised)

@@ -1,0 +1,57 @@
+"""kvConfig.json: texts by namespace and key, that outlive the process."""
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.namesrv.kvconfig import FILE_NAME, KVConfigManager
+from rmqha.store.errors import StoreError
+
+FROM_JAVA = b"""{
+\t"configTable":{
+\t\t"ORDER_TOPIC_CONFIG":{
+\t\t\t"T":"broker-a:4"
+\t\t}
+\t}
+}"""
+
+
+class KVConfigTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp())
+
+    def test_what_was_put_is_there_until_it_is_deleted(self) -> None:
+        config = KVConfigManager(None)
+        config.put("N", "k", "v")
+        config.put("N", "k", "w")
+        config.put("N", "other", "")
+        self.assertEqual((config.get("N", "k"), config.get("N", "none"), config.get("M", "k")), ("w", None, None))
+        self.assertEqual(config.namespace("N"), {"k": "w", "other": ""})
+        config.delete("N", "k")
+        config.delete("M", "k")
+        self.assertEqual((config.namespace("N"), config.namespace("M")), ({"other": ""}, {}))
+
+    def test_it_outlives_the_process(self) -> None:
+        config = KVConfigManager(self.folder)
+        config.put("N", "k", "käse")
+        config.put("N", "gone", "v")
+        config.delete("N", "gone")
+        self.assertEqual(KVConfigManager(self.folder).namespace("N"), {"k": "käse"})
+
+    def test_nothing_is_written_before_there_is_something_to_keep(self) -> None:
+        KVConfigManager(self.folder)
+        self.assertFalse(self.folder.exists())
+
+    def test_the_file_is_as_java_has_it(self) -> None:
+        KVConfigManager(self.folder).put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+        path = self.folder / FILE_NAME
+        self.assertEqual(path.read_bytes(), FROM_JAVA)
+        self.assertEqual(KVConfigManager(self.folder).get("ORDER_TOPIC_CONFIG", "T"), "broker-a:4")
+
+    def test_a_file_that_is_something_else_is_refused(self) -> None:
+        self.folder.mkdir()
+        for content in (b"", b"[]", b"{}", b'{"configTable":[]}', b'{"configTable":{"N":"text"}}', b"\xff"):
+            with self.subTest(content):
+                (self.folder / FILE_NAME).write_bytes(content)
+                error = self.assertRaises(StoreError, KVConfigManager, self.folder)
+                self.assertIn(FILE_NAME, str(error))

@@ -1,0 +1,252 @@
+"""What the name server knows: who is registered, for how long, and which routes follow from that."""
+
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.namesrv.routeinfo import BROKER_CHANNEL_EXPIRED_SECONDS, Registration, RouteInfoManager
+from rmqha.store.metadata import DataVersion, TopicConfig
+
+VERSION = DataVersion(1, 1_795_000_000_000)
+MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
+MASTER_HA, SLAVE_HA = "10.0.0.1:10912", "10.0.0.2:10912"
+TOPIC = TopicConfig("T", 4, 4)
+
+
+def master(
+    *topics: TopicConfig, name: str = "broker-a", address: str = MASTER, version: DataVersion = VERSION
+) -> Registration:
+    return Registration("C", name, address, 0, MASTER_HA, version, topics or (TOPIC,))
+
+
+def slave(broker_id: int = 1, address: str = SLAVE) -> Registration:
+    return Registration("C", "broker-a", address, broker_id, SLAVE_HA, VERSION, (TOPIC,))
+
+
+class RouteInfoTestCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(1_000)
+        self.routes = RouteInfoManager(self.clock.seconds)
+
+    def register(self, registration: Registration, connection: object = "line") -> tuple[str, str] | None:
+        return self.routes.register_broker(registration, connection)
+
+    def addresses(self, topic: str = "T") -> dict[str, dict[str, str]] | None:
+        """By name of the brokers that carry the topic, their addresses by id; None without a route."""
+        route = self.routes.route_info(topic)
+        if route is None:
+            return None
+        return {broker["brokerName"]: broker["brokerAddrs"] for broker in route["brokerDatas"]}
+
+    def queues(self, topic: str = "T") -> list[dict[str, Any]]:
+        route = self.routes.route_info(topic)
+        assert route is not None
+        found: list[dict[str, Any]] = route["queueDatas"]
+        return found
+
+
+class RegistrationTests(RouteInfoTestCase):
+    def test_a_topic_is_routed_to_its_master_and_slaves(self) -> None:
+        self.register(master())
+        self.register(slave())
+        self.assertEqual(
+            self.routes.route_info("T"),
+            {
+                "brokerDatas": [
+                    {"brokerAddrs": {"0": MASTER, "1": SLAVE}, "brokerName": "broker-a", "cluster": "C"},
+                ],
+                "filterServerTable": {},
+                "queueDatas": [
+                    {
+                        "brokerName": "broker-a",
+                        "perm": 6,
+                        "readQueueNums": 4,
+                        "topicSysFlag": 0,
+                        "writeQueueNums": 4,
+                    }
+                ],
+            },
+        )
+
+    def test_a_topic_of_two_masters_has_the_queues_of_both(self) -> None:
+        self.register(master(name="broker-b", address="10.0.0.3:10911"))
+        self.register(master(TopicConfig("T", 8, 2, perm=4, topic_sys_flag=1)))
+        self.assertEqual([queue["brokerName"] for queue in self.queues()], ["broker-a", "broker-b"])
+        self.assertEqual([queue["writeQueueNums"] for queue in self.queues()], [2, 4])
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}, "broker-b": {"0": "10.0.0.3:10911"}})
+
+    def test_an_unknown_topic_has_no_route(self) -> None:
+        self.register(master())
+        self.assertIsNone(self.routes.route_info("Other"))
+
+    def test_a_slaves_topics_do_not_count(self) -> None:
+        self.register(slave())
+        self.assertIsNone(self.routes.route_info("T"))
+        self.assertEqual(self.routes.topic_list(), {"topicList": []})
+
+    def test_a_slave_is_told_where_its_live_master_is(self) -> None:
+        self.assertIsNone(self.register(slave()))
+        self.assertIsNone(self.register(master()))
+        self.assertEqual(self.register(slave()), (MASTER, MASTER_HA))
+
+    def test_a_slave_of_another_name_is_not(self) -> None:
+        self.register(master(name="broker-b"))
+        self.assertIsNone(self.register(slave()))
+
+    def test_topics_change_only_with_the_data_version(self) -> None:
+        self.register(master())
+        self.register(master(TopicConfig("T", 16, 16), TopicConfig("New")))
+        self.assertEqual(self.queues()[0]["readQueueNums"], 4)
+        self.assertIsNone(self.routes.route_info("New"))
+        for version in (replace(VERSION, counter=2), replace(VERSION, timestamp=5)):
+            with self.subTest(version):
+                self.register(master(TopicConfig("T", version.counter, 1), version=version))
+                self.assertEqual(self.queues()[0]["readQueueNums"], version.counter)
+
+    def test_topics_that_a_broker_no_longer_names_stay(self) -> None:
+        self.register(master(TOPIC, TopicConfig("Old")))
+        self.register(master(version=VERSION.next(2)))
+        self.assertEqual(self.routes.topic_list(), {"topicList": ["Old", "T"]})
+
+    def test_a_slave_that_has_become_the_master_has_one_address_and_its_topics_count(self) -> None:
+        self.register(master())
+        self.register(slave())
+        self.routes.unregister_broker("broker-a", MASTER, 0)
+        self.register(replace(slave(0), topics=(TOPIC, TopicConfig("New"))))
+        self.assertEqual(self.addresses(), {"broker-a": {"0": SLAVE}})
+        self.assertEqual(self.addresses("New"), {"broker-a": {"0": SLAVE}})
+
+    def test_a_broker_may_change_its_cluster(self) -> None:
+        self.register(master())
+        self.register(replace(master(), cluster_name="D"))
+        self.assertEqual(self.routes.cluster_info()["clusterAddrTable"], {"D": ["broker-a"]})
+
+
+class EndTests(RouteInfoTestCase):
+    def test_a_closed_connection_ends_what_came_on_it(self) -> None:
+        self.register(master(), "line 1")
+        self.register(slave(), "line 2")
+        self.routes.connection_closed("line 1")
+        self.assertEqual(self.addresses(), {"broker-a": {"1": SLAVE}})
+        self.assertIsNone(self.register(slave(), "line 2"))
+        self.routes.connection_closed("line 2")
+        self.assertIsNone(self.addresses())
+        self.assertEqual(self.routes.cluster_info(), {"brokerAddrTable": {}, "clusterAddrTable": {}})
+
+    def test_the_latest_connection_is_the_one_that_counts(self) -> None:
+        self.register(master(), "line 1")
+        self.register(master(), "line 2")
+        self.routes.connection_closed("line 1")
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
+        self.routes.connection_closed("line 2")
+        self.assertIsNone(self.addresses())
+
+    def test_one_connection_may_bring_several_brokers(self) -> None:
+        self.register(master())
+        self.register(master(name="broker-b", address="10.0.0.3:10911"))
+        self.routes.connection_closed("line")
+        self.assertEqual(self.routes.topic_list(), {"topicList": []})
+
+    def test_a_goodbye_ends_a_registration(self) -> None:
+        self.register(master())
+        self.register(slave())
+        self.routes.unregister_broker("broker-a", MASTER, 0)
+        self.assertEqual(self.addresses(), {"broker-a": {"1": SLAVE}})
+        self.routes.unregister_broker("broker-a", SLAVE, 1)
+        self.assertIsNone(self.addresses())
+
+    def test_the_late_goodbye_of_an_old_master_leaves_the_new_one(self) -> None:
+        self.register(master())
+        self.register(master(address="10.0.0.9:10911"), "line 2")
+        self.routes.unregister_broker("broker-a", MASTER, 0)
+        self.routes.connection_closed("line")
+        self.assertEqual(self.addresses(), {"broker-a": {"0": "10.0.0.9:10911"}})
+
+    def test_a_goodbye_of_somebody_unknown_changes_nothing(self) -> None:
+        self.register(master())
+        self.routes.unregister_broker("broker-b", "10.0.0.7:1", 0)
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
+
+    def test_a_silent_broker_is_forgotten_after_two_minutes(self) -> None:
+        self.register(master())
+        self.clock.advance(BROKER_CHANNEL_EXPIRED_SECONDS - 60)
+        self.register(slave(), "line 2")
+        self.clock.advance(60)
+        self.routes.scan_not_active_brokers()
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER, "1": SLAVE}})
+        self.clock.advance(1)
+        self.routes.scan_not_active_brokers()
+        self.assertEqual(self.addresses(), {"broker-a": {"1": SLAVE}})
+
+    def test_one_that_comes_back_brings_its_topics_though_their_version_is_the_same(self) -> None:
+        self.register(master())
+        self.routes.connection_closed("line")
+        self.register(master())
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
+
+
+class DataVersionTests(RouteInfoTestCase):
+    def test_an_unknown_broker_has_changed_and_no_version(self) -> None:
+        self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (True, None))
+
+    def test_a_known_one_has_changed_if_its_version_is_another(self) -> None:
+        self.register(master())
+        self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (False, VERSION))
+        self.assertEqual(self.routes.query_data_version(MASTER, VERSION.next(7)), (True, VERSION))
+
+    def test_no_change_is_a_sign_of_life(self) -> None:
+        self.register(master())
+        for version, is_alive in ((VERSION, True), (VERSION.next(7), False)):
+            with self.subTest(version):
+                self.clock.advance(100)
+                self.routes.query_data_version(MASTER, version)
+                self.clock.advance(100)
+                self.routes.scan_not_active_brokers()
+                self.assertEqual(self.addresses() is not None, is_alive)
+
+
+class ListTests(RouteInfoTestCase):
+    def setUp(self) -> None:
+        RouteInfoTestCase.setUp(self)
+        self.register(master(TOPIC, TopicConfig("OnlyA")))
+        self.register(replace(master(name="broker-b", address="10.0.0.3:10911"), cluster_name="D"))
+
+    def test_all_clusters_and_brokers(self) -> None:
+        self.assertEqual(
+            self.routes.cluster_info(),
+            {
+                "brokerAddrTable": {
+                    "broker-a": {"brokerAddrs": {"0": MASTER}, "brokerName": "broker-a", "cluster": "C"},
+                    "broker-b": {"brokerAddrs": {"0": "10.0.0.3:10911"}, "brokerName": "broker-b", "cluster": "D"},
+                },
+                "clusterAddrTable": {"C": ["broker-a"], "D": ["broker-b"]},
+            },
+        )
+
+    def test_topics_and_those_of_one_cluster(self) -> None:
+        self.assertEqual(self.routes.topic_list(), {"topicList": ["OnlyA", "T"]})
+        self.assertEqual(self.routes.topics_by_cluster("C"), {"topicList": ["OnlyA", "T"]})
+        self.assertEqual(self.routes.topics_by_cluster("D"), {"topicList": ["T"]})
+        self.assertEqual(self.routes.topics_by_cluster("E"), {"topicList": []})
+
+    def test_names_of_clusters_and_brokers_are_system_topics(self) -> None:
+        self.assertEqual(
+            self.routes.system_topic_list(), {"brokerAddr": MASTER, "topicList": ["C", "D", "broker-a", "broker-b"]}
+        )
+
+    def test_a_deleted_topic_is_gone_until_it_is_registered_anew(self) -> None:
+        self.routes.delete_topic("T")
+        self.routes.delete_topic("None")
+        self.assertIsNone(self.addresses())
+        self.register(master(version=VERSION.next(3)))
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
+
+    def test_a_brokers_topics_can_be_closed_to_writers_and_opened_again(self) -> None:
+        self.assertEqual(self.routes.wipe_write_perm("broker-a"), 2)
+        self.assertEqual([queue["perm"] for queue in self.queues()], [4, 6])
+        self.assertEqual(self.routes.add_write_perm("broker-a"), 2)
+        self.assertEqual([queue["perm"] for queue in self.queues()], [6, 6])
+        self.assertEqual(self.routes.wipe_write_perm("broker-c"), 0)

@@ -1,0 +1,87 @@
+"""The name server's plugin: what its options accept and refuse, its recipe, and that twistd finds it."""
+
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import IServiceCollection, IServiceMaker, loadApplication
+from twisted.plugin import getPlugins
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.namesrv_tap import NameServerProcess, Options
+from tests.fixtures import new_folder
+
+CHECKOUT = Path(__file__).parent.parent
+TWISTD = str(Path(sys.executable).with_name("twistd"))
+
+
+class OptionsTests(SynchronousTestCase):
+    def options(self, *arguments: str) -> Options:
+        options = Options()
+        options.parseOptions(arguments)
+        return options
+
+    def test_it_needs_none(self) -> None:
+        options = self.options()
+        self.assertEqual(options.listen_port, 9876)
+        self.assertEqual(options.folder, Path("~/namesrv").expanduser())
+        self.assertEqual((options["bind"], options["log-format"]), ("", "text"))
+
+    def test_each_can_be_given(self) -> None:
+        options = self.options("--port=0", "--folder=here", "--bind=::1", "--log-format=json")
+        self.assertEqual((options.listen_port, options.folder), (0, Path.cwd() / "here"))
+        self.assertEqual((options["bind"], options["log-format"]), ("::1", "json"))
+
+    def test_wrong_ones_are_told_in_one_line(self) -> None:
+        for argument, words in (
+            ("--port=http", "port=http is no port"),
+            ("--port=65536", "between 0 and 65535"),
+            ("--port=", "port= is no port"),
+            ("--folder=", "folder='' is no folder"),
+            ("--folder=~nobody-of-this-name/x", "home"),
+            ("--log-format=xml", "log-format is 'xml', not text or json"),
+            ("--store=x", "store"),
+        ):
+            with self.subTest(argument):
+                stderr = StringIO()
+                self.patch(sys, "__stderr__", stderr)
+                leaving = self.assertRaises(SystemExit, self.options, argument)
+                self.assertEqual(leaving.code, 2)
+                self.assertRegex(
+                    stderr.getvalue(), r"^rmqha: .*" + words + r".*\(twistd rmqha-namesrv --help tells more\)\n$"
+                )
+
+
+class RecipeTests(SynchronousTestCase):
+    def test_the_recipe_is_a_name_server_which_makes_nothing_on_disk(self) -> None:
+        self.addCleanup(os.chdir, Path.cwd())
+        os.chdir(new_folder(self))
+        application: Any = loadApplication(str(CHECKOUT / "tac" / "namesrv.tac"), "python")
+        (process,) = IServiceCollection(application)
+        self.assertIsInstance(process, NameServerProcess)
+        self.assertEqual(os.listdir(), [])
+
+
+class PluginTests(SynchronousTestCase):
+    def test_it_is_among_the_plugins(self) -> None:
+        makers = {maker.tapname: maker for maker in getPlugins(IServiceMaker)}
+        self.assertIn("rmqha-namesrv", makers)
+        self.assertIs(makers["rmqha-namesrv"].options, Options)
+
+    def test_its_options_install_no_reactor(self) -> None:
+        code = "import sys, rmqha.namesrv_tap; sys.exit('twisted.internet.reactor' in sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_its_help_tells_every_option(self) -> None:
+        done = subprocess.run(
+            [TWISTD, "rmqha-namesrv", "--help"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for name in ("port", "bind", "folder", "log-format"):
+            self.assertIn(f"--{name}=", done.stdout)
