@@ -262,7 +262,7 @@ class MappedFileQueue:
 
     def _listing(self) -> list[tuple[int, int]]:
         sizes = self._disk.list_segments(self.folder)
-        if sizes and sizes[-1][1] == 0:  # created, but not yet given its size, when the process died
+        while sizes and sizes[-1][1] == 0:  # created, but not given their size, when the process died or power was lost
             empty, _ = sizes.pop()
             if self._writable:
                 self._disk.remove(self.folder / file_name(empty))

@@ -23,7 +23,7 @@ from .soak import growth, soak
 
 CROWD = 1000
 STORM = 1000
-"""More than the backlog of a port that Twisted listens at; the kernel makes the others wait, for ever longer times."""
+"""About the backlog of our ports."""
 KIB_A_SLAVE = 64
 USUAL_TIMES = ("--set=haHousekeepingInterval=20000", "--set=haSendHeartbeatInterval=5000")
 SOAK_MINUTES, SOAK_SEED = 0.3, 20261120
@@ -33,7 +33,7 @@ LONGEST_DEADLINE_SECONDS = 45.0
 def allow_a_crowd() -> None:
     """This process needs a descriptor for each of its peers."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * CROWD), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8 * CROWD), hard))
 
 
 @scenario(master_options=USUAL_TIMES)

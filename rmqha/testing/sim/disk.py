@@ -95,7 +95,7 @@ class SimDisk(Disk):
         self._random = random
         self._entries: dict[Path, Inode | None] = {}  # None for a folder
         self._durable_entries: dict[Path, Inode | None] = {}
-        self._journal: list[tuple[Path, Callable[[dict[Path, Inode | None]], None]]] = []
+        self._journal: list[tuple[Path | Inode, Callable[[dict[Path, Inode | None]], None]]] = []
         self.system_call: Callable[[str, Path], None] = lambda name, path: None
         self.full = False
         self.broken_writes = self.broken_syncs = 0
@@ -165,7 +165,7 @@ class SimDisk(Disk):
         def keep(_: object) -> None:
             inode.durable_size = size
 
-        self._journal.append((path, keep))
+        self._journal.append((inode, keep))
 
     def zero_from(self, path: Path, inode: Inode, position: int) -> None:
         """fallocate: a hole up to the file's end."""
@@ -181,7 +181,7 @@ class SimDisk(Disk):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         inode.sync()
         inode.durable_size = inode.size
-        self._journal = [(of, step) for of, step in self._journal if of != path]
+        self._journal = [(of, step) for of, step in self._journal if of is not inode]
 
     def sync_folder(self, folder: Path) -> None:
         self.system_call("fsync", folder)
