@@ -1,6 +1,7 @@
-"""`make demo`: a master over a store that a real RocketMQ 4.9.3 broker wrote, and a slave, as two twistd processes.
+"""`make demo`: two pairs of master and slave as twistd processes; each master is killed, each copy proved identical.
 
-The slave copies and proves the log; the master is killed; the copy is proved identical. All is left in .demo.
+The first master is sent messages over the network by ``rmqha.client``, which are read back from its slave when it is
+gone; the second has a store that a real RocketMQ 4.9.3 broker wrote. All is left in .demo.
 """
 
 import shutil
@@ -8,72 +9,146 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
 
+from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult
+from rmqha.client.bulk import BulkPull, put_all
+from rmqha.store.metadata import TopicConfigTable
 from rmqha.store.reader import StoreReader
-from rmqha.testing.nodes import TwistdNode, free_port
-from rmqha.testing.records import write_log
+from rmqha.testing.nodes import NodeError, TwistdNode, free_port
+from rmqha.wire.record import Record
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORK = PROJECT / ".demo"
 FIXTURE = PROJECT / "tests" / "data" / "master-crash.tar.xz"
-SYNTHETIC_BYTES = 256 * 1024 * 1024
+TOPIC = "DemoTopic"
+MESSAGES, BODY_BYTES = 5000, 1024
+TOPIC_WAIT_SECONDS = 20.0
+SMALL_FILES = ("--set=mappedFileSizeCommitLog=16777216", "--set=maxHashSlotNum=10000", "--set=maxIndexNum=40000")
 
 
-def copy_by_slave(name: str, master_store: Path, console: Console) -> tuple[str, ...]:
-    """Run the pair over ``master_store``; a row of the table."""
-    work = WORK / name
+def pair(name: str, role: str, *options: str, store: Path | None = None) -> tuple[TwistdNode, TwistdNode]:
+    """A master and its slave, not started yet."""
     port = free_port()
-    master = TwistdNode(work, ["--role=async-master", f"--port={port}"], store=master_store, name="master")
-    slave = TwistdNode(work, ["--role=slave", f"--master=127.0.0.1:{port + 1}", "--port=0"], name="slave")
-    with master, slave:
-        master.port()
-        end = master.wait_for_state(lambda state: state.state == "SERVING", "SERVING").offsets.verified
-        state = slave.wait_for_state(
-            lambda state: state.state == "IN_SYNC" and state.offsets.confirmed == end, "IN_SYNC with everything on disk"
-        )
-        seconds = slave.events("IN_SYNC")[0]["time"] - slave.events("begin at")[0]["time"]
-        master.kill()
-        slave.wait_for_event("slave is CONNECTING")
-        status = slave.stop()
-    for line in slave.events("slave is "):
-        console.print(f"  {line['message']}", highlight=False)
-    identical = subprocess.run(
-        [sys.executable, "-m", "rmqha.cli", "verify", str(slave.store), "--against", str(master_store)], check=False
-    )
-    if status != 0 or identical.returncode != 0:
-        raise SystemExit(f"{name}: the slave ended with status {status}, verify with {identical.returncode}")
+    master = TwistdNode(WORK / name, [f"--role={role}", f"--port={port}", *options], store=store, name="master")
+    slave_options = ["--role=slave", f"--master=127.0.0.1:{port + 1}", "--port=0", *options]
+    return master, TwistdNode(WORK / name, slave_options, name="slave")
+
+
+def prove(master: TwistdNode, slave: TwistdNode) -> str:
+    """Compare the stores of two nodes that have ended; how many messages, and from where to where."""
+    verify = [sys.executable, "-m", "rmqha.cli", "verify", str(slave.store), "--against", str(master.store)]
+    if subprocess.run(verify, check=False).returncode != 0:
+        raise SystemExit(f"{slave.store} is no copy of {master.store}")
     reader = StoreReader(slave.store)
-    messages = reader.verify(lambda _: None).messages
+    proof = reader.verify(lambda _: None)
     reader.close()
-    rate = f"{end / seconds / 2**20:.0f}"
-    return name, str(messages), f"{state.offsets.min} to {end}", state.state, rate, "identical"
+    return f"{proof.messages} messages, {proof.min_offset} to {proof.end}"
 
 
-def main() -> None:
-    """Both stores, then the table."""
+def copied(slave: TwistdNode, end: int) -> None:
+    """Wait until the slave has all up to ``end``."""
+    slave.wait_for_state(lambda state: state.state == "IN_SYNC" and state.offsets.verified >= end, "a copy of it all")
+
+
+def wait_for_topic(slave: TwistdNode) -> None:
+    """Wait until the slave knows of the topic, as it does soon after its start."""
+    deadline = time.monotonic() + TOPIC_WAIT_SECONDS
+    while TOPIC not in TopicConfigTable.read(slave.store / "config").topic_config_table:
+        if time.monotonic() > deadline:
+            raise NodeError(f"the slave does not know {TOPIC} after {TOPIC_WAIT_SECONDS:g} s")
+        time.sleep(0.1)
+
+
+async def send(reactor: Any, master: TwistdNode, numbers: range) -> Counter[str]:
+    """Send messages with these numbers; how many ended how."""
+    client = MQClient.of_broker(reactor, f"127.0.0.1:{master.port('remoting')}")
+    statuses: Counter[str] = Counter()
+
+    def sent(result: SendResult) -> None:
+        statuses[result.status.name] += 1
+
+    messages = (Message(TOPIC, b"%0*d" % (BODY_BYTES, number), keys=f"k{number}") for number in numbers)
+    await put_all(Producer(client, "demo-producer"), messages, sent)
+    await client.stop()
+    return statuses
+
+
+def told(statuses: Counter[str]) -> str:
+    """Each status with its number."""
+    return ", ".join(f"{status} {number}" for status, number in statuses.items())
+
+
+async def read_back(reactor: Any, node: TwistdNode) -> list[int]:
+    """The numbers of all messages that the node gives, sorted."""
+    client = MQClient.of_broker(reactor, f"127.0.0.1:{node.port('remoting')}")
+    numbers: list[int] = []
+
+    def got(record: Record) -> None:
+        numbers.append(int(record.body))
+
+    await BulkPull(PullConsumer(client, "demo-consumer"), reactor, got).run(TOPIC)
+    await client.stop()
+    return sorted(numbers)
+
+
+async def live(reactor: Any, table: Table) -> None:
+    """A SYNC_MASTER that is sent messages, and what its slave gives of them when it is gone."""
+    master, slave = pair("live", "sync-master", *SMALL_FILES)
+    with master:
+        alone = await send(reactor, master, range(1))
+        table.add_row("live", "1 message sent to a SYNC_MASTER without a slave", told(alone))
+        with slave:
+            copied(slave, 1)
+            started = time.monotonic()
+            statuses = await send(reactor, master, range(1, MESSAGES))
+            rate = MESSAGES / (time.monotonic() - started)
+            table.add_row("live", f"{MESSAGES - 1} more with one, {rate:.0f} a second", told(statuses))
+            wait_for_topic(slave)
+            master.kill()
+            numbers = await read_back(reactor, slave)
+            if statuses["SEND_OK"] != MESSAGES - 1 or numbers != list(range(MESSAGES)):
+                raise SystemExit(f"sent {statuses}, and {len(set(numbers))} of {MESSAGES} were read back")
+            table.add_row("live", "kill -9 of the master; pulled from its slave", f"{len(numbers)}, each once")
+            if slave.stop() != 0:
+                raise SystemExit("the slave did not stop cleanly")
+    table.add_row("live", "the slave's store against the master's", f"identical: {prove(master, slave)}")
+
+
+def java(table: Table) -> None:
+    """A store that a real broker wrote, and a fresh slave of it."""
+    store = WORK / "java" / "master-store"
+    store.mkdir(parents=True)
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(store, filter="data")
+    master, slave = pair("java", "async-master", store=store)
+    with master, slave:
+        end = master.wait_for_state(lambda state: state.state == "SERVING", "SERVING").offsets.verified
+        copied(slave, end)
+        master.kill()
+        if slave.stop() != 0:
+            raise SystemExit("the slave did not stop cleanly")
+    table.add_row("java", "a store that Java wrote, copied by a fresh slave", f"identical: {prove(master, slave)}")
+
+
+async def demo(reactor: Any) -> None:
+    """Both pairs, then the table."""
     console = Console()
     shutil.rmtree(WORK, ignore_errors=True)
-    java_store = WORK / "java" / "master-store"
-    java_store.mkdir(parents=True)
-    with tarfile.open(FIXTURE) as archive:
-        archive.extractall(java_store, filter="data")
-    made_store = WORK / "made" / "master-store"
-    write_log(made_store / "commitlog", SYNTHETIC_BYTES, body_bytes=1024, segment_size=64 * 1024 * 1024)
-    table = Table("store", "messages", "offsets", "slave was", "MiB/s, proved", "after kill -9 of the master")
+    table = Table("pair", "what", "outcome")
     started = time.monotonic()
-    for name, store in (("java", java_store), ("made", made_store)):
-        console.print(f"[bold]{name}[/bold]: master over {store.relative_to(PROJECT)}, a fresh slave")
-        table.add_row(*copy_by_slave(name, store, console))
+    await live(reactor, table)
+    java(table)
     console.print(table)
-    console.print(
-        f"java: written by a real RocketMQ 4.9.3 broker (tests/data); made: {SYNTHETIC_BYTES >> 20} MiB of 1 KiB "
-        f"messages. {time.monotonic() - started:.1f} s in all; try .venv/bin/rmqha status .demo/made/slave-store"
-    )
+    console.print(f"{time.monotonic() - started:.1f} s in all; try .venv/bin/rmqha status .demo/live/slave-store")
 
 
 if __name__ == "__main__":
-    main()
+    react(lambda reactor: Deferred.fromCoroutine(demo(reactor)))

@@ -12,7 +12,8 @@ import click
 import orjson
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
 from rmqha import __version__
@@ -423,14 +424,26 @@ def _run(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer
     """Run the reactor until the answer is there. Raises what asking raises, and Interrupted."""
     answers: list[Answer] = []
     failures: list[Failure] = []
+    ended: Deferred[None] = Deferred()
 
     def begin() -> None:
         asking: Deferred[Answer] = Deferred.fromCoroutine(ask())
-        asking.addCallbacks(answers.append, failures.append).addBoth(lambda _: reactor.stop())
+
+        def interrupt() -> Deferred[None]:
+            asking.cancel()
+            return ended
+
+        reactor.addSystemEventTrigger("before", "shutdown", interrupt)
+        asking.addCallbacks(answers.append, failures.append).addBoth(end)
+
+    def end(_: object) -> None:
+        ended.callback(None)
+        with suppress(ReactorNotRunning):  # it was interrupted
+            reactor.stop()
 
     reactor.callWhenRunning(begin)
     reactor.run()
-    if failures:
+    if failures and failures[0].check(CancelledError) is None:
         failures[0].raiseException()
     if not answers:
         raise Interrupted

@@ -38,7 +38,7 @@ _PIECES = compile_pattern(r"((?:[^\\:]|\\.)*)(?::|$)")
 _ESCAPED = compile_pattern(r"\\(.)")
 _CONNECT_SECONDS = "30"
 TOLD_WITHIN_SECONDS = 30.0
-"""So long a connection attempt waits to be told where to."""
+"""So long an attempt to connect waits to be told where to, if nobody says otherwise."""
 IN_THIS_PROCESS = IPv4Address("TCP", "127.0.0.1", 0)
 
 
@@ -154,10 +154,11 @@ def _tls_address_below(parameters: dict[str, str], distance: int) -> str | None:
 
 @implementer(IStreamClientEndpoint)
 class ToldEndpoint:
-    """Connects to the address that it was told last; an attempt that comes before waits for it."""
+    """Connects to the address that it was told last; an attempt that comes before waits for it, but not for ever."""
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Any, wait_seconds: float = TOLD_WITHIN_SECONDS) -> None:
         self._reactor = reactor
+        self._wait_seconds = wait_seconds
         self._address: str | None = None
         self._waiting: list[Deferred[None]] = []
 
@@ -176,7 +177,7 @@ class ToldEndpoint:
             told: Deferred[None] = Deferred(lambda told: self._waiting.remove(told))
             self._waiting.append(told)
             try:
-                await told.addTimeout(TOLD_WITHIN_SECONDS, self._reactor)
+                await told.addTimeout(self._wait_seconds, self._reactor)
             except DeferredTimeoutError as error:
                 raise ConnectError(string="nobody has told where to yet") from error
         assert self._address is not None, "it was told"

@@ -21,7 +21,7 @@ from twisted.python.threadpool import ThreadPool
 from rmqha.broker.controller import BrokerController, NameServers, Surroundings, no_way
 from rmqha.broker.outerapi import MasterAddresses
 from rmqha.broker.remoting import RemotingFactory, RemotingLimits
-from rmqha.broker.runtimeinfo import NODE_STATE_KEY, config_of, runtime_processors, view_of_master
+from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
 from rmqha.broker.slavesync import Connect
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
@@ -84,7 +84,7 @@ class Node(ProcessService):
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
         self._told_master = ToldEndpoint(reactor)
-        self._told_master_remoting = ToldEndpoint(reactor)
+        self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
         self._ha_factory: HAMasterFactory | None = None
         self._controller: BrokerController | None = None
         self._group_transfer: GroupTransferService | None = None
@@ -198,7 +198,7 @@ class Node(ProcessService):
             ),
         )
         self._controller = controller
-        about_node = runtime_processors(self._runtime_info, lambda: config_of(self.store))
+        about_node = runtime_processors(self._runtime_info, controller.config)
         limits = _remoting_limits_of(settings)
         main = RemotingFactory({**controller.processors(), **about_node}, clock, limits)
         fast = RemotingFactory({**controller.processors(fast_port=True), **about_node}, clock, limits)

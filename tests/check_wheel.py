@@ -34,7 +34,8 @@ def main() -> None:
         run(str(binaries / "pip"), "install", "--quiet", str(wheel), cwd=work)
         if "rmqha" not in run(str(binaries / "twistd"), "--help", cwd=work):
             raise SystemExit("twistd does not list rmqha from the installed wheel")
-        run(str(binaries / "twistd"), "rmqha", "--help", cwd=work)
+        for plugin in ("rmqha", "rmqha-namesrv"):
+            run(str(binaries / "twistd"), plugin, "--help", cwd=work)
         run(str(binaries / "rmqha"), "--version", cwd=work)
         run(str(binaries / "pip"), "uninstall", "--yes", "--quiet", "rmqha", cwd=work)
         run(str(binaries / "twistd"), "--help", cwd=work)

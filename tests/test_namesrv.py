@@ -15,6 +15,7 @@ from rmqha.testing.nodes import NameServerNode, NodeError, TwistdNode, free_port
 from rmqha.wire.command import RequestCode, ResponseCode
 from tests.test_broker_node import SEND_FIELDS, connected
 from tests.test_node import wait_until
+from tests.tls.authority import Authority
 
 TOPIC = SEND_FIELDS["b"]
 SMALL = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000", "--set=registerNameServerPeriod=10000")
@@ -191,6 +192,16 @@ def test_a_node_may_run_the_name_server_itself(tmp_path: Path, make_cluster: Cal
         master.start()
         with connected(master.port("name server")) as client:
             assert client.ask(RequestCode.GET_KV_CONFIG, where).ext_fields == {"value": "v"}
+
+
+def test_a_node_that_listens_by_tls_is_registered_with_its_own_name_server(tmp_path: Path) -> None:
+    certificate = Authority(tmp_path / "ca").issue("broker-a")
+    options = ["--role=async-master", f"--port={free_port()}", "--embed-namesrv=0", f"--tls-cert={certificate}", *SMALL]
+    with TwistdNode(tmp_path, options) as node:
+        registered = node.wait_for_event("broker broker-a 0 registered")
+        assert registered["address"] == f"127.0.0.1:{node.port('remoting')}"
+        assert node.stop() == 0
+        assert node.events("is gone")
 
 
 def test_a_slave_may_run_the_name_server_that_tells_it_its_master(

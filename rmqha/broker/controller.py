@@ -27,7 +27,7 @@ from rmqha.broker.outerapi import BrokerOuterAPI, MasterAddresses
 from rmqha.broker.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.query import QueryProcessors
 from rmqha.broker.remoting import Processor, Processors
-from rmqha.broker.runtimeinfo import RuntimeInfo
+from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
 from rmqha.broker.schedule import ScheduleMessageService
 from rmqha.broker.send import SendMessageProcessor, slave_processors
 from rmqha.broker.slavesync import Connect, SlaveSynchronize
@@ -191,6 +191,20 @@ class BrokerController:
     def ha_listening(self, port: int) -> None:
         """The HA port is this one."""
         self._ha_port = port
+
+    def config(self) -> dict[str, str]:
+        """The settings by RocketMQ's names, as they are in effect: also those that nobody has set."""
+        settings = self.store.settings
+        in_effect = {
+            "brokerIP1": self.broker_ip1,
+            "brokerIP2": self.broker_ip2,
+            "brokerId": self.broker_id,
+            "listenPort": self.store_host.port,
+            "haListenPort": self._ha_port,
+            "storePathCommitLog": settings.commit_log_folder,
+            "accessMessageInMemoryMaxRatio": settings.memory_ratio(self.is_slave),
+        }
+        return {**config_of(self.store), **{key: str(value) for key, value in in_effect.items()}}
 
     def processors(self, fast_port: bool = False) -> Processors:
         """What answers each request; the fast port lacks pulls, as a Java broker's does."""

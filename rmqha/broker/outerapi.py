@@ -196,7 +196,9 @@ class BrokerOuterAPI:
         """``endpoints`` are the name servers with their names; ``addresses`` gives brokerAddr and haServerAddr."""
         self._settings = settings
         self._clock = clock
-        self._told = told if broker_id else lambda _: None
+        self._told = told
+        self._is_slave = broker_id > 0
+        self._last_told: MasterAddresses | None = None
         broker = Broker(settings, broker_id, addresses, table)
         self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
         self._first_round: IDelayedCall | None = None
@@ -231,8 +233,20 @@ class BrokerOuterAPI:
 
     def _answered(self, link: NameServerLink) -> None:
         """Where name servers differ, one that knows of a master counts, the first before the others."""
-        found = (other.master for other in self._links if other.master.master_addr is not None)
-        self._told(next(found, link.master))
+        if not self._is_slave:
+            return
+        found = next((other.master for other in self._links if other.master.master_addr is not None), link.master)
+        if found != self._last_told:
+            self._last_told = found
+            if found.master_addr is None:
+                self._log.info("no name server knows of a live master")
+            else:
+                self._log.info(
+                    "name servers say that the master is at {master}, its HA port at {ha}",
+                    master=found.master_addr,
+                    ha=found.ha_server_addr,
+                )
+        self._told(found)
 
     async def stop(self) -> None:
         """Say goodbye to the name servers that are connected, and disconnect."""

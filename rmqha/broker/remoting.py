@@ -242,7 +242,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._answer(answer, request)
         self._requests_in_progress -= 1
         self._bytes_in_progress -= len(request.body)
-        if HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
+        if self._hold_ups and HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
             self._go_on(HoldUp.REQUESTS_IN_PROGRESS)
 
     def _fail(self, failure: Failure, request: RemotingCommand) -> None:
@@ -270,7 +270,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         head = encode_head(command)
         assert self.transport is not None, "it is connected"
         self.transport.writeSequence((head, command.body) if command.body else (head,))
-        if HoldUp.ANSWERS_UNREAD in self._hold_ups:
+        if self._hold_ups and HoldUp.ANSWERS_UNREAD in self._hold_ups:
             self._bytes_unread += len(head) + len(command.body)
             if self._bytes_unread > self._limits.bytes_unread:
                 self._log.warn(

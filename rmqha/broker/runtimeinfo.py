@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import javaproperties
@@ -15,7 +14,7 @@ from rmqha.ha.replica import MasterView
 from rmqha.settings import LARGEST_SEGMENT, properties_of
 from rmqha.store.derived import CONSUME_QUEUE_FOLDER
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.retention import disk_used_ratio
+from rmqha.store.retention import disk_used_ratio, existing_folder
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 
 DERIVED_FILE_SETTINGS = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
@@ -82,13 +81,11 @@ class RuntimeInfo:
 
     def _disks(self) -> Iterator[tuple[str, str]]:
         log_folder = self._store.commit_log.folder
-        partition = _existing(log_folder)
-        usage, ratio = shutil.disk_usage(partition), str(disk_used_ratio(partition))
+        usage, ratio = shutil.disk_usage(existing_folder(log_folder)), str(disk_used_ratio(log_folder))
         yield "commitLogDirCapacity", f"Total : {byte_count(usage.total)}, Free : {byte_count(usage.free)}."
         yield "commitLogDiskRatio", ratio
         yield f"commitLogDiskRatio_{log_folder}", ratio
-        queues = self._store.root / CONSUME_QUEUE_FOLDER
-        yield "consumeQueueDiskRatio", str(disk_used_ratio(_existing(queues)))
+        yield "consumeQueueDiskRatio", str(disk_used_ratio(self._store.root / CONSUME_QUEUE_FOLDER))
 
     def _puts(self) -> Iterator[tuple[str, str]]:
         puts = self._stats.puts
@@ -142,13 +139,6 @@ def _thread_pools() -> Iterator[tuple[str, str]]:
         yield f"{name}ThreadPoolQueueHeadWaitTimeMills", "0"
     yield "EndTransactionQueueSize", "0"
     yield "EndTransactionThreadPoolQueueCapacity", "100000"
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the one that it will be made in."""
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _duration(ms: int) -> str:

@@ -349,7 +349,7 @@ class SendMessageProcessor:
             return RemotingCommand(code, remark=REMARKS.get(status, status.name), ext_fields=self._in_every_answer)
         self._messages_put(message.topic, len(appended.message_offsets), appended.wrote_bytes)
         return RemotingCommand(
-            CODES[status],
+            ResponseCode.SUCCESS if status is PutMessageStatus.PUT_OK else CODES[status],
             ext_fields={
                 **self._in_every_answer,
                 "msgId": appended.msg_id,

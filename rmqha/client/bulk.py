@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import Deferred, DeferredSemaphore, FirstError, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -11,13 +11,13 @@ from twisted.python.failure import Failure
 from rmqha.broker.filters import SUB_ALL
 from rmqha.client.message import Message, MessageQueue, SendResult
 from rmqha.client.producer import Producer
-from rmqha.client.pull import PullConsumer, PullStatus
+from rmqha.client.pull import PullConsumer
 from rmqha.wire.record import Record
 
 IN_FLIGHT = 32
 SUSPEND_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
-"""So long nothing is asked of a queue that gave nothing and did not wait."""
+"""So long lies at least between two pulls of a queue of which the first gave nothing: not all brokers wait."""
 
 
 class Edge(Enum):
@@ -41,6 +41,10 @@ async def put_all(producer: Producer, messages: Iterable[Message], sent: Callabl
         await places.acquire()
     if failures:
         failures[0].raiseException()
+
+
+class _Enough(Exception):
+    """As many messages as were asked for."""
 
 
 class BulkPull:
@@ -72,33 +76,35 @@ class BulkPull:
         self._reading = [Deferred.fromCoroutine(self._read(queue)) for queue in queues]
         try:
             await gatherResults(self._reading, consumeErrors=True)
-        except Exception as error:
+        except FirstError as error:
+            if error.subFailure.check(_Enough) is None:
+                error.subFailure.raiseException()
+        finally:
             for reading in self._reading:
                 reading.cancel()
-            first = getattr(error, "subFailure", None)  # of FirstError
-            if first is None:
-                raise
-            first.raiseException()
 
     async def _read(self, queue: MessageQueue) -> None:
         end = await self._consumer.max_offset(queue)
         offset = await self._first_offset(queue, end)
-        while self._left != 0 and (self._follows or offset < end):
+        while self._follows or offset < end:
+            asked_at = self._clock.seconds()
             result = await self._consumer.pull(
                 queue, offset, expression=self._expression, suspend_seconds=SUSPEND_SECONDS if self._follows else 0.0
             )
             for record in result.messages:
-                if self._left == 0:
-                    return
-                if self._left is not None:
-                    self._left -= 1
                 self._got(record)
+                self._count()
             if result.next_begin_offset <= offset:
                 if not self._follows:
                     return
-                if result.status is not PullStatus.NO_NEW_MSG:
-                    await deferLater(self._clock, AGAIN_SECONDS)
+                await deferLater(self._clock, max(0.0, asked_at + AGAIN_SECONDS - self._clock.seconds()))
             offset = result.next_begin_offset
+
+    def _count(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                raise _Enough
 
     async def _first_offset(self, queue: MessageQueue, end: int) -> int:
         if self._start is Edge.MAX:

@@ -142,10 +142,14 @@ class Producer:
         return route
 
     def _choose(self, route: TopicRoute, topic: str, failed: MessageQueue | None) -> MessageQueue:
-        """The next queue; after a failure one of another broker, if there is one."""
+        """The next queue; not of the broker that failed, nor of one that did not answer lately, if there are others."""
         queues = route.queues_to_write(topic)
         if failed is not None:
             queues = [queue for queue in queues if queue.broker_name != failed.broker_name] or queues
+        awake = [
+            queue for queue in queues if not self._client.is_resting(route.addresses[queue.broker_name][MASTER_ID])
+        ]
+        queues = awake or queues
         if not queues:
             raise MQClientError(f"topic {topic} has no queue on a master just now")
         return queues[next(self._next_queue) % len(queues)]

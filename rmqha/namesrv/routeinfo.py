@@ -105,10 +105,10 @@ class RouteInfoManager:
 
     def unregister_broker(self, broker_name: str, broker_addr: str, broker_id: int) -> None:
         """Forget an address; with its last one the broker and its part of all topics."""
-        self._live.pop(broker_addr, None)
         broker = self._brokers.get(broker_name)
         if broker is None or broker.addresses.get(broker_id) != broker_addr:
             return
+        self._live.pop(broker_addr, None)
         self._log.info("broker {name} {id} at {address} is gone", name=broker_name, id=broker_id, address=broker_addr)
         del broker.addresses[broker_id]
         if not broker.addresses:

@@ -6,7 +6,6 @@ Everything here is derived: it can be thrown away and built again (spec/store.md
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -53,6 +52,9 @@ BULK_PAUSE_SECONDS = 0.036
 BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
 """A log that grows faster than this is being copied by a slave: its queues can wait for the end of that."""
 DISK_FULL_PAUSE_SECONDS = 1.0
+INDEX_PAUSE_SECONDS = 0.05
+"""Between a message's place in its queue and its keys in the index, at most: many keys cost little more than one."""
+INDEX_KEYS_AT_ONCE = 2 * SLICE_MESSAGES
 
 MAX_FOLDER_NAME_BYTES = 255
 QUEUE_ID_AT = 12
@@ -227,11 +229,13 @@ class Dispatcher:
         self._listeners: list[MessageArrived] = []
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
+        self._next_index_write: IDelayedCall | None = None
         self._failed: Callable[[Failure], None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
-        self._keys: list[IndexedKey] = []
         self._is_unwritten = False
+        self._indexed_timestamp = 0
+        """STORETIMESTAMP of the last dispatched message when all keys there were had been written."""
         self.reput_offset = start
         self.last_store_timestamp = 0
 
@@ -261,15 +265,21 @@ class Dispatcher:
         try:
             self.run_slice(self._clock.seconds() + SLICE_SECONDS)
         except OSError as error:
-            if is_disk_full(error):
-                self._log.error("queues and index wait for room on the disk: {error}", error=str(error))
-                self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
-                return
-            assert self._failed is not None, "it was started"
-            self._failed(Failure())
+            self._refused(error)
             return
         if self.behind_bytes > 0:
             self._next_slice = self._clock.callLater(self._pause(), self._run_scheduled)
+
+    def _refused(self, error: OSError) -> None:
+        """The disk takes nothing: if it is full, try again later."""
+        if not is_disk_full(error):
+            assert self._failed is not None, "it was started"
+            self._failed(Failure(error))
+            return
+        self._log.error("queues and index wait for room on the disk: {error}", error=str(error))
+        if self._next_slice is None:
+            assert self._clock is not None, "it was started"
+            self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
 
     def _pause(self) -> float:
         """How long to leave to others, by how fast the log has grown since the last slice."""
@@ -295,10 +305,32 @@ class Dispatcher:
         if self._is_unwritten:
             self.write_pending()
         self._is_unwritten = True
+        keys: list[IndexedKey] = []
         try:
-            self._dispatch_some(self._keys, deadline)
+            self._dispatch_some(keys, deadline)
         finally:
+            if self._index is not None:
+                self._index.add(keys)
+            self._write_slice()
+
+    def _write_slice(self) -> None:
+        """Write what a slice added: keys only where there are many, or nobody is kept from working by them."""
+        pending = 0 if self._index is None else self._index.pending
+        if self._clock is None or pending >= INDEX_KEYS_AT_ONCE:
             self.write_pending()
+            return
+        self._queues.write_pending()
+        self._is_unwritten = False
+        if pending and self._next_index_write is None:
+            self._next_index_write = self._clock.callLater(INDEX_PAUSE_SECONDS, self._write_index_scheduled)
+
+    def _write_index_scheduled(self) -> None:
+        self._next_index_write = None
+        try:
+            self._write_index()
+        except OSError as error:
+            self._is_unwritten = True
+            self._refused(error)
 
     def finish(self, deadline: float) -> None:
         """Dispatch what is there until ``deadline`` of the monotonic clock, waiting for it. Raises OSError."""
@@ -309,10 +341,13 @@ class Dispatcher:
     def write_pending(self) -> None:
         """Write what has been added to queues and index. Raises OSError; then it stays pending."""
         self._queues.write_pending()
-        if self._keys and self._index is not None:
-            self._index.put(self._keys, datetime.now())
-        self._keys = []
+        self._write_index()
         self._is_unwritten = False
+
+    def _write_index(self) -> None:
+        if self._index is not None:
+            self._index.write_pending()
+        self._indexed_timestamp = self.last_store_timestamp
 
     def _dispatch_some(self, keys: list[IndexedKey], deadline: float | None) -> None:
         log = self._commit_log
@@ -369,13 +404,17 @@ class Dispatcher:
 
     def vouched(self) -> tuple[int, int]:
         """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
-        return self.last_store_timestamp, self._index.full_files_timestamp if self._index is not None else 0
+        if self._index is None:
+            return self.last_store_timestamp, 0
+        logics = self._indexed_timestamp if self._index.pending else self.last_store_timestamp
+        return logics, self._index.full_files_timestamp
 
     def stop(self) -> None:
         """End following the log; what is not dispatched yet is so after the next start."""
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
-        if self._next_slice is not None:
-            self._next_slice.cancel()
-            self._next_slice = None
+        for call in (self._next_slice, self._next_index_write):
+            if call is not None:
+                call.cancel()
+        self._next_slice = self._next_index_write = None

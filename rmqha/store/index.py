@@ -251,6 +251,7 @@ class IndexService:
         self._unflushed: list[IndexFile] = []
         self._left: Sequence[IndexedKey] = ()
         """Keys that the last ``put`` was refused; some of a message's may have been put before."""
+        self._added: list[IndexedKey] = []
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     @property
@@ -274,6 +275,21 @@ class IndexService:
         """STORETIMESTAMP in ms and physical offset of the last message that has an entry; 0 and 0 without any."""
         last = self._files[-1].header if self._files else IndexHeader()
         return last.end_timestamp, last.end_phy_offset
+
+    @property
+    def pending(self) -> int:
+        """How many keys were added and are not written yet."""
+        return len(self._added)
+
+    def add(self, keys: Sequence[IndexedKey]) -> None:
+        """Add keys of messages, as ``put`` does, with the next ``write_pending`` or ``query``."""
+        self._added += keys
+
+    def write_pending(self) -> None:
+        """Write the keys added since the last time. Raises OSError; then they stay pending."""
+        if self._added:
+            self.put(self._added, datetime.now())
+            self._added = []
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first; those of messages that have entries already are left out."""
@@ -310,7 +326,11 @@ class IndexService:
         return file
 
     def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
-        """Physical offsets, ascending, of messages that may have this key; hashes collide, so look at the message."""
+        """Physical offsets, ascending, of messages that may have this key; hashes collide, so look at the message.
+
+        Raises OSError.
+        """
+        self.write_pending()
         (key_hash,) = index_hashes([f"{topic}#{key}"]).tolist()
         found: list[int] = []
         for file in reversed(self._files):

@@ -4,6 +4,7 @@ One thread puts: offsets are given and bytes written in one go, so there is no l
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.dispatch import is_no_folder
@@ -202,6 +203,7 @@ def _batch_properties(batch: MessageBatch, message: Message, added: str) -> byte
     return _encoded_properties(f"{own}{separator}{added}")
 
 
+@lru_cache(maxsize=1024)
 def _topic_bytes(topic: str) -> bytes:
     try:
         encoded = topic.encode("utf-8", "surrogateescape")

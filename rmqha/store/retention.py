@@ -142,5 +142,12 @@ class Retention:
 
 def disk_used_ratio(folder: Path) -> float:
     """How much of the folder's partition is used, 0 to 1, as ``df`` tells a user who is not root."""
-    usage = shutil.disk_usage(folder)
+    usage = shutil.disk_usage(existing_folder(folder))
     return usage.used / (usage.used + usage.free)
+
+
+def existing_folder(folder: Path) -> Path:
+    """The folder, or where it will be made: a store without a message has none for its log yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder

@@ -7,8 +7,8 @@ times as fast as one ``check_record`` a record (``make bench-scan``).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from mmap import mmap
-from struct import Struct
 from typing import Any, cast
 
 import numpy as np
@@ -17,10 +17,14 @@ from isal.isal_zlib import crc32
 
 from rmqha.wire import record as layout
 
-INT32_AT: Callable[[Any, int], tuple[int]] = Struct(">i").unpack_from
+INT16_AT: Callable[[Any, int], tuple[int]] = layout.INT16.unpack_from
+INT32_AT: Callable[[Any, int], tuple[int]] = layout.INT32.unpack_from
+INT64_AT: Callable[[Any, int], tuple[int]] = layout.INT64.unpack_from
+HEAD_AT: Callable[[Any, int], tuple[int, ...]] = layout.FIXED_HEAD.unpack_from
+IPV6_FLAGS = layout.BORNHOST_V6_FLAG | layout.STOREHOSTADDRESS_V6_FLAG
 HOP_LIMIT_RECORDS = 16384
 """Records a single pass looks at: bounds the memory of the arrays."""
-FEW_RECORDS = 16
+FEW_RECORDS = 64
 """Fewer are proved one by one: the arrays would cost more than they save."""
 
 # Places in a record, from its first byte; those behind the hosts move by 12 for each IPv6 host.
@@ -64,7 +68,9 @@ def scan_records(segment: "mmap | bytes | memoryview", base: int, start: int, li
     result = Scan(end=start)
     while result.problem is None:
         several = _scan_plain(segment, base, result.end, limit)
-        result = result.then(several)
+        result = several if result.end == start else result.then(several)
+        if result.end == limit:
+            break
         few = _scan_singly(segment, base, result.end, limit, 1 if several.messages else FEW_RECORDS)
         if few.end == result.end:
             return result.then(few)
@@ -95,10 +101,10 @@ def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, li
 
 
 def _scan_plain(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
-    """The unbroken run of many sound messages at ``start``; ends, without a verdict, before what is not plainly one."""
+    """The unbroken run of sound messages at ``start``; ends, without a verdict, before what is not plainly one."""
     positions, end = _hop(segment, start - base, limit - base)
     if len(positions) < FEW_RECORDS:
-        return Scan(end=start)
+        return _scan_few(segment, base, [*positions, end])
     at = np.array(positions, dtype=np.int64)
     total_size = np.diff(at, append=end)
     body_at, body_length, sound = _check_lengths(segment, at, total_size)
@@ -115,6 +121,38 @@ def _scan_plain(segment: "mmap | bytes | memoryview", base: int, start: int, lim
         last_message=base + int(last[0]),
         store_timestamp=int(store_timestamp[0]),
     )
+
+
+def _scan_few(segment: "mmap | bytes | memoryview", base: int, bounds: list[int]) -> Scan:
+    """The same for a few: if they are sound, each begins at one of these positions and ends at the next."""
+    count = 0
+    with memoryview(segment) as view:
+        for begin, end in pairwise(bounds):
+            if not _is_plainly_sound(view, base, begin, end):
+                break
+            count += 1
+    if not count:
+        return Scan(end=base + bounds[0])
+    last = bounds[count - 1]
+    return Scan(base + bounds[count], count, base + last, INT64_AT(segment, last + STORE_TIMESTAMP_AT)[0])
+
+
+def _is_plainly_sound(view: memoryview, base: int, begin: int, end: int) -> bool:
+    """Whether the bytes between two positions are a sound message of the usual kind: no IPv6 host, no long topic."""
+    _, magic, crc, _, _, _, physical_offset, sys_flag, _ = HEAD_AT(view, begin)
+    if magic != layout.MESSAGE_MAGIC_CODE or physical_offset != base + begin or sys_flag & IPV6_FLAGS:
+        return False
+    body_at = begin + BODY_LENGTH_AT + layout.INT32.size
+    topic_at = body_at + INT32_AT(view, body_at - layout.INT32.size)[0]
+    if not body_at <= topic_at < end:
+        return False
+    properties_at = topic_at + 1 + view[topic_at] + layout.INT16.size
+    if view[topic_at] > layout.MAX_TOPIC_BYTES or properties_at > end:
+        return False
+    (properties_length,) = INT16_AT(view, properties_at - layout.INT16.size)
+    if properties_length < 0 or properties_at + properties_length != end:
+        return False
+    return topic_at == body_at or crc32(view[body_at:topic_at]) & layout.CRC_MASK == crc
 
 
 Positions = npt.NDArray[np.int64]

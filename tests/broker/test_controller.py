@@ -146,10 +146,13 @@ class ControllerTests(BrokerStoreTestCase):
         broker.listening(4000)
         broker.ha_listening(4001)
         self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:4000", "192.0.2.5:4001"))
+        broker = self.make(brokerIP1="192.0.2.5", brokerIP2="198.51.100.5")
+        self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:10911", "198.51.100.5:10912"))
 
     def test_it_says_who_it_is(self) -> None:
         self.assertEqual((self.make().broker_id, self.make("SLAVE").broker_id), (0, 1))
         self.assertEqual(self.make("SLAVE", brokerId="7").broker_id, 7)
+        self.assertEqual(self.make(brokerId="7").broker_id, 0)
 
 
 class AddressTests(BrokerStoreTestCase):

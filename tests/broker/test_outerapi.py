@@ -1,8 +1,10 @@
 """A broker's registration with name servers: when it is sent, what it says, and what comes back of it."""
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import alsoProvides
 
 from rmqha.broker.outerapi import (
     FIRST_REGISTER_SECONDS,
@@ -194,11 +196,15 @@ class RegisterTests(OuterAPITestCase):
     def test_so_is_one_that_is_refused(self) -> None:
         self.start()
         line = self.accept()
-        with log_lines() as lines:
-            line.answer(line.request(RequestCode.REGISTER_BROKER), ResponseCode.SYSTEM_ERROR)
-        self.assertIn("warn: not registered with name server ns0:9876: code 1", lines())
-        self.clock.advance(FIRST_REGISTER_SECONDS)
         line.take_registration()
+        with log_lines() as lines:
+            for seconds in (FIRST_REGISTER_SECONDS, PERIOD_SECONDS):
+                self.clock.advance(seconds)
+                line.answer(line.request(RequestCode.REGISTER_BROKER), ResponseCode.SYSTEM_ERROR)
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration()
+        self.assertEqual(lines().count("warn: not registered with name server ns0:9876: code 1"), 1)
+        self.assertEqual(lines().count("info: registered with name server ns0:9876"), 1)
 
     def test_what_the_broker_forbids_to_all_it_forbids_for_each_topic(self) -> None:
         self.start(brokerPermission="4")
@@ -257,11 +263,17 @@ class ToldTests(OuterAPITestCase):
         line = self.accept()
         request = line.take_registration()
         self.assertEqual(request.ext_fields["brokerId"], "1")
-        self.clock.advance(FIRST_REGISTER_SECONDS)
-        line.take_registration(**MASTER)
-        self.clock.advance(PERIOD_SECONDS)
-        line.take_registration()
-        self.assertEqual(self.told, [NOBODY, TOLD, NOBODY])
+        with log_lines() as lines:
+            self.clock.advance(FIRST_REGISTER_SECONDS)
+            line.take_registration(**MASTER)
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration(**MASTER)
+        self.assertEqual(lines().count("the master is at 10.0.0.1:10911, its HA port at 10.0.0.1:10912"), 1)
+        with log_lines() as lines:
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration()
+        self.assertIn("no name server knows of a live master", lines())
+        self.assertEqual(self.told, [NOBODY, TOLD, TOLD, NOBODY])
 
     def test_a_master_hears_nothing(self) -> None:
         self.start()
@@ -313,6 +325,16 @@ class StopTests(OuterAPITestCase):
         self.clock.advance(UNREGISTER_TIMEOUT_SECONDS - 0.1)
         self.assertNoResult(stopped)
         self.clock.advance(0.1)
+        self.assert_ended(stopped)
+
+    def test_then_it_hangs_up_though_the_name_server_may_read_nothing_more(self) -> None:
+        self.start()
+        line = self.accept()
+        alsoProvides(line.transport, ITCPTransport)
+        stopped = self.stop()
+        self.clock.advance(UNREGISTER_TIMEOUT_SECONDS)
+        self.assertTrue(line.transport.aborted)
+        self.clock.pump([0, REGISTER_TIMEOUT_SECONDS])
         self.assert_ended(stopped)
 
     def test_who_has_said_goodbye_registers_no_more(self) -> None:

@@ -87,7 +87,7 @@ class CompressedTests(SynchronousTestCase):
                 self.assertRaises(ValueError, decode_body, body, True, OUR_VERSION)
 
     def test_a_small_body_cannot_take_all_memory(self) -> None:
-        bomb = compressed(bytes(4 * LARGEST_BODY_BYTES))
+        bomb = compressed(INFLATED + bytes(4 * LARGEST_BODY_BYTES))
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
         self.assertRaises(ValueError, decode_body, bomb, True, OUR_VERSION)

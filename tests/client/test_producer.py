@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from rmqha.broker.remoting import Processors, RemotingProtocol
 from rmqha.broker.send import V2_FIELDS
 from rmqha.client import Message, MessageQueue, MQBrokerError, MQClientError, Producer, SendResult, SendStatus
-from rmqha.client.instance import POLL_NAME_SERVER_SECONDS
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, REST_SECONDS
 from rmqha.client.producer import SEND_TIMEOUT_SECONDS
 from rmqha.wire.batch import decode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -136,11 +136,24 @@ class RetryTests(ProducerTestCase):
         results = []
         for _ in range(4):
             sending = self.producer.send(MESSAGE)
-            for _ in range(4):
+            for _ in range(8):  # by then it has been tried to connect to the first again
                 self.carry()
                 self.clock.advance(0.25)
             results.append(self.successResultOf(sending).queue.broker_name)
         self.assertEqual(results, ["b"] * 4)
+
+    def test_one_that_did_not_answer_is_left_alone_for_a_while(self) -> None:
+        self.a.is_mute = True
+        sending = self.send()
+        self.a.go_down()
+        self.carry()
+        self.successResultOf(sending)
+        for _ in range(4):
+            self.assertEqual(self.successResultOf(self.send()).queue.broker_name, "b")
+        self.a.is_mute, self.a.is_up = False, True
+        self.clock.pump([0.5] * int(2 * REST_SECONDS))
+        names = {self.successResultOf(self.send()).queue.broker_name for _ in range(4)}
+        self.assertEqual(names, {"a", "b"})
 
     def test_a_connection_that_breaks_is_a_failure_that_another_broker_mends(self) -> None:
         self.a.is_mute = True

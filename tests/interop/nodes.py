@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -18,8 +16,8 @@ from typing import Final, Self
 from rmqha.ha.states import ReplicaState
 from rmqha.store.nodestate import Offsets
 from rmqha.testing.nodes import TwistdNode
-from rmqha.wire.command import RemotingCommand, decode_command, encode_command
 
+from . import requests
 from .rocketmq import (
     HA_PORT_STEP,
     LOCALHOST,
@@ -52,14 +50,7 @@ def assert_equal_logs(one: Path, other: Path, start: int, end: int) -> None:
 
 def ask(broker: Broker | OurBroker, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
     """The body of the broker's answer, which must be a success."""
-    frame = encode_command(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))
-    host, _, port = broker.address.rpartition(":")
-    with socket.create_connection((host, int(port)), 5.0) as connection, connection.makefile("rb") as incoming:
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
-        (length,) = struct.unpack(">i", incoming.read(4))
-        answer = decode_command(incoming.read(length))
-    assert answer.code == 0, answer.remark
-    return answer.body
+    return requests.ask(broker.address, code, fields, body).body
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +121,14 @@ class OurBroker(RmqhaNode):
         store: Path | None = None,
         listen_port: int | None = None,
         node_name: str = "our-broker",
+        options: Sequence[str] = (),
         **conf: str | int,
     ) -> None:
-        """``role`` is as ``twistd rmqha`` has it; a slave takes its names from its ``master``."""
+        """``role`` and ``options`` are as ``twistd rmqha`` has them; a slave takes its names from its ``master``."""
         self.broker_name = name if master is None else master.broker_name
         self.cluster = cluster if master is None else master.cluster
         self.listen_port = free_ports() if listen_port is None else listen_port
-        options = [
+        own = [
             f"--role={role}",
             f"--port={self.listen_port}",
             f"--name={self.broker_name}",
@@ -145,7 +137,7 @@ class OurBroker(RmqhaNode):
             *([] if master is None else [f"--master={master.ha_address}"]),
             *(f"--set={key}={value}" for key, value in _settings(conf).items()),
         ]
-        super().__init__(work, options, store, node_name)
+        super().__init__(work, [*own, *options], store, node_name)
 
     @property
     def address(self) -> str:

@@ -18,6 +18,8 @@ from .rocketmq import Broker, ClientsReport, ClientsRun, Driver, SendResult, sha
 TOPIC = "TFailover"
 QUEUES = 4
 BODY_BYTES = 1024
+MOST_AT_HAND = QUEUES * (16 + 32)
+"""Of a slow consumer: what it may have before it pulls no more, and what one more pull may bring."""
 FAILOVER_S = 80.0
 """A pull that the master held is given up after 30 s, and another may have been asked at the same time."""
 
@@ -66,11 +68,11 @@ def wait_for_topic(slave: AnyBroker) -> None:
     wait_until(has_it, f"{slave} to have the topic")
 
 
-def consumer(driver: Driver, group: str) -> ClientsRun:
-    """A push consumer of the topic, until it is stopped."""
+def consumer(driver: Driver, group: str, pause_ms: int = 0) -> ClientsRun:
+    """A push consumer of the topic, until it is stopped; perhaps a slow one, which has few messages at hand."""
     plan: dict[str, Any] = {
         "topics": {TOPIC: QUEUES},
-        "consumers": [{"name": group, "group": group, "topic": TOPIC, "kind": "concurrent"}],
+        "consumers": [{"name": group, "group": group, "topic": TOPIC, "kind": "concurrent", "pause_ms": pause_ms}],
         "until": [[[group], 10**9]],
         "seconds": 10**6,
     }
@@ -117,8 +119,12 @@ def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(
     master, slave = ours_and_ours()
     driver.create_topic(master.cluster, TOPIC, QUEUES)
     wait_for_topic(slave)
-    with consumer(driver, "GRunning") as running:
+    with consumer(driver, "GRunning", pause_ms=50) as running:
+        wait_until(lambda: driver.send(TOPIC, 1, BODY_BYTES, first=10**9).stored == 1, "the consumer to run")
         promised = {result.key for result in promised_until_killed(driver, master)}
+        had = set(running.consumed())
+        assert had & promised
+        assert len(promised - had) > MOST_AT_HAND
         with consumer(driver, "GLate") as late:
             wait_until(lambda: promised <= set(late.consumed()), "all that was promised")
             assert_whole(late.stop(), "GLate", promised)

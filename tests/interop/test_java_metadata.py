@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +25,6 @@ from rmqha.store.metadata import (
 )
 from rmqha.wire.fastjson import dumps_compact, dumps_pretty, loads_lenient
 
-from . import requests
 from .conftest import SEGMENT_SIZE, MasterFactory
 from .nodes import ask
 from .rocketmq import PROJECT_ROOT, Broker

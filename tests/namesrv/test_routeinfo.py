@@ -167,8 +167,25 @@ class EndTests(RouteInfoTestCase):
 
     def test_a_goodbye_of_somebody_unknown_changes_nothing(self) -> None:
         self.register(master())
-        self.routes.unregister_broker("broker-b", "10.0.0.7:1", 0)
+        for name, address, broker_id in (
+            ("broker-b", "10.0.0.7:1", 0),
+            ("broker-b", MASTER, 0),
+            ("broker-a", MASTER, 1),
+            ("broker-a", SLAVE, 0),
+        ):
+            self.routes.unregister_broker(name, address, broker_id)
         self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
+        self.assertEqual(self.register(slave(), "line 2"), (MASTER, MASTER_HA))
+        self.routes.connection_closed("line")
+        self.assertEqual(self.addresses(), {"broker-a": {"1": SLAVE}})
+
+    def test_a_name_that_shares_its_address_with_one_that_left_has_no_live_master(self) -> None:
+        self.register(master(name="broker-b"))
+        self.register(master())
+        self.routes.unregister_broker("broker-b", MASTER, 0)
+        self.assertIsNone(self.register(slave()))
+        self.register(master())
+        self.assertEqual(self.register(slave()), (MASTER, MASTER_HA))
 
     def test_a_silent_broker_is_forgotten_after_two_minutes(self) -> None:
         self.register(master())

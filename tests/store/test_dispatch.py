@@ -17,6 +17,7 @@ from rmqha.store.dispatch import (
     BUSY_PAUSE_SECONDS,
     DISK_FULL_PAUSE_SECONDS,
     FIRST_PAUSE_SECONDS,
+    INDEX_PAUSE_SECONDS,
     SLICE_BYTES,
     SLICE_MESSAGES,
     Dispatcher,
@@ -374,8 +375,10 @@ class FollowTests(DispatchTestCase):
         self.addCleanup(lambda: self.assertEqual((self.failures, self.clock.getDelayedCalls()), ([], [])))
 
     def pause(self) -> float:
-        """How long the next slice waits; there is never more than one waiting."""
-        (call,) = self.clock.getDelayedCalls()
+        """How long the next slice waits; beside it at most the index waits for keys."""
+        call = self.dispatcher._next_slice
+        assert call is not None, "one waits"
+        self.assertLessEqual(len(self.clock.getDelayedCalls()), 2)
         return round(call.getTime() - self.clock.seconds(), 9)
 
     def test_growth_is_not_answered_on_the_spot(self) -> None:
@@ -386,13 +389,59 @@ class FollowTests(DispatchTestCase):
             self.assertEqual(self.queues.queues, {})
             self.assertEqual(self.pause(), FIRST_PAUSE_SECONDS)
         self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual(self.dispatched(), 3)
+        self.clock.advance(INDEX_PAUSE_SECONDS)
         self.check()
 
     def test_what_is_there_at_the_start_is_dispatched(self) -> None:
         self.writer.put_many(5)
         self.start()
         self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual(self.dispatched(), 5)
+        self.clock.advance(INDEX_PAUSE_SECONDS)
         self.check()
+
+    def test_keys_are_written_together(self) -> None:
+        """A few cost as much as many: those of several slices wait for each other, but not for long."""
+        self.start()
+        with patch.object(self.index, "put", wraps=self.index.put) as put:
+            for _ in range(4):
+                self.writer.put_many(2)
+                self.clock.advance(FIRST_PAUSE_SECONDS)
+            put.assert_not_called()
+            self.clock.advance(INDEX_PAUSE_SECONDS)
+            put.assert_called_once()
+        self.check()
+
+    def test_very_many_keys_do_not_wait(self) -> None:
+        self.writer.put_many(SLICE_MESSAGES)
+        self.start()
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual(self.index.pending, 0)
+        self.clock.advance(INDEX_PAUSE_SECONDS)
+        self.check()
+
+    def test_who_looks_for_a_key_finds_it_before_it_is_written(self) -> None:
+        (record,) = self.writer.put_many(1)
+        self.start()
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertGreater(self.index.pending, 0)
+        self.assertEqual(self.found(record.topic, record.properties["UNIQ_KEY"]), [record.physical_offset])
+        self.clock.advance(INDEX_PAUSE_SECONDS)
+
+    def test_messages_are_vouched_for_when_their_keys_are_written(self) -> None:
+        """A checkpoint that says more would let the next start leave them out."""
+        (first,) = self.writer.put_many(1)
+        self.start()
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.clock.advance(INDEX_PAUSE_SECONDS)
+        self.assertEqual(self.dispatcher.vouched()[0], first.store_timestamp)
+        (second,) = self.writer.put_many(1)
+        self.assertGreater(second.store_timestamp, first.store_timestamp)
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual((self.dispatched(), self.dispatcher.vouched()[0]), (2, first.store_timestamp))
+        self.clock.advance(INDEX_PAUSE_SECONDS)
+        self.assertEqual(self.dispatcher.vouched()[0], second.store_timestamp)
 
     def test_slices_come_in_pauses_while_the_log_grows(self) -> None:
         """A pause is longer while a slave copies a log than while producers send."""
@@ -445,10 +494,13 @@ class FollowTests(DispatchTestCase):
         refuse = OSError(errno.ENOSPC, "No space left on device")
         heard: list[int] = []
         self.dispatcher.subscribe(lambda request, _: heard.append(request.physical_offset))
-        for name in ("rmqha.store.mappedfile.MappedFile.write", "rmqha.store.index.IndexFile.put"):
+        for name, pauses in (
+            ("rmqha.store.mappedfile.MappedFile.write", [FIRST_PAUSE_SECONDS]),
+            ("rmqha.store.index.IndexFile.put", [FIRST_PAUSE_SECONDS, INDEX_PAUSE_SECONDS]),
+        ):
             self.writer.put_many(33)
             with patch(name, side_effect=refuse), capturedLogs() as logs:
-                self.clock.advance(FIRST_PAUSE_SECONDS)
+                self.clock.pump(pauses)
             self.assertEqual(
                 [event["error"] for event in logs if "wait for room" in event["log_format"]], [str(refuse)]
             )

@@ -142,6 +142,10 @@ class DiskTests(RetentionTestCase):
             self.assertEqual(disk_used_ratio(Path("/")), 0.75)
         self.assertTrue(0 < disk_used_ratio(self.root) < 1)
 
+    def test_a_log_that_has_no_folder_yet_will_be_on_the_partition_of_its_store(self) -> None:
+        """Else a node to which nothing comes in its first minute would stop."""
+        self.assertEqual(disk_used_ratio(self.root / "not" / "there"), disk_used_ratio(self.root))
+
 
 class HoldTests(RetentionTestCase):
     def test_what_is_held_stays(self) -> None:

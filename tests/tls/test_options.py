@@ -71,6 +71,18 @@ class OptionsTests(SynchronousTestCase):
         options = self.options(*SLAVE, f"--tls-ca={folder}")
         self.assertEqual(len(options.client_tls.authorities or ()), 3)
 
+    def test_name_servers_may_be_reached_by_tls(self) -> None:
+        (server,) = (
+            self.options(MASTER, "--namesrv=tls:ns:9876", f"--tls-ca={self.ca.path}")
+            .plan(MemoryReactorClock())
+            .name_servers
+        )
+        self.assertEqual((server[0], repr(server[1])), ("tls:ns:9876", "<TLS to ns>"))
+
+    def test_a_slave_with_tls_is_not_to_be_told_its_master_by_name_servers(self) -> None:
+        line = self.refusal("--role=slave", "--namesrv=ns:9876", f"--tls-cert={self.own}")
+        self.assertIn("needs --master=tls:HOST:PORT", line)
+
     def test_the_plan_has_it_all(self) -> None:
         plan = self.options(
             *SLAVE, f"--tls-cert={self.own}", f"--tls-ca={self.ca.path}", "--allow-slaves=10.0.0.1"

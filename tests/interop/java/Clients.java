@@ -49,9 +49,9 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  * <pre>
  * topics     {TOPIC: QUEUES}: those whose queues must all be some consumer's before anything is sent
  * consumers  a list of {name, group, topic, kind: concurrent|orderly|broadcasting|lite-pull|lite-assign,
- *            [expression], [max_reconsume]}
+ *            [expression], [max_reconsume], [pause_ms]}; one that pauses with each message has few at hand
  * producers  a list of {name, topic, kind: sync|async|one-way|batch|delay|transaction|orderly, count,
- *            [body_bytes], [properties], [delays]}; they send at the same time
+ *            [body_bytes], [properties], [delays], [pause_ms]}; they send at the same time
  * until      a list of [CONSUMERS, COUNT]: done when these have so many messages together, each list of them
  * seconds    done when they are over; also when told to stop
  * [log]      a file for the KEYS of each message consumed, line by line
@@ -62,6 +62,7 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 final class Clients {
     private static final int SMALL_BODY_BYTES = 100;
     private static final int BATCH = 8;
+    private static final int FEW = 16;
     private static final String FAIL = "fail";
     private static final long READY_SECONDS = 40;
     /** What follows the last message that was waited for is there by then: nothing may. */
@@ -137,6 +138,10 @@ final class Clients {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(spec.getIntValue("max_reconsume") > 0 ? spec.getIntValue("max_reconsume") : -1);
         consumer.setSuspendCurrentQueueTimeMillis(200);
+        int pauseMs = spec.getIntValue("pause_ms");
+        if (pauseMs > 0) {
+            consumer.setPullThresholdForQueue(FEW);
+        }
         consumer.subscribe(topic, expression(spec));
         if (spec.getString("kind").equals("broadcasting")) {
             consumer.setMessageModel(MessageModel.BROADCASTING);
@@ -145,8 +150,11 @@ final class Clients {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
                 all(messages, name) ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
         } else {
-            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
-                all(messages, name) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                Driver.sleepMillis(pauseMs);
+                return all(messages, name)
+                    ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            });
         }
         consumer.start();
         shutdowns.add(consumer::shutdown);
@@ -316,6 +324,7 @@ final class Clients {
             case "sync":
             case "delay":
                 for (Message message : messages) {
+                    Driver.sleepMillis(spec.getIntValue("pause_ms"));
                     sent(spec, message, producer.send(message));
                 }
                 break;

@@ -1,0 +1,1 @@
+The broker's front: Java and Go producers and consumers work against a node, with delay levels, transactions, retries and dead letters; slaves serve reads and copy topics, groups and offsets; nodes register with name servers, and `twistd rmqha-namesrv` is one. `rmqha put` and `rmqha pull`, and `rmqha.client` for Python.

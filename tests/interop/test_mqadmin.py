@@ -1,0 +1,222 @@
+"""mqadmin says the same of our broker, and through our name server, as of a Java broker that had the same store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from rmqha.store.metadata import ConsumerOffsetTable, topic_at_group
+from rmqha.wire.command import RequestCode
+from rmqha.wire.fastjson import loads_lenient
+
+from .conftest import SEGMENT_SIZE, start_our_broker
+from .nodes import OurBroker, ask, wait_until
+from .rocketmq import SMALL_FILES, Broker, Driver, NameServer, SendResult, free_ports, read_send_log
+
+TOPIC: Final = "TAdmin"
+QUEUES: Final = 4
+CONSUMED: Final = 20
+AFTERWARDS: Final = 5
+OFFLINE, ONLINE = "GOffline", "GOnline"
+
+SAME_STATUS: Final = {
+    *("brokerVersion", "brokerVersionDesc", "commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes"),
+    *("sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity", "queryThreadPoolQueueCapacity"),
+    *("startAcceptSendRequestTimeStamp", "remainTransientStoreBufferNumbs"),
+    *("EndTransactionThreadPoolQueueCapacity", "pageCacheLockTimeMills", "putMessageFailedTimes"),
+}
+"""Names in brokerStatus whose values the store and the version decide."""
+OUR_STATUS: Final = {"rmqha"}
+OTHER_SETTINGS: Final = {"fileReservedTime", "diskMaxUsedSpaceRatio"}
+"""The harness gives these to Java's brokers alone."""
+OUR_SETTINGS: Final = {
+    *("haMaxConnections", "haMaxSilentConnections", "haMaxConnectionsPerAddress", "haConnectsAtOncePerAddress"),
+    *("haConnectsPerSecondPerAddress", "haFlowControlEnable", "maxHaTransferByteInSecond"),
+    *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
+}
+"""Those of 4.9.4 and later, and our own limits."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What mqadmin printed by its words: of Java's broker, then of ours, at last with our name server in between."""
+
+    of_java: Mapping[str, str]
+    of_ours: Mapping[str, str]
+    through_ours: Mapping[str, str]
+
+
+def commands(address: str, sent: SendResult) -> list[list[str]]:
+    """The first ones change what later ones tell."""
+    place = ["-i", str(sent.queue_id), "-o", str(sent.queue_offset)]
+    return [
+        ["updateTopic", "-b", address, "-t", "TNew", "-r", "3", "-w", "2"],
+        ["updateTopic", "-c", "mqadmin", "-t", "TNewInCluster"],
+        ["clusterList"],
+        ["clusterList", "-m"],
+        ["brokerStatus", "-b", address],
+        ["brokerStatus", "-c", "mqadmin"],
+        ["topicList"],
+        ["topicList", "-c"],
+        ["topicStatus", "-t", TOPIC],
+        ["topicRoute", "-t", TOPIC],
+        ["topicRoute", "-t", "TNew"],
+        ["consumerProgress"],
+        ["consumerProgress", "-g", OFFLINE],
+        ["consumerProgress", "-g", ONLINE],
+        ["queryMsgById", "-i", sent.offset_msg_id],
+        ["queryMsgByKey", "-t", TOPIC, "-k", sent.key],
+        ["queryMsgByUniqueKey", "-t", TOPIC, "-i", sent.msg_id],
+        ["queryMsgByOffset", "-t", TOPIC, "-b", "broker-mqadmin", *place],
+        ["getBrokerConfig", "-b", address],
+    ]
+
+
+def consumer(group: str) -> dict[str, Any]:
+    return {"name": group, "group": group, "topic": TOPIC, "kind": "concurrent"}
+
+
+@contextmanager
+def online(driver: Driver, broker: Broker | OurBroker) -> Iterator[None]:
+    """A consumer that has consumed all is connected meanwhile."""
+    plan = {
+        "topics": {TOPIC: QUEUES},
+        "consumers": [consumer(ONLINE)],
+        "until": [[[ONLINE], 10**9]],
+        "seconds": 10**6,
+    }
+
+    def has_consumed() -> bool:
+        table = ConsumerOffsetTable.from_json(loads_lenient(ask(broker, RequestCode.GET_ALL_CONSUMER_OFFSET)))
+        offsets = table.offset_table.get(topic_at_group(TOPIC, ONLINE), {})
+        return sum(offsets.values()) == CONSUMED + AFTERWARDS
+
+    def is_connected() -> bool:
+        try:
+            return b"@" in ask(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": ONLINE})
+        except AssertionError:
+            return False
+
+    with driver.start_clients(plan) as run:
+        wait_until(lambda: is_connected() and has_consumed(), f"the consumer to have all at {broker}")
+        yield
+        run.stop()
+
+
+def asked(driver: Driver, words: Sequence[Sequence[str]]) -> dict[str, str]:
+    return dict(zip(map(" ".join, words), driver.mqadmin(words), strict=True))
+
+
+@pytest.fixture(scope="module")
+def said(namesrv: NameServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
+    work: Path = tmp_path_factory.mktemp("mqadmin")
+    driver = Driver(namesrv.address, work / "driver")
+    names = {"name": "broker-mqadmin", "cluster": "mqadmin"}
+    with ExitStack() as stack:
+        options: dict[str, Any] = {**SMALL_FILES, **names}
+        java = Broker(work / "java", namesrv=namesrv.address, segment_size=SEGMENT_SIZE, **options)
+        stack.callback(java.kill)
+        java.start()
+        driver.create_topic(java.cluster, TOPIC, QUEUES)
+        driver.clients(
+            {
+                "topics": {TOPIC: QUEUES},
+                "consumers": [consumer(OFFLINE)],
+                "producers": [{"name": "sync", "topic": TOPIC, "kind": "sync", "count": CONSUMED}],
+                "until": [[[OFFLINE], CONSUMED]],
+                "seconds": 30,
+            }
+        )
+        driver.send(TOPIC, AFTERWARDS, 100, log=work / "sent")
+        words = commands(java.address, read_send_log(work / "sent")[0])
+        with online(driver, java):
+            of_java = asked(driver, words)
+        java.stop()
+        embedded = free_ports()
+        ours = start_our_broker(
+            namesrv,
+            stack,
+            work,
+            "async-master",
+            store=java.store,
+            listen_port=java.listen_port,
+            options=[f"--embed-namesrv={embedded}"],
+            **names,
+        )
+        with online(driver, ours):
+            of_ours = asked(driver, words)
+            through_ours = asked(Driver(f"127.0.0.1:{embedded}", work / "driver-2"), words)
+        assert ours.stop() == 0
+        yield Said(of_java, of_ours, through_ours)
+
+
+def normal(text: str) -> list[str]:
+    """The lines, sorted, without rates, times, widths of columns, and the topics that a Java broker makes as it ends."""
+    lines = (re.sub(r"\s+", " ", re.sub(r"\d+\.\d+(?![\d.])", "#", line)).strip() for line in text.splitlines())
+    if text.startswith("#Group"):
+        lines = (re.sub(r"\d+( \d+)$", r"#\1", line) for line in lines)
+    return sorted(line for line in lines if line and "RMQ_SYS_TRANS" not in line)
+
+
+SAME = [
+    "updateTopic -b",
+    "updateTopic -c",
+    "clusterList",
+    "topicList",
+    "topicList -c",
+    "topicStatus",
+    f"topicRoute -t {TOPIC}",
+    "topicRoute -t TNew",
+    "consumerProgress",
+    f"consumerProgress -g {OFFLINE}",
+    f"consumerProgress -g {ONLINE}",
+    "queryMsgById",
+    "queryMsgByKey",
+    "queryMsgByUniqueKey",
+    "queryMsgByOffset",
+]
+
+
+@pytest.mark.parametrize("command", SAME)
+def test_the_same_is_printed(said: Said, command: str) -> None:
+    """Where the text in words is that of a command, or how the only one begins."""
+    words = command if command in said.of_java else next(key for key in said.of_java if key.startswith(command))
+    java = normal(said.of_java[words])
+    assert java
+    assert "Exception" not in said.of_java[words].replace("exceptionDesc", "")
+    assert normal(said.of_ours[words]) == java
+    assert normal(said.through_ours[words]) == java
+
+
+def fields(text: str, separator: str) -> dict[str, str]:
+    """Names and values; lines of tables begin with an address, which is left out."""
+    pairs = (line.partition(separator)[::2] for line in text.splitlines() if separator in line)
+    return {name.split()[-1]: value.strip() for name, value in pairs if name.split()}
+
+
+def test_the_broker_tells_its_status_in_the_same_fields(said: Said) -> None:
+    for words in (words for words in said.of_java if words.startswith("brokerStatus")):
+        java, ours = fields(said.of_java[words], ": "), fields(said.of_ours[words], ": ")
+        assert ours.keys() - OUR_STATUS == java.keys()
+        assert {name: ours[name] for name in SAME_STATUS} == {name: java[name] for name in SAME_STATUS}
+        assert fields(said.through_ours[words], ": ").keys() == ours.keys()
+
+
+def test_the_broker_tells_what_its_settings_are_by_the_same_names(said: Said) -> None:
+    (words,) = (words for words in said.of_java if words.startswith("getBrokerConfig"))
+    java, ours = fields(said.of_java[words], "="), fields(said.of_ours[words], "=")
+    assert ours.keys() - java.keys() == OUR_SETTINGS
+    both = ours.keys() - OUR_SETTINGS - OTHER_SETTINGS
+    assert {name: ours[name] for name in both} == {name: java[name] for name in both}
+    assert {"brokerIP1", "brokerId", "listenPort", "haListenPort", "storePathCommitLog", "brokerRole"} <= both
+
+
+def test_messages_put_and_got_are_counted_in_the_same_columns(said: Said) -> None:
+    java, ours = (re.sub(r"\b\d+\b", "N", said_of["clusterList -m"]) for said_of in (said.of_java, said.of_ours))
+    assert normal(ours) == normal(java)

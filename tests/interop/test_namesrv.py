@@ -1,0 +1,175 @@
+"""Java brokers, clients and mqadmin with a name server of ours, and brokers of ours with Java's name server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqha.ha.states import ReplicaState
+from rmqha.testing.nodes import NameServerNode
+from rmqha.wire.command import RequestCode
+from rmqha.wire.fastjson import loads_lenient
+
+from .conftest import MasterFactory, OurBrokerFactory, SlaveFactory
+from .nodes import OurBroker, assert_equal_logs, wait_until
+from .requests import ask
+from .rocketmq import Broker, Driver, NameServer, messages_sha256
+
+TOPIC = "TNameServer"
+COUNT = 200
+BODY_BYTES = 300
+AT_ONCE_S = 10.0
+"""Far less than the two minutes after which a silent broker is forgotten."""
+QUICK: dict[str, Any] = {"registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 1000}
+
+
+@pytest.fixture
+def our_namesrv(java_class_path: str, tmp_path: Path) -> Iterator[NameServerNode]:
+    """A name server of ours."""
+    with NameServerNode(tmp_path, name="our-namesrv") as node:
+        node.port("name server")
+        yield node
+
+
+@pytest.fixture
+def our_driver(our_namesrv: NameServerNode, tmp_path: Path) -> Driver:
+    """The official client, with our name server."""
+    return Driver(our_namesrv.address, tmp_path / "our-driver")
+
+
+def brokers(namesrv: str, name: str) -> dict[str, str]:
+    """The addresses of a brokerName by brokerId, as this name server knows them."""
+    table = loads_lenient(ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)["brokerAddrTable"]
+    addresses = table.get(name, {}).get("brokerAddrs", {})
+    return {str(broker_id): address for broker_id, address in addresses.items()}
+
+
+def wait_for_brokers(namesrv: str, name: str, *expected: tuple[int, Broker | OurBroker], seconds: float = 60.0) -> None:
+    """Wait until these, by their brokerIds, are all that is registered."""
+    addresses = {str(broker_id): broker.address for broker_id, broker in expected}
+    wait_until(lambda: brokers(namesrv, name) == addresses, f"the brokers {addresses}", seconds)
+
+
+def assert_consumed(driver: Driver, group: str, broker_id: int | None = None, seconds: float = 30.0) -> None:
+    """All that was sent is read, once each and as it was; of a slave, as soon as it has the topic."""
+    deadline = time.monotonic() + seconds
+    while (report := driver.consume(TOPIC, group, COUNT, broker_id=broker_id)).count < COUNT:
+        assert time.monotonic() < deadline, report
+    assert (report.count, report.distinct) == (COUNT, COUNT)
+    assert report.sha256 == messages_sha256(range(COUNT), BODY_BYTES)
+
+
+def test_a_java_pair_and_java_clients_work_with_our_name_server(
+    our_namesrv: NameServerNode, our_driver: Driver, java_master: MasterFactory, java_slave: SlaveFactory
+) -> None:
+    namesrv = our_namesrv.address
+    names: dict[str, Any] = {"name": "broker-ns", "cluster": "cluster-ns"}
+    master = java_master(namesrv=namesrv, **names, **QUICK)
+    wait_for_brokers(namesrv, "broker-ns", (0, master))
+    slave = java_slave(namesrv=namesrv, **names, **QUICK)  # our answer tells it where the HA port is
+    wait_for_brokers(namesrv, "broker-ns", (0, master), (1, slave))
+    our_driver.create_topic("cluster-ns", TOPIC)
+    assert our_driver.send(TOPIC, COUNT, BODY_BYTES).statuses == {"SEND_OK": COUNT}
+    slave.wait_for_offset(master.commit_log_range()[1])
+    assert_consumed(our_driver, "GMaster")
+    assert_consumed(our_driver, "GSlave", broker_id=1)
+    master.kill()
+    wait_for_brokers(namesrv, "broker-ns", (1, slave), seconds=AT_ONCE_S)
+    assert_consumed(our_driver, "GLate")
+    slave.stop()
+    assert brokers(namesrv, "broker-ns") == {}
+    assert our_driver.mqadmin([["topicList"]])[0].split() == []
+    assert our_namesrv.stop() == 0
+    assert our_namesrv.errors() == []
+
+
+def test_a_java_broker_may_register_compressed_and_only_when_something_changes(
+    our_namesrv: NameServerNode, our_driver: Driver, java_master: MasterFactory
+) -> None:
+    master = java_master(
+        namesrv=our_namesrv.address, cluster="cluster-ns", compressedRegister=True, forceRegister=False, **QUICK
+    )
+    our_driver.create_topics("cluster-ns", {TOPIC: 3, "TOther": 5})
+    route = loads_lenient(ask(our_namesrv.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TOther"}).body)
+    (queues,) = route["queueDatas"]
+    assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (5, 5, 6)
+    assert our_driver.send(TOPIC, COUNT, BODY_BYTES).stored == COUNT
+    assert_consumed(our_driver, "G")
+    assert brokers(our_namesrv.address, master.name) == {"0": master.address}
+
+
+def test_mqadmin_is_answered_by_our_name_server_as_by_javas(
+    namesrv: NameServer, our_namesrv: NameServerNode, our_driver: Driver, driver: Driver, java_master: MasterFactory
+) -> None:
+    master = java_master(namesrv=f"{namesrv.address};{our_namesrv.address}", name="broker-both", cluster="cluster-both")
+    for each in (driver, our_driver):
+        each.create_topic("cluster-both", TOPIC, 4)
+    commands = [
+        ["topicRoute", "-t", TOPIC],
+        ["topicRoute", "-t", "TUnknown"],
+        ["topicClusterList", "-t", TOPIC],
+        ["updateKvConfig", "-s", "Space", "-k", "key", "-v", "value"],
+        ["deleteKvConfig", "-s", "Space", "-k", "key"],
+        ["deleteKvConfig", "-s", "Space", "-k", "none"],
+        ["wipeWritePerm", "-b", master.name],
+        ["topicRoute", "-t", TOPIC],
+        ["addWritePerm", "-b", master.name],
+        ["topicRoute", "-t", TOPIC],
+    ]
+    java, ours = driver.mqadmin(commands), our_driver.mqadmin(commands)
+    for command, from_java, from_us in zip(commands, java, ours, strict=True):
+        assert from_us.replace(our_namesrv.address, namesrv.address) == from_java, command
+    (listed,) = our_driver.mqadmin([["clusterList"]])
+    (line,) = [line for line in listed.splitlines() if master.name in line]
+    assert line.split()[:4] == ["cluster-both", master.name, "0", master.address]
+    topics = our_driver.mqadmin([["topicList"]])[0].split()
+    assert {TOPIC, "TBW102", "cluster-both", master.name} <= set(topics)
+
+
+def test_clients_find_our_pair_by_javas_name_server(
+    namesrv: NameServer, driver: Driver, our_broker: OurBrokerFactory
+) -> None:
+    master = our_broker("async-master")
+    wait_for_brokers(namesrv.address, master.broker_name, (0, master))
+    slave = our_broker("slave", name=master.broker_name, cluster=master.cluster)  # Java's answer tells it its master
+    wait_for_brokers(namesrv.address, master.broker_name, (0, master), (1, slave))
+    driver.create_topic(master.cluster, TOPIC)
+    assert driver.send(TOPIC, COUNT, BODY_BYTES).statuses == {"SEND_OK": COUNT}
+    assert_consumed(driver, "GOurMaster")
+    slave.wait_for(ReplicaState.IN_SYNC)
+    assert_consumed(driver, "GOurSlave", broker_id=1)
+    master.kill()
+    wait_for_brokers(namesrv.address, master.broker_name, (1, slave), seconds=AT_ONCE_S)
+    assert_consumed(driver, "GOurLate")
+    slave.stop_cleanly()
+    assert brokers(namesrv.address, master.broker_name) == {}
+
+
+def test_a_slave_of_ours_finds_its_java_master_by_javas_name_server(
+    namesrv: NameServer, java_master: MasterFactory, our_broker: OurBrokerFactory, driver: Driver
+) -> None:
+    master = java_master(**QUICK)
+    wait_for_brokers(namesrv.address, master.name, (0, master))
+    slave = our_broker("slave", name=master.name, cluster=master.cluster)
+    driver.create_topic(master.cluster, TOPIC)
+    assert driver.send(TOPIC, COUNT, BODY_BYTES).stored == COUNT
+    end = master.commit_log_range()[1]
+    slave.wait_for_offset(end)
+    assert_equal_logs(slave.store, master.store, 0, end)
+
+
+def test_a_java_slave_finds_our_master_by_our_name_server(
+    our_namesrv: NameServerNode, our_driver: Driver, java_slave: SlaveFactory, tmp_path: Path
+) -> None:
+    names: dict[str, Any] = {"name": "broker-ours", "cluster": "cluster-ours"}
+    with OurBroker(tmp_path, "async-master", our_namesrv.address, **names) as master:
+        our_driver.create_topic("cluster-ours", TOPIC)
+        assert our_driver.send(TOPIC, COUNT, BODY_BYTES).stored == COUNT
+        slave = java_slave(namesrv=our_namesrv.address, **names, **QUICK)
+        slave.wait_for_offset(master.offsets.verified, timeout=60)
+        assert_equal_logs(slave.store, master.store, 0, master.offsets.verified)
+        wait_for_brokers(our_namesrv.address, "broker-ours", (0, master), (1, slave))
