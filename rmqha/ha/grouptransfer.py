@@ -49,6 +49,15 @@ class GroupTransferService:
         if offset > self.confirmed_offset and self._slaves_needed:
             self._confirm()
 
+    @property
+    def counts_several(self) -> bool:
+        """Whether more than one slave must hold a message."""
+        return self._slaves_needed > 1
+
+    def doubt(self, connection: Any) -> None:
+        """What the connection has acknowledged counts no more; what it acknowledges from now on does."""
+        self._acknowledged.pop(connection, None)
+
     def forget(self, connection: Any) -> None:
         """The connection is gone, if it ever was one that counts."""
         self._reported.pop(connection, None)

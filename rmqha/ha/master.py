@@ -403,6 +403,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
             SendThrottle(max_rate, clock) if max_rate is not None else None,
         )
         self._unsubscribe: Callable[[], None] | None = None
+        self._doubted: dict[HAMasterProtocol, int] = {}
         self.connections: list[HAMasterProtocol] = []
 
     def startFactory(self) -> None:
@@ -472,11 +473,29 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self._log.warn("of connections without a report, not told one by one: {counts}", counts=counts)
 
     def _slave_acknowledged(self, connection: HAMasterProtocol, offset: int) -> None:
-        if self._group_transfer is not None:
-            self._group_transfer.acknowledged(connection, offset)
+        transfer = self._group_transfer
+        if transfer is None:
+            return
+        if offset == connection.slave_request_offset and transfer.counts_several:
+            self._doubt_others_of(connection, transfer)
+        doubted = self._doubted.get(connection)
+        if doubted is None or offset > doubted:
+            self._doubted.pop(connection, None)
+            transfer.acknowledged(connection, offset)
+
+    def _doubt_others_of(self, connection: HAMasterProtocol, transfer: GroupTransferService) -> None:
+        """Count no other connection of this slave until it holds more than it had been sent before this one came.
+
+        It may be the slave's last one, whose end we have not seen yet: one slave would be counted as two.
+        """
+        for other in self._bounds.places.slaves:
+            if other is not connection and other.identity == connection.identity and other.sent_offset is not None:
+                self._doubted[other] = other.sent_offset
+                transfer.doubt(other)
 
     def _gone(self, connection: HAMasterProtocol) -> None:
         self.connections.remove(connection)
+        self._doubted.pop(connection, None)
         self._bounds.places.leave(connection)
         if self._bounds.throttle is not None:
             self._bounds.throttle.forget(connection)

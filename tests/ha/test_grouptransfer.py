@@ -415,20 +415,28 @@ class ConfirmedTests(ReplicationTestCase):
         self.assertEqual(self.replication.confirmed_offset, IMAGE.messages[7], "what two held once is not taken back")
 
 
-class WireTests(ReplicationTestCase):
+class WireTestCase(ReplicationTestCase):
     """With the master's end in front, as a node has it: reports are bytes from peers."""
 
     def setUp(self) -> None:
         ReplicationTestCase.setUp(self)
         self.transports: list[LineTransport] = []
+        self.factories: list[HAMasterFactory] = []
+        self.begin_with()
+
+    def begin_with(self, **properties: str) -> None:
+        """A master with these settings."""
+        self.begin(0, **properties)
         self.factory = HAMasterFactory(self.log, 1000, MasterTimes(), self.clock, self.replication)
         self.factory.doStart()
+        self.factories.append(self.factory)
 
     def tearDown(self) -> None:
         self.clock.advance(0)
         for transport in self.transports:
             transport.lose()
-        self.factory.doStop()
+        for factory in self.factories:
+            factory.doStop()
         ReplicationTestCase.tearDown(self)
 
     def report(self, *offsets: int) -> tuple[HAMasterProtocol, LineTransport]:
@@ -448,6 +456,10 @@ class WireTests(ReplicationTestCase):
         """A put, as far as the slaves' transports."""
         self.put(number)
         self.clock.advance(0)
+
+
+class WireTests(WireTestCase):
+    """Whose bytes answer a put."""
 
     def test_a_slaves_report_answers_the_put(self) -> None:
         _, slave = self.report(HELD.end)
@@ -529,4 +541,31 @@ class WireTests(ReplicationTestCase):
         self.more(bad, 2**62)
         self.clock.advance(0)
         self.more(good, self.end_of(20))
+        self.check_told(("20", OK, 0))
+
+
+class HalfOpenTests(WireTestCase):
+    """A slave that came again while its last connection seems to live: one machine, counted once."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.begin_with(inSyncReplicas="3")
+
+    def test_what_a_slave_acknowledged_on_its_last_connection_is_no_second_slaves_word(self) -> None:
+        _, last = self.report(HELD.messages[10], HELD.end)
+        self.report(HELD.messages[10], HELD.end)  # another slave, which stays silent from here on
+        self.send(20)
+        self.more(last, self.end_of(20))
+        _, again = self.report(HELD.messages[10])
+        self.more(again, self.end_of(20))
+        self.check_told()
+        self.clock.advance(TIMEOUT)
+        self.check_told(("20", TIMED_OUT, TIMEOUT))
+
+    def test_two_slaves_of_one_address_count_once_both_hold_what_was_sent_since(self) -> None:
+        _, first = self.report(HELD.messages[10], HELD.end)
+        _, second = self.report(HELD.messages[10], HELD.end)
+        self.send(20)
+        for slave in (first, second):
+            self.more(slave, self.end_of(20))
         self.check_told(("20", OK, 0))
