@@ -3,6 +3,7 @@
 import zlib
 from dataclasses import replace
 from random import Random
+from unittest.mock import patch
 
 import orjson
 
@@ -28,6 +29,9 @@ def check_records(data: bytes) -> int:
     require((found.end - BASE, found.problem is None) == walked, "a log is as sound as the format says", found, walked)
     one_by_one = scan_one_by_one(data, BASE, BASE, end)
     require(found == one_by_one, "many at once finds what one by one does", found, one_by_one)
+    with patch.object(scan, "FEW_RECORDS", 1):
+        in_arrays = scan.scan_records(data, BASE, BASE, end)
+    require(in_arrays == found, "few and many records are proved alike", in_arrays, found)
     starts = _check_proved(data, found.end - BASE, rng)
     limits = sorted(rng.randrange(BASE, end + 1) for _ in range(3))
     in_pieces = scan.Scan(end=BASE)

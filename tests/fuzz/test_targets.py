@@ -149,6 +149,18 @@ class PlantedBugTests(SynchronousTestCase):
             ],
         )
 
+    def test_in_proving_a_few_records(self) -> None:
+        self.found(
+            "record",
+            [
+                (scan._is_plainly_sound, "physical_offset != base + begin", "physical_offset < 0"),
+                (scan._is_plainly_sound, "properties_at + properties_length != end", "properties_at > end"),
+                (scan._is_plainly_sound, "not body_at <= topic_at < end", "not topic_at < end"),
+                (scan._is_plainly_sound, " & layout.CRC_MASK == crc", " & layout.CRC_MASK >= 0"),
+                (scan._is_plainly_sound, " or sys_flag & IPV6_FLAGS", ""),
+            ],
+        )
+
     def test_in_the_reference_for_records(self) -> None:
         self.found(
             "record",
