@@ -420,6 +420,8 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self._bounds.lines.stop()
 
     def _log_grew(self) -> None:
+        if not self._bounds.places.slaves:
+            return  # whoever comes is sent all from where it asks to begin
         if self._commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
             self._offer()
         elif self._next_offer is None:

@@ -217,7 +217,9 @@ class Replica:
         if log.last_message_offset is not None:
             start = max(least, log.verified_offset - OVERLAP_LIMIT_BYTES, log.last_message_offset)
         if durable_offset is not None and durable_offset < start:
-            start = max(least, durable_offset)
+            start = durable_offset
+        if start < least:
+            raise ReplicaError(f"the master begins at {least}, and our log is on disk up to {start} only: again soon")
         return start or 1  # a report of 0 would mean: the last segment
 
     def receive(self, transfer: Transfer) -> None:

@@ -17,6 +17,7 @@ from rmqha.ha.replica import (
     MasterView,
     PeerBreach,
     Replica,
+    ReplicaError,
     StartFrom,
 )
 from rmqha.ha.states import ReplicaState
@@ -158,7 +159,9 @@ class FirstReportTests(SynchronousTestCase):
             (IMAGE.end, IMAGE.last_message),
         ):
             self.assertEqual(replica.request(UNKNOWN, durable), start)
-        self.assertEqual(replica.request(view_of(IMAGE, SEGMENT_SIZE), 777), SEGMENT_SIZE)
+        with self.assertRaisesRegex(ReplicaError, "again soon"):
+            replica.request(view_of(IMAGE, SEGMENT_SIZE), 777)
+        self.assertEqual(replica.request(view_of(IMAGE, SEGMENT_SIZE), SEGMENT_SIZE), SEGMENT_SIZE)
 
     def test_a_slave_asks_for_a_limited_overlap(self) -> None:
         size = 2 * OVERLAP_LIMIT_BYTES
