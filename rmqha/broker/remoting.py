@@ -242,7 +242,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._answer(answer, request)
         self._requests_in_progress -= 1
         self._bytes_in_progress -= len(request.body)
-        if self._hold_ups and HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
+        if not self._hold_ups:  # nearly always
+            return
+        if HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
             self._go_on(HoldUp.REQUESTS_IN_PROGRESS)
 
     def _fail(self, failure: Failure, request: RemotingCommand) -> None:

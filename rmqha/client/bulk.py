@@ -34,6 +34,7 @@ async def put_all(producer: Producer, messages: Iterable[Message], sent: Callabl
     for message in messages:
         await places.acquire()
         if failures:
+            places.release()
             break
         sending = producer.send(message).addCallback(sent).addErrback(failures.append)
         sending.addBoth(lambda _: places.release())

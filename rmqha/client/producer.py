@@ -8,7 +8,7 @@ from itertools import count
 from twisted.internet.defer import Deferred
 
 from rmqha.broker.send import V2_FIELDS
-from rmqha.client.instance import MQBrokerError, MQClient, MQClientError
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQBrokerError, MQClient, MQClientError
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus, make_unique_key
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.wire.batch import BatchEntry, encode_batch
@@ -62,6 +62,7 @@ class Producer:
         self._retry_times = retry_times
         self._now_ms = now_ms
         self._next_queue = count()
+        self._new_topics: dict[str, tuple[float, TopicRoute]] = {}
 
     def send(self, message: Message, queue: MessageQueue | None = None) -> Deferred[SendResult]:
         """Send it, to this queue and no other if one is given.
@@ -125,6 +126,7 @@ class Producer:
                 return await self._send_to(chosen, route, request, seconds)
             except MQClientError as error:
                 failure = error
+                self._new_topics.pop(request.topic, None)
                 self._client.forget_route(request.topic)
             except MQBrokerError as error:
                 if error.code not in RETRIED:
@@ -133,12 +135,19 @@ class Producer:
         raise failure
 
     async def _route(self, topic: str) -> TopicRoute:
-        route = await self._client.route(topic)
-        if route is None:
-            template = await self._client.route(AUTO_CREATE_TOPIC_KEY)
-            route = template.as_template(DEFAULT_TOPIC_QUEUE_NUMS) if template is not None else None
-        if route is None:
+        """The topic's; of a new one for a while its template's, so that each master that may make it is sent to."""
+        believed_until, route = self._new_topics.get(topic, (0.0, None))
+        if route is not None and believed_until > self._client.clock.seconds():
+            return route
+        self._new_topics.pop(topic, None)
+        return await self._client.route(topic) or await self._route_of_new(topic)
+
+    async def _route_of_new(self, topic: str) -> TopicRoute:
+        template = await self._client.route(AUTO_CREATE_TOPIC_KEY)
+        if template is None:
             raise MQClientError(f"no broker carries topic {topic}, and none would make it")
+        route = template.as_template(DEFAULT_TOPIC_QUEUE_NUMS)
+        self._new_topics[topic] = self._client.clock.seconds() + POLL_NAME_SERVER_SECONDS, route
         return route
 
     def _choose(self, route: TopicRoute, topic: str, failed: MessageQueue | None) -> MessageQueue:

@@ -62,13 +62,14 @@ class TopicRoute:
         return replace(self, queues=tuple(queues))
 
     def queues_to_write(self, topic: str) -> list[MessageQueue]:
-        """Those of masters, broker by broker."""
-        return [
+        """Those of masters, in such an order that who takes one after the other goes from master to master."""
+        queues = [
             MessageQueue(topic, data.broker_name, queue_id)
-            for data in sorted(self.queues)
+            for data in self.queues
             if data.perm & PERM_WRITE and MASTER_ID in self.addresses.get(data.broker_name, {})
             for queue_id in range(data.write_queue_nums)
         ]
+        return sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
 
     def queues_to_read(self, topic: str) -> list[MessageQueue]:
         """Those of any broker, broker by broker."""

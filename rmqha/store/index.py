@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from twisted.logger import Logger
 
 from rmqha.store.errors import StoreError
 from rmqha.wire.javahash import index_hashes
@@ -44,6 +43,20 @@ class IndexedKey(NamedTuple):
     text: str
     physical_offset: int
     store_timestamp: int
+
+
+HASHED_KEY_DTYPE = np.dtype([("hash", "i4"), ("physical_offset", "i8"), ("store_timestamp", "i8")])
+HashedKeys = npt.NDArray[np.void]
+"""The same of many keys, by the hash of their texts."""
+
+
+def hashed(keys: Sequence[IndexedKey]) -> HashedKeys:
+    """The keys by their hashes."""
+    found = np.empty(len(keys), dtype=HASHED_KEY_DTYPE)
+    found["hash"] = index_hashes([key.text for key in keys])
+    found["physical_offset"] = [key.physical_offset for key in keys]
+    found["store_timestamp"] = [key.store_timestamp for key in keys]
+    return found
 
 
 @dataclass(slots=True)
@@ -122,15 +135,18 @@ class IndexFile:
 
     def put(self, keys: Sequence[IndexedKey]) -> None:
         """Add keys, oldest first; they must have room. Raises OSError."""
+        self.put_hashed(hashed(keys))
+
+    def put_hashed(self, keys: HashedKeys) -> None:
+        """Add keys, oldest first; they must have room. Raises OSError."""
         header = self.header
         if header.index_count <= 1:
-            header.begin_timestamp, header.begin_phy_offset = keys[0].store_timestamp, keys[0].physical_offset
-        hashes = index_hashes([key.text for key in keys])
+            header.begin_timestamp, header.begin_phy_offset = keys[0][["store_timestamp", "physical_offset"]].item()
         entries = np.empty(len(keys), dtype=ENTRY_DTYPE)
-        entries["hash"] = hashes
-        entries["physical_offset"] = [key.physical_offset for key in keys]
-        entries["seconds"] = self._seconds(np.array([key.store_timestamp for key in keys], dtype=np.int64))
-        chained = self._chain((hashes % self._slot_count).astype(np.int64), header.index_count)
+        entries["hash"] = keys["hash"]
+        entries["physical_offset"] = keys["physical_offset"]
+        entries["seconds"] = self._seconds(keys["store_timestamp"])
+        chained = self._chain(keys["hash"].astype(np.int64) % self._slot_count, header.index_count)
         entries["previous"] = chained.previous
         data, at = memoryview(entries.tobytes()), self._entries_at + ENTRY_BYTES * header.index_count
         while data:  # a disk that is filling up takes a part first
@@ -139,7 +155,7 @@ class IndexFile:
         self._slots[chained.slots] = chained.newest
         header.hash_slot_count += chained.slots_begun
         header.index_count += len(keys)
-        header.end_timestamp, header.end_phy_offset = keys[-1].store_timestamp, keys[-1].physical_offset
+        header.end_timestamp, header.end_phy_offset = keys[-1][["store_timestamp", "physical_offset"]].item()
         self._write_header()
 
     def _seconds(self, store_timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -236,8 +252,6 @@ class IndexFile:
 
 class IndexService:
     """All index files of a store, oldest first."""
-
-    _log = Logger()
 
     def __init__(self, folder: Path, slot_count: int, max_index_num: int) -> None:
         """Raises StoreError for a file of another size, OSError."""

@@ -20,7 +20,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand
 from rmqha.wire.record import Blank, Record, decode_record
 
-from ..ha.doubles import PEER, LineTransport, content_of
+from ..ha.doubles import LineTransport, content_of
 from .test_remoting import commands_in, frame
 
 SEGMENT_SIZE = 64 * 1024

@@ -73,6 +73,22 @@ class ControllerTests(BrokerStoreTestCase):
         assert record is not None
         self.assertEqual((record.topic, record.store_host), ("T", host))
 
+    def test_the_config_tells_what_is_in_effect_though_nobody_has_set_it(self) -> None:
+        broker = self.make("SLAVE")
+        broker.listening(20911)
+        broker.ha_listening(20912)
+        in_effect = {
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "brokerId": "1",
+            "listenPort": "20911",
+            "haListenPort": "20912",
+            "storePathCommitLog": str(self.settings.commit_log_folder),
+            "accessMessageInMemoryMaxRatio": "30",
+        }
+        config = broker.config()
+        self.assertEqual({name: config[name] for name in in_effect}, in_effect)
+
     def test_what_is_sent_is_counted(self) -> None:
         broker = self.run_broker()
         self.client(broker.processors()).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)

@@ -1,4 +1,4 @@
-"""What Java clients and a Java broker said to each other (``tests.interop.record_conversation``), said to ours again."""
+"""What Java clients said to a Java broker (``tests.interop.record_conversation``) is said to ours."""
 
 import base64
 import gzip
@@ -46,7 +46,7 @@ def read_conversation() -> tuple[Mapping[str, Any], list[Said]]:
 
 def messages_in(data: bytes) -> list[tuple[object, ...]]:
     """Of records what does not depend on time and place."""
-    messages = []
+    messages: list[tuple[object, ...]] = []
     while data:
         record = decode_record(memoryview(data))
         assert not isinstance(record, Blank)

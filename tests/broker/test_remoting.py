@@ -15,7 +15,6 @@ from rmqha.broker.remoting import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
     Processors,
     RemotingError,
-    RemotingFactory,
     RemotingProtocol,
     call_once,
 )

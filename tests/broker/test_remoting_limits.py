@@ -1,6 +1,7 @@
 """What one peer can make a remoting port keep: frames in pieces, requests in progress, answers that nobody reads."""
 
 import tracemalloc
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITCPTransport
@@ -199,11 +200,12 @@ class UnreadAnswersTests(LimitsTestCase):
     """A peer that does not take what waits for it."""
 
     def test_its_requests_wait_even_those_that_have_come(self) -> None:
+        write: Callable[[list[bytes]], None] = self.line.writeSequence
+
         def full(data: list[bytes]) -> None:
             write(data)
             self.protocol.pauseProducing()
 
-        write = self.line.writeSequence
         self.patch(self.line, "writeSequence", full)
         self.ask(NOW, 1, 2, 3)
         self.assertEqual(self.seen, [1])

@@ -42,6 +42,14 @@ class ProducerTestCase(ClusterTestCase):
         self.carry()
         return sending
 
+    def send_in_time(self, message: Message = MESSAGE) -> SendResult:
+        """What became of it after two seconds: by then it has been tried to connect again to whoever is gone."""
+        sending = self.producer.send(message)
+        for _ in range(8):
+            self.carry()
+            self.clock.advance(0.25)
+        return self.successResultOf(sending)
+
     def tried(self) -> list[str]:
         """The brokers that were asked, sorted."""
         return sorted([*("a" for _ in self.a.asked), *("b" for _ in self.b.asked)])
@@ -74,6 +82,10 @@ class SendTests(ProducerTestCase):
     def test_all_queues_of_all_masters_have_their_turn(self) -> None:
         queues = Counter(self.successResultOf(self.send()).queue for _ in range(8))
         self.assertEqual(queues, {MessageQueue("T", name, number): 2 for name in "ab" for number in (0, 1)})
+
+    def test_masters_are_sent_to_in_turn(self) -> None:
+        brokers = [self.successResultOf(self.send()).queue.broker_name for _ in range(6)]
+        self.assertEqual(brokers, ["a", "b"] * 3)
 
     def test_a_broker_that_may_not_be_written_or_has_no_master_has_none(self) -> None:
         brokers = [*TWO_MASTERS, broker_data("c", slave="c:2")]
@@ -133,14 +145,7 @@ class RetryTests(ProducerTestCase):
         self.send()
         self.a.go_down()
         self.routes["T"] = [TWO_MASTERS[1]], [queue_data("b", 4, 2)]
-        results = []
-        for _ in range(4):
-            sending = self.producer.send(MESSAGE)
-            for _ in range(8):  # by then it has been tried to connect to the first again
-                self.carry()
-                self.clock.advance(0.25)
-            results.append(self.successResultOf(sending).queue.broker_name)
-        self.assertEqual(results, ["b"] * 4)
+        self.assertEqual([self.send_in_time().queue.broker_name for _ in range(4)], ["b"] * 4)
 
     def test_one_that_did_not_answer_is_left_alone_for_a_while(self) -> None:
         self.a.is_mute = True
@@ -178,6 +183,27 @@ class RouteTests(ProducerTestCase):
         self.routes["TBW102"] = TWO_MASTERS, [queue_data("a", 8, 8, 7), queue_data("b", 2, 8, 7)]
         queues = {self.successResultOf(self.send(Message("New", b""))).queue for _ in range(12)}
         self.assertEqual(Counter(queue.broker_name for queue in queues), {"a": 4, "b": 2})
+
+    def test_a_new_topic_is_made_at_all_masters_though_the_first_has_it_already(self) -> None:
+        self.routes["TBW102"] = TWO_MASTERS, [queue_data("a", 4, 4, 7), queue_data("b", 4, 4, 7)]
+        self.send(Message("New", b""))
+        self.routes["New"] = [TWO_MASTERS[0]], [queue_data("a", 4, 4)]
+        self.send(Message("New", b""))
+        self.assertEqual(self.tried(), ["a", "b"])
+        self.clock.advance(POLL_NAME_SERVER_SECONDS)
+        for _ in range(2):
+            self.send(Message("New", b""))
+        self.assertEqual(self.tried(), ["a", "a", "a", "b"])
+
+    def test_a_new_topic_is_looked_up_again_where_one_of_the_masters_fails(self) -> None:
+        self.routes["TBW102"] = TWO_MASTERS, [queue_data("a", 4, 4, 7), queue_data("b", 4, 4, 7)]
+        self.send(Message("New", b""))
+        self.a.go_down()
+        brokers = [TWO_MASTERS[1], broker_data("c", master="c:1")]
+        self.routes["New"] = brokers, [queue_data("b", 4, 4), queue_data("c", 4, 4)]
+        self.serve("c:1", self.sends())
+        queues = [self.send_in_time(Message("New", b"")).queue for _ in range(4)]
+        self.assertEqual({queue.broker_name for queue in queues}, {"b", "c"})
 
     def test_a_topic_that_nobody_would_make_is_an_error(self) -> None:
         error = self.failureResultOf(self.send(Message("New", b"")), MQClientError).value

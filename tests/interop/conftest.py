@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import pytest
 
+from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.proxy import FaultProxy
 
 from .nodes import OurBroker, RmqhaNode
@@ -82,6 +83,20 @@ def namesrv(java_class_path: str, tmp_path_factory: pytest.TempPathFactory) -> I
         yield server.start()
     finally:
         server.kill()
+
+
+@pytest.fixture
+def our_namesrv(java_class_path: str, tmp_path: Path) -> Iterator[NameServerNode]:
+    """A name server of ours."""
+    with NameServerNode(tmp_path, name="our-namesrv") as node:
+        node.port("name server")
+        yield node
+
+
+@pytest.fixture
+def our_driver(our_namesrv: NameServerNode, tmp_path: Path) -> Driver:
+    """The official client, with our name server."""
+    return Driver(our_namesrv.address, tmp_path / "our-driver")
 
 
 @pytest.fixture
@@ -164,12 +179,12 @@ def our_broker(namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path) -> 
     return partial(start_our_broker, namesrv, java_brokers, tmp_path)
 
 
-def start_our_broker(namesrv: NameServer, stack: ExitStack, work: Path, role: str, **options: Any) -> OurBroker:
+def start_our_broker(java_namesrv: NameServer, stack: ExitStack, work: Path, role: str, **options: Any) -> OurBroker:
     """A broker of ours; `stack` will kill it."""
     serial = next(_serial)
-    own: dict[str, Any] = {"name": f"broker-{serial}", "cluster": f"cluster-{serial}"}
+    own: dict[str, Any] = {"name": f"broker-{serial}", "cluster": f"cluster-{serial}", "namesrv": java_namesrv.address}
     own |= {"node_name": f"our-broker-{serial}", "mappedFileSizeCommitLog": SEGMENT_SIZE}
-    broker = OurBroker(work, role, namesrv.address, **{**own, **options})
+    broker = OurBroker(work, role, **{**own, **options})
     _start_node(broker, stack)
     return broker
 

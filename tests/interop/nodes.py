@@ -122,11 +122,11 @@ class OurBroker(RmqhaNode):
         listen_port: int | None = None,
         node_name: str = "our-broker",
         options: Sequence[str] = (),
-        **conf: str | int,
+        **conf: str | int | bool,
     ) -> None:
         """``role`` and ``options`` are as ``twistd rmqha`` has them; a slave takes its names from its ``master``."""
-        self.broker_name = name if master is None else master.broker_name
-        self.cluster = cluster if master is None else master.cluster
+        self.broker_name: str = name if master is None else master.broker_name
+        self.cluster: str = cluster if master is None else master.cluster
         self.listen_port = free_ports() if listen_port is None else listen_port
         own = [
             f"--role={role}",
@@ -156,5 +156,5 @@ class OurBroker(RmqhaNode):
         return self
 
 
-def _settings(conf: Mapping[str, str | int]) -> dict[str, str | int | bool]:
-    return {key: SMALL_FILES[key] for key in SMALL_FILE_SETTINGS} | conf
+def _settings(conf: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
+    return {**{key: SMALL_FILES[key] for key in SMALL_FILE_SETTINGS}, **conf}

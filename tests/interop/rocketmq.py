@@ -820,10 +820,7 @@ def sha256_of_message(number: int, size: int) -> str:
 
 def messages_sha256(numbers: Iterator[int] | range, body_bytes: int, *, keys: bool = True) -> str:
     """What `ConsumeReport.sha256` must be after messages of these numbers were sent, each once."""
-    lines = sorted(
-        f"{f'k{number}' if keys else ''} {sha256_of_message(number, body_bytes)}\n"
-        for number in numbers
-    )
+    lines = sorted(f"{f'k{number}' if keys else ''} {sha256_of_message(number, body_bytes)}\n" for number in numbers)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from rmqha.store.metadata import TopicConfigTable
+from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 
@@ -26,36 +26,35 @@ FAILOVER_S = 80.0
 AnyBroker = Broker | OurBroker
 
 
+class Pair(NamedTuple):
+    """A SYNC_MASTER, its slave, and the client of the name server that knows both."""
+
+    master: AnyBroker
+    slave: AnyBroker
+    driver: Driver
+
+
 @pytest.fixture
-def ours_and_ours(our_broker: OurBrokerFactory) -> Callable[[], tuple[AnyBroker, AnyBroker]]:
-    def start() -> tuple[AnyBroker, AnyBroker]:
-        master = our_broker("sync-master")
-        return master, our_broker("slave", master=master)
-
-    return start
+def ours_and_ours(our_broker: OurBrokerFactory, driver: Driver) -> Pair:
+    master = our_broker("sync-master")
+    return Pair(master, our_broker("slave", master=master), driver)
 
 
 @pytest.fixture
-def ours_and_java(
-    our_broker: OurBrokerFactory, java_slave: SlaveFactory
-) -> Callable[[], tuple[AnyBroker, AnyBroker]]:
-    def start() -> tuple[AnyBroker, AnyBroker]:
-        master = our_broker("sync-master")
-        names = {"name": master.broker_name, "cluster": master.cluster}
-        return master, java_slave(ha_master=master.ha_address, haSendHeartbeatInterval=1000, **names)
-
-    return start
+def ours_and_java(our_broker: OurBrokerFactory, java_slave: SlaveFactory, driver: Driver) -> Pair:
+    master = our_broker("sync-master")
+    names: dict[str, Any] = {"name": master.broker_name, "cluster": master.cluster}
+    return Pair(master, java_slave(ha_master=master.ha_address, haSendHeartbeatInterval=1000, **names), driver)
 
 
 @pytest.fixture
 def java_and_ours(
-    java_master: MasterFactory, our_broker: OurBrokerFactory
-) -> Callable[[], tuple[AnyBroker, AnyBroker]]:
-    def start() -> tuple[AnyBroker, AnyBroker]:
-        master = java_master(role="SYNC_MASTER")
-        return master, our_broker("slave", master=master)
-
-    return start
+    java_master: MasterFactory, our_broker: OurBrokerFactory, our_namesrv: NameServerNode, our_driver: Driver
+) -> Pair:
+    """The name server is ours, too."""
+    master = java_master(role="SYNC_MASTER", namesrv=our_namesrv.address)
+    slave = our_broker("slave", master=master, namesrv=our_namesrv.address)
+    return Pair(master, slave, our_driver)
 
 
 def wait_for_topic(slave: AnyBroker) -> None:
@@ -102,9 +101,9 @@ def assert_whole(report: ClientsReport, group: str, promised: set[str]) -> None:
 
 @pytest.mark.parametrize("pair", ["ours_and_java", "java_and_ours"])
 def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promised(
-    pair: str, driver: Driver, request: pytest.FixtureRequest
+    pair: str, request: pytest.FixtureRequest
 ) -> None:
-    master, slave = request.getfixturevalue(pair)()
+    master, slave, driver = request.getfixturevalue(pair)
     driver.create_topic(master.cluster, TOPIC, QUEUES)
     wait_for_topic(slave)
     promised = {result.key for result in promised_until_killed(driver, master)}
@@ -113,14 +112,13 @@ def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promi
         assert_whole(late.stop(), "GLate", promised)
 
 
-def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(
-    ours_and_ours: Callable[[], tuple[AnyBroker, AnyBroker]], driver: Driver
-) -> None:
-    master, slave = ours_and_ours()
+def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(ours_and_ours: Pair) -> None:
+    master, slave, driver = ours_and_ours
     driver.create_topic(master.cluster, TOPIC, QUEUES)
     wait_for_topic(slave)
     with consumer(driver, "GRunning", pause_ms=50) as running:
-        wait_until(lambda: driver.send(TOPIC, 1, BODY_BYTES, first=10**9).stored == 1, "the consumer to run")
+        assert driver.send(TOPIC, 1, BODY_BYTES, first=10**9).stored == 1
+        wait_until(lambda: len(running.consumed()) == 1, "the consumer to run")
         promised = {result.key for result in promised_until_killed(driver, master)}
         had = set(running.consumed())
         assert had & promised

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rmqha.store.errors import StoreError
 from rmqha.store.metadata import (
@@ -67,10 +69,9 @@ def persisted(store: Path) -> dict[type[ConfigTable], ConfigTable]:
     return found
 
 
-def differing(master: AnyBroker, slave: AnyBroker) -> set[str]:
-    """The files of the slave that are not what the master answers."""
-    wanted, found = tables_of(master), persisted(slave.store)
-    return {kind.FILE_NAME for kind in TABLES if found.get(kind) != wanted[kind]}
+def is_equal(master: AnyBroker, slave: AnyBroker) -> bool:
+    """Whether the slave's files are what the master answers."""
+    return persisted(slave.store) == tables_of(master)
 
 
 def test_four_tables_are_equal_on_the_slaves_of_all_pairings_and_follow_changes(
@@ -81,12 +82,12 @@ def test_four_tables_are_equal_on_the_slaves_of_all_pairings_and_follow_changes(
         fill(master, 3)
     pairs: list[tuple[AnyBroker, AnyBroker]] = []
     for master in masters:
-        names = {"name": master.broker_name, "cluster": master.cluster}
+        names: dict[str, Any] = {"name": master.broker_name, "cluster": master.cluster}
         pairs.append((master, java_slave(ha_master=master.ha_address, broker_id=1, **names)))
         pairs.append((master, our_broker("slave", master=master, brokerId=2)))
     for times in (1, 2):
         for master, slave in pairs:
-            wait_until(lambda m=master, s=slave: not differing(m, s), f"{slave} to have the tables of {master}")
+            wait_until(partial(is_equal, master, slave), f"{slave} to have the tables of {master}")
             offsets = tables_of(slave)[ConsumerOffsetTable]
             assert isinstance(offsets, ConsumerOffsetTable)
             assert offsets.offset_table["TSync-1@GSync"] == {1: 2 + times}

@@ -157,7 +157,7 @@ def said(namesrv: NameServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def normal(text: str) -> list[str]:
-    """The lines, sorted, without rates, times, widths of columns, and the topics that a Java broker makes as it ends."""
+    """The lines, sorted; without rates, times, widths of columns, and the topics that Java makes as it ends."""
     lines = (re.sub(r"\s+", " ", re.sub(r"\d+\.\d+(?![\d.])", "#", line)).strip() for line in text.splitlines())
     if text.startswith("#Group"):
         lines = (re.sub(r"\d+( \d+)$", r"#\1", line) for line in lines)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rmqha.ha.states import ReplicaState
 from rmqha.testing.nodes import NameServerNode
@@ -25,20 +22,6 @@ BODY_BYTES = 300
 AT_ONCE_S = 10.0
 """Far less than the two minutes after which a silent broker is forgotten."""
 QUICK: dict[str, Any] = {"registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 1000}
-
-
-@pytest.fixture
-def our_namesrv(java_class_path: str, tmp_path: Path) -> Iterator[NameServerNode]:
-    """A name server of ours."""
-    with NameServerNode(tmp_path, name="our-namesrv") as node:
-        node.port("name server")
-        yield node
-
-
-@pytest.fixture
-def our_driver(our_namesrv: NameServerNode, tmp_path: Path) -> Driver:
-    """The official client, with our name server."""
-    return Driver(our_namesrv.address, tmp_path / "our-driver")
 
 
 def brokers(namesrv: str, name: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.settings import TlsMode
 from rmqha.tap import Options
 from tests.fixtures import new_folder
 
@@ -44,6 +45,30 @@ class OptionsTests(SynchronousTestCase):
         path = self.folder / name
         path.write_bytes(content)
         return path
+
+    def test_remoting_ports_take_what_tls_server_mode_says(self) -> None:
+        self.assertIsNone(self.options(MASTER).settings.tls_server_mode)
+        for mode in TlsMode:
+            options = self.options(MASTER, f"--tls-cert={self.own}", f"--set=tls.server.mode={mode.value}")
+            self.assertIs(options.settings.tls_server_mode, mode)
+        self.assertIsNone(self.options(MASTER, "--set=tls.server.mode=permissive").server_tls)
+        self.assertIn(
+            "is not one of disabled, permissive, enforcing", self.refusal(MASTER, "--set=tls.server.mode=maybe")
+        )
+
+    def test_a_mode_that_the_other_options_contradict_is_refused(self) -> None:
+        self.assertIn(
+            "tls.server.mode=enforcing needs --tls-cert", self.refusal(MASTER, "--set=tls.server.mode=enforcing")
+        )
+        for mode in ("permissive", "disabled"):
+            said = self.refusal(
+                MASTER,
+                f"--tls-cert={self.own}",
+                f"--tls-ca={self.ca.path}",
+                "--tls-verify-slaves",
+                f"--set=tls.server.mode={mode}",
+            )
+            self.assertIn(f"tls.server.mode={mode} lets in whoever shows no certificate", said)
 
     def test_ports_are_plain_unless_there_is_a_certificate(self) -> None:
         self.assertIsNone(self.options(MASTER).server_tls)
