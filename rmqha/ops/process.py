@@ -86,6 +86,12 @@ def _fill_standard_files() -> None:
     os.close(fd)
 
 
+def _ignore_signals() -> None:
+    """Let an impatient second signal not spoil the end: Python gives signals their default effect as it goes down."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class ProcessService(MultiService):
     """All services of a process. One that ``manages_process`` handles signals, and may open as many files as allowed.
 
@@ -115,6 +121,7 @@ class ProcessService(MultiService):
         self.open()
         if self._manages_process:
             self._handle_signals()
+            atexit.register(_ignore_signals)
             IReactorCore(self._reactor).callWhenRunning(self._handle_signals)  # the reactor has put its own there
         MultiService.startService(self)
 

@@ -31,6 +31,8 @@ class TwistdNode:
     """
 
     plugin: ClassVar[str] = "rmqha"
+    process_group: int | None = None
+    """0 puts the process in a group of its own, which a terminal's Ctrl-C does not reach; set it before the start."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class TwistdNode:
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
+            process_group=self.process_group,
         )
 
     @property
