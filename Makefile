@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync news clean
+.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,9 @@ bench-store: $(READY)  ## puts a second: ours against the Java store, one run
 
 bench-sync: $(READY)  ## puts that wait for slaves: latency, rate, and what a further slave costs, one run
 	$(BIN)/python -m benchmarks.sync
+
+bench-broker: $(READY)  ## the official Java producer: our master and slave against the Java 4.9.3 pair, one run
+	$(BIN)/python -m benchmarks.broker
 
 news: $(READY)  ## what the next release's news would say
 	$(BIN)/towncrier build --draft --version next
