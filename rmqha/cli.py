@@ -31,6 +31,7 @@ from rmqha.client.bulk import BulkPull, Edge, put_all
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.status import Status, status_of_broker, status_of_store
+from rmqha.pipeline.cli import job
 from rmqha.settings import Settings, SettingsError, make_settings
 from rmqha.store.audit import Audit, audit
 from rmqha.store.derived import open_queues
@@ -126,6 +127,9 @@ def main() -> None:
     twistd rmqha --help. Exit codes: 0 fine, 1 corruption or difference found, 2 usage, 3 GAP, 4 AHEAD, 5 DIVERGED,
     6 STALLED or timed out, 7 cannot connect, 8 input/output error or refused by a broker, 9 store in use.
     """
+
+
+main.add_command(job)
 
 
 @contextmanager

@@ -92,7 +92,8 @@ class OpenStore:
         return appended
 
     def dispatch(self) -> None:
-        while self.store.derived.dispatcher.behind_bytes:
+        derived = self.store.derived
+        while derived.dispatcher.behind_bytes or (derived.index is not None and derived.index.pending):
             self.clock.advance(0.01)
 
     def die(self) -> None:

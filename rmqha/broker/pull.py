@@ -24,10 +24,10 @@ from rmqha.broker.remoting import (
 )
 from rmqha.broker.topics import TopicConfigManager
 from rmqha.settings import Settings
-from rmqha.store.dispatch import DispatchRequest
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_READ, SubscriptionGroupConfig
 from rmqha.store.reading import GetMessageResult, GetMessageStatus, TagFilter
+from rmqha.store.request import DispatchRequest
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
 COMMIT_OFFSET_FLAG = 1

@@ -12,7 +12,7 @@ from rmqha.broker.remoting import Processors, RemotingError, call_once
 from rmqha.broker.stats import BrokerStats, BrokerTotals
 from rmqha.ha.replica import MasterView
 from rmqha.settings import LARGEST_SEGMENT, properties_of
-from rmqha.store.derived import CONSUME_QUEUE_FOLDER
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import disk_used_ratio, existing_folder
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, ResponseCode

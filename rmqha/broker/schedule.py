@@ -17,10 +17,10 @@ from rmqha.broker.configmanager import ConfigManager
 from rmqha.broker.topics import TRANS_HALF_TOPIC
 from rmqha.settings import Settings
 from rmqha.store.consumequeue import ConsumeQueue
-from rmqha.store.dispatch import DispatchRequest
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import DelayOffsetTable
+from rmqha.store.request import DispatchRequest
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import Record
 

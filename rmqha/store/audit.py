@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from rmqha.settings import Settings
 from rmqha.store.consumequeue import Unit
-from rmqha.store.derived import INDEX_FOLDER, index_slots, open_queues
-from rmqha.store.dispatch import DispatchRequest, QueueTable, read_dispatch_request
-from rmqha.store.index import index_paths, read_entries
+from rmqha.store.derived import index_slots, open_queues
+from rmqha.store.dispatch import QueueTable
+from rmqha.store.index import INDEX_FOLDER, index_paths, read_entries
 from rmqha.store.reader import Progress, StoreReader
+from rmqha.store.request import DispatchRequest, read_dispatch_request
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
 

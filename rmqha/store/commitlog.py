@@ -1,5 +1,6 @@
 """The commit log: segments as one endless run of bytes, of which a prefix is proved to be records."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +10,7 @@ from zope.interface import implementer
 
 from rmqha.interfaces import ICommitLog
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name
+from rmqha.store.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name, list_segments
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records
 
@@ -321,3 +322,17 @@ class CommitLog:
         """Close all files. Nothing is flushed."""
         self._tail = None
         self._queue.close()
+
+
+def segment_size_of(folder: Path, configured: int | None) -> int:
+    """The size of the segments in ``folder``; as configured, or 1 GiB, where there are none yet.
+
+    Raises StoreError if segments have another size than configured.
+    """
+    counts = Counter(size for _, size in list_segments(folder) if size)
+    if not counts:
+        return configured or DEFAULT_SEGMENT_SIZE
+    size = max(counts, key=lambda size: (counts[size], size))  # one that was cut short is then named as such
+    if configured is not None and configured != size:
+        raise StoreError(f"segments of {folder} have {size} bytes; mappedFileSizeCommitLog says {configured}")
+    return size

@@ -7,6 +7,7 @@
 Derived from the log, and written in pieces: what a slice of dispatch adds is kept until ``write_pending``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -24,6 +25,8 @@ UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code"
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 FILES_CHECKED = 3
+CONSUME_QUEUE_FOLDER = "consumequeue"
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 
 Units = npt.NDArray[np.void]
 
@@ -44,6 +47,15 @@ class Unit(NamedTuple):
 def queue_file_size(configured: int) -> int:
     """``mappedFileSizeConsumeQueue`` rounded up to whole units, in bytes."""
     return -(-configured // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+
+
+def queue_size_of(folder: Path, configured: int | None) -> int:
+    """Bytes of each file of the queues in ``folder``: as configured, as they are, or by default. Raises OSError."""
+    if configured is not None:
+        return queue_file_size(configured)
+    sizes = Counter(path.stat().st_size for path in folder.glob("*/*/[0-9]*") if path.is_file())
+    sizes.pop(0, None)  # one that was cut short is then named as such
+    return max(sizes, key=lambda size: (sizes[size], size), default=DEFAULT_QUEUE_FILE_SIZE)
 
 
 class ConsumeQueue:
@@ -85,7 +97,7 @@ class ConsumeQueue:
         if unit.physical_offset + unit.size <= self.max_physical_offset:
             return
         at, end = queue_offset * CQ_STORE_UNIT_SIZE, self._end + len(self._pending)
-        if not len(self._queue) and not self._pending:
+        if not self._pending and not len(self._queue):
             self._begin(at)
         elif at < end:
             return

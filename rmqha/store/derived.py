@@ -1,37 +1,23 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
 import shutil
-from collections import Counter
 from pathlib import Path
 
 from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import queue_file_size
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.dispatch import Dispatcher, QueueTable
 from rmqha.store.errors import StoreError
-from rmqha.store.index import ENTRY_BYTES, HEADER, IndexService, index_paths
+from rmqha.store.index import ENTRIES_A_SLOT, INDEX_FOLDER, IndexService, slots_of
 from rmqha.store.recovery import Recovery
-
-CONSUME_QUEUE_FOLDER = "consumequeue"
-INDEX_FOLDER = "index"
-DEFAULT_QUEUE_FILE_SIZE = 6_000_000
-DEFAULT_HASH_SLOT_NUM = 5_000_000
-ENTRIES_A_SLOT = 4
-"""maxIndexNum by default, for each of maxHashSlotNum; also what an index file of another size is taken to have."""
 
 
 def open_queues(root: Path, settings: Settings, owned: bool = True) -> QueueTable:
     """The consume queues below ``root``. Raises StoreError, OSError."""
     folder = root / CONSUME_QUEUE_FOLDER
-    sizes = Counter(path.stat().st_size for path in folder.glob("*/*/[0-9]*") if path.is_file())
-    sizes.pop(0, None)
-    configured = settings.mapped_file_size_consume_queue
-    if configured is not None:
-        size = queue_file_size(configured)
-    else:  # one that was cut short is then named as such
-        size = max(sizes, key=lambda size: (sizes[size], size), default=DEFAULT_QUEUE_FILE_SIZE)
+    size = queue_size_of(folder, settings.mapped_file_size_consume_queue)
     return QueueTable(folder, size, owned)
 
 
@@ -45,12 +31,8 @@ def open_index(root: Path, settings: Settings) -> IndexService | None:
 
 def index_slots(root: Path, settings: Settings) -> int:
     """maxHashSlotNum as configured; else by the size of the files there are, else the default. Raises OSError."""
-    if settings.max_hash_slot_num is not None:
-        return settings.max_hash_slot_num
-    first = next(index_paths(root / INDEX_FOLDER), None)
-    if first is None:
-        return DEFAULT_HASH_SLOT_NUM
-    return max(1, (first.stat().st_size - HEADER.size) // (4 + ENTRY_BYTES * ENTRIES_A_SLOT))
+    configured = settings.max_hash_slot_num
+    return slots_of(root / INDEX_FOLDER) if configured is None else configured
 
 
 class Derived:

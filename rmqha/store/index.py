@@ -35,6 +35,10 @@ ENTRY_BYTES = 20
 assert (HEADER.size, ENTRY_DTYPE.itemsize) == (40, ENTRY_BYTES)
 NAME_FORMAT = "%Y%m%d%H%M%S"
 LARGEST_SECONDS = 2**31 - 1
+INDEX_FOLDER = "index"
+DEFAULT_HASH_SLOT_NUM = 5_000_000
+ENTRIES_A_SLOT = 4
+"""maxIndexNum by default, for each of maxHashSlotNum; also what an index file of another size is taken to have."""
 
 
 class IndexedKey(NamedTuple):
@@ -321,6 +325,16 @@ class IndexService:
             if file not in self._unflushed:
                 self._unflushed.append(file)
 
+    def put_hashed(self, keys: HashedKeys, now: datetime) -> None:
+        """Add keys, oldest first, none of which has an entry yet. Raises OSError."""
+        while len(keys):
+            file = self._file_with_room(now)
+            room = file.room
+            file.put_hashed(keys[:room])
+            keys = keys[room:]
+            if file not in self._unflushed:
+                self._unflushed.append(file)
+
     def _file_with_room(self, now: datetime) -> IndexFile:
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
@@ -393,6 +407,14 @@ def read_entries(path: Path, slot_count: int) -> npt.NDArray[np.void]:
         view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     count = max(1, IndexHeader(*HEADER.unpack_from(view, 0)).index_count)
     return np.frombuffer(view, ENTRY_DTYPE, count, HEADER.size + 4 * slot_count)[1:]
+
+
+def slots_of(folder: Path) -> int:
+    """maxHashSlotNum by the size of the index files there are, else the default. Raises OSError."""
+    first = next(index_paths(folder), None)
+    if first is None:
+        return DEFAULT_HASH_SLOT_NUM
+    return max(1, (first.stat().st_size - HEADER.size) // (4 + ENTRY_BYTES * ENTRIES_A_SLOT))
 
 
 def index_paths(folder: Path) -> Iterator[Path]:

@@ -4,7 +4,6 @@ Order of opening: lock, segments, checkpoint, recovery, ``abort`` file, queues a
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +15,13 @@ from twisted.python.failure import Failure
 
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.checkpoint import Checkpoint
-from rmqha.store.commitlog import DEFAULT_SEGMENT_SIZE, CommitLog
+from rmqha.store.commitlog import CommitLog, segment_size_of
 from rmqha.store.derived import Derived, index_slots, remove_derived
 from rmqha.store.dispatch import MessageArrived
-from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.errors import is_disk_full
 from rmqha.store.flush import FlushService, RunInThread, Syncable
 from rmqha.store.lockfile import LockFile
-from rmqha.store.mappedfile import list_segments, sync_folder
+from rmqha.store.mappedfile import sync_folder
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
 from rmqha.store.put import Appender, PutRefused
@@ -323,17 +322,3 @@ class MessageStore:
         self.commit_log.close()
         self._lock_file.release()
         return result
-
-
-def segment_size_of(folder: Path, configured: int | None) -> int:
-    """The size of the segments in ``folder``; as configured, or 1 GiB, where there are none yet.
-
-    Raises StoreError if segments have another size than configured.
-    """
-    counts = Counter(size for _, size in list_segments(folder) if size)
-    if not counts:
-        return configured or DEFAULT_SEGMENT_SIZE
-    size = max(counts, key=lambda size: (counts[size], size))  # one that was cut short is then named as such
-    if configured is not None and configured != size:
-        raise StoreError(f"segments of {folder} have {size} bytes; mappedFileSizeCommitLog says {configured}")
-    return size

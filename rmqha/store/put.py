@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.dispatch import is_no_folder
 from rmqha.store.message import (
     AppendMessageResult,
     AppendMessageStatus,
@@ -16,6 +15,7 @@ from rmqha.store.message import (
     PutMessageResult,
     PutMessageStatus,
 )
+from rmqha.store.request import is_no_folder
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.properties import PROPERTY_SEPARATOR, format_properties
 from rmqha.wire.record import (

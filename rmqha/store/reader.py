@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqha.store.commitlog import CommitLog
+from rmqha.store.commitlog import CommitLog, segment_size_of
 from rmqha.store.errors import StoreError
 from rmqha.store.lockfile import is_locked
 from rmqha.store.mappedfile import FILE_NAME_DIGITS
-from rmqha.store.messagestore import LOCK_FILE, segment_size_of
+from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.record import Blank, Record, RecordError, check_record
 from rmqha.wire.scan import Scan

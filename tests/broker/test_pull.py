@@ -20,8 +20,8 @@ from rmqha.broker.remoting import RemotingProtocol, RequestRefused
 from rmqha.broker.topics import TopicConfigManager
 from rmqha.settings import make_settings
 from rmqha.store import reading
-from rmqha.store.dispatch import DispatchRequest
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
+from rmqha.store.request import DispatchRequest
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Record, encode_record

@@ -21,12 +21,11 @@ from rmqha.store.dispatch import (
     SLICE_BYTES,
     SLICE_MESSAGES,
     Dispatcher,
-    DispatchRequest,
     QueueTable,
-    read_dispatch_request,
 )
 from rmqha.store.errors import StoreError
 from rmqha.store.index import IndexService
+from rmqha.store.request import DispatchRequest, read_dispatch_request
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import (

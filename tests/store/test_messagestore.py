@@ -14,10 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import Settings
 from rmqha.store.checkpoint import Checkpoint
+from rmqha.store.commitlog import segment_size_of
 from rmqha.store.derived import open_queues
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.mappedfile import list_segments
-from rmqha.store.messagestore import MessageStore, segment_size_of
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
 from tests import fixtures
 from tests.fixtures import new_folder, open_files

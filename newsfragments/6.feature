@@ -1,0 +1,1 @@
+With the extra `rmqha[spark]`, Spark reads a log in place: `spark.read.format("rmqha")` and `spark.readStream.format("rmqha")`, up to the confirmed offset, by views (records, splits, stats, verify, compare, queues), with filters pushed down.

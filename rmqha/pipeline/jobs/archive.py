@@ -1,0 +1,232 @@
+"""The log as Parquet files in a folder that any engine can read, each message exactly once.
+
+A split becomes one file, named by its range of the log: a second try makes the same file. Which files count is said by
+manifests, see ``manifest``. Bodies go from the log to the file within one process.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, Records, decode
+from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
+from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.pipeline.jobs.manifest import (
+    Archive,
+    ArchivedFile,
+    Manifest,
+    range_name,
+    staged_path,
+    temporary_path,
+    uncovered,
+)
+from rmqha.pipeline.options import OnCorrupt, Options, Selection
+from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.pipeline.schema import records_schema
+from rmqha.pipeline.segments import Split, log, log_skipped, read_records
+from rmqha.store.mappedfile import sync_folder
+from rmqha.store.nodestate import NodeState
+
+COMMIT_BYTES = 4 << 30
+"""Of log, in one manifest: what a death in the middle costs at most."""
+ROW_GROUP_BYTES = 32 << 20
+PLAIN_COLUMNS = ("body", "properties", "keys")
+"""Columns whose values hardly come twice: a dictionary of them would only cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSplit:
+    """What became of a range of the log; no file if it has no message. ``skipped`` stretches of it are no records."""
+
+    start: int
+    end: int
+    file: ArchivedFile | None
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a run archived: ``end`` is where the archive reaches to now."""
+
+    start: int
+    end: int
+    messages: int
+    files: int
+    skipped: int
+    removed_files: int
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``rmqha job archive --json`` prints."""
+        return {
+            "from": self.start,
+            "to": self.end,
+            "messages": self.messages,
+            "files": self.files,
+            "skipped": self.skipped,
+            "removedFiles": self.removed_files,
+        }
+
+
+class _Staging:
+    """A Parquet file on its way: made with the first message, and staged when it is whole and on the disk.
+
+    Use as a context, which leaves nothing of it behind where it was not finished.
+    """
+
+    def __init__(self, root: Path, split: Split, schema: pa.Schema) -> None:
+        self._root = root
+        self._split = split
+        self._schema = schema
+        self._path: Path | None = None
+        self._rows = 0
+        self._timestamps: list[int] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+
+    def __enter__(self) -> "_Staging":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            with suppress(OSError):  # where the disk takes no more, the writer has its footer left
+                self._writer.close()
+            self._file.close()
+            temporary_path(self._path).unlink(missing_ok=True)
+
+    def write(self, records: Records, batch: pa.RecordBatch) -> None:
+        """Add messages, decoded. Raises OSError."""
+        stored = records.ints("storeTimestamp")
+        if self._path is None:
+            self._begin(int(stored[0]))
+        self._rows += len(records)
+        self._timestamps += [int(stored.min()), int(stored.max())]
+        self._batches.append(batch)
+        self._pending_bytes += batch.nbytes
+        if self._pending_bytes >= ROW_GROUP_BYTES:
+            self._write_pending()
+
+    def _begin(self, first_timestamp: int) -> None:
+        hour = datetime.fromtimestamp(min(max(0, first_timestamp), MAX_TIMESTAMP_MS) / 1000, UTC)
+        folder = self._root / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{range_name(self._split.start, self._split.end)}.parquet"
+        self._file = temporary_path(self._path).open("wb")
+        dictionary = [name for name in self._schema.names if name not in PLAIN_COLUMNS]
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", use_dictionary=dictionary)
+
+    def _write_pending(self) -> None:
+        if self._batches:
+            self._writer.write_table(pa.Table.from_batches(self._batches))
+        self._batches, self._pending_bytes = [], 0
+
+    def finish(self) -> ArchivedFile | None:
+        """Bring the file to the disk and stage it; None if there was no message. Raises OSError."""
+        if self._path is None:
+            return None
+        self._write_pending()
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        temporary_path(self._path).rename(staged_path(self._path))
+        sync_folder(self._path.parent)
+        return ArchivedFile(
+            path=str(self._path.relative_to(self._root)),
+            start=self._split.start,
+            end=self._split.end,
+            rows=self._rows,
+            bytes=size,
+            min_store_timestamp=min(self._timestamps),
+            max_store_timestamp=max(self._timestamps),
+        )
+
+
+def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
+    """Stage the messages of a split as a file below ``root``. Raises StoreError, OSError."""
+    schema = records_schema(options.columns, options.properties.value)
+    skips: list[CorruptLogError] = []
+
+    def skipped(error: CorruptLogError, end: int) -> None:
+        log_skipped(error, end)
+        skips.append(error)
+
+    with _Staging(Path(root), split, schema) as staging:
+        handler = skipped if options.on_corrupt is OnCorrupt.SKIP else None
+        try:
+            for records in read_records(split, options.batch_bytes, options.verify_body, handler):
+                staging.write(records, decode(records, schema, options.decompress))
+        except DataLossError as error:
+            if options.fail_on_data_loss:
+                raise
+            log.warning("%s", error)
+        return ArchivedSplit(split.start, split.end, staging.finish(), len(skips))
+
+
+def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: NodeState | None) -> Manifest:
+    """The manifest of a range whose splits are staged, by the state of their store's node."""
+    return Manifest(
+        start,
+        end,
+        store_id=None if state is None else state.store_id,
+        epoch=0 if state is None else state.epoch,
+        files=tuple(part.file for part in parts if part.file is not None),
+        skipped=sum(part.skipped for part in parts),
+    )
+
+
+def archive(
+    options: Options, engine: Engine, progress: Progress = no_progress, commit_bytes: int = COMMIT_BYTES
+) -> Archived:
+    """Archive what of the log of ``options.path`` is not in the archive ``options.output`` yet.
+
+    A manifest covers about ``commit_bytes`` of log. Raises OptionError, StoreError, OSError.
+    """
+    if options.output is None:
+        raise OptionError("archive needs a folder to write to: output")
+    if options.selection != Selection():
+        raise OptionError("an archive is of all messages, without a choice of topics, queues or tags")
+    archive = Archive(options.output)
+    plan = open_log(options)
+    with archive.locked():
+        archive.check_state(plan.state)
+        archive.complete()
+        manifests = []
+        for start, end in _ranges(archive, plan, commit_bytes):
+            on_split = partial(archive_split, root=str(options.output), options=options)
+            parts = run_range(engine, on_split, plan, start, end, progress)
+            manifests.append(merge_archived(start, end, parts, plan.state))
+            archive.commit(manifests[-1])
+        removed = archive.clean()
+        covered = archive.covered()
+    return Archived(
+        start=manifests[0].start if manifests else covered[-1][1] if covered else plan.end,
+        end=covered[-1][1] if covered else plan.end,
+        messages=sum(manifest.rows for manifest in manifests),
+        files=sum(len(manifest.files) for manifest in manifests),
+        skipped=sum(manifest.skipped for manifest in manifests),
+        removed_files=removed,
+    )
+
+
+def _ranges(archive: Archive, plan: LogPlan, commit_bytes: int) -> list[tuple[int, int]]:
+    """What is to be archived, in pieces of which each gets a manifest. Raises DataLossError, StoreError, OSError."""
+    covered = archive.covered()
+    start, end = plan.start(), plan.stop()
+    if covered and plan.options.fail_on_data_loss and covered[-1][1] < plan.min_offset:
+        raise DataLossError(f"{archive.root} ends at {covered[-1][1]}, the log begins at {plan.min_offset}")
+    ranges = []
+    for low, high in uncovered(start, end, covered):
+        at = low
+        while at < high:
+            following = high if high - at <= commit_bytes else min(high, plan.record_start(at + commit_bytes))
+            ranges.append((at, following))
+            at = following
+    return ranges

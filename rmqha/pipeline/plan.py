@@ -1,0 +1,300 @@
+"""What there is to read, and how it is split: segments, the log's end, record starts near offsets and times.
+
+Splits lie within one file. Their boundaries are guesses by looks (``Boundaries.SCAN``), which reading proves: a split
+must end exactly where the next one begins, and the first one of a file begins with the file. ``Boundaries.HOP`` reads
+every size instead; nothing in a body can fool it. Offsets that outlive a query are never guesses.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
+from rmqha.pipeline.options import EARLIEST, Boundaries, OnCorrupt, Options, TimestampStrategy
+from rmqha.pipeline.segments import SegmentReader, Skipped, Split, log_skipped, read_records
+from rmqha.store.commitlog import segment_size_of
+from rmqha.store.errors import StoreError
+from rmqha.store.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
+from rmqha.store.nodestate import NodeState
+
+log = logging.getLogger(__name__)
+
+HOP_BYTES = 1 << 22
+FIRST_RECORD_BYTES = 1 << 12
+LOG_FOLDER = "commitlog"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A segment's file: its bytes are the log's from ``base`` to before ``end``."""
+
+    path: str
+    base: int
+    end: int
+
+    def split(self, start: int, end: int) -> Split:
+        """A piece of it, by offsets in the log."""
+        return Split(self.path, self.base, self.end, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """A log as it was when it was looked at, which ends for readers at ``end``.
+
+    ``state`` is None if no node of ours has run there.
+    """
+
+    folder: Path
+    files: tuple[LogFile, ...]
+    end: int
+    state: NodeState | None
+    options: Options
+
+    @property
+    def min_offset(self) -> int:
+        """Where the log begins."""
+        return self.files[0].base if self.files else self.end
+
+    @property
+    def _skipped(self) -> Skipped | None:
+        return log_skipped if self.options.on_corrupt is OnCorrupt.SKIP else None
+
+    def splits(self, start: int, end: int, boundaries: Boundaries | None = None) -> list[Split]:
+        """Splits of about ``splitBytes`` from ``start`` to ``end``, where records begin. Raises StoreError, OSError."""
+        split_bytes = max(1, min(self.options.split_bytes, -(-(end - start) // self.options.min_partitions)))
+        cut = _cut_by_hop if (boundaries or self.options.boundaries) is Boundaries.HOP else _cut_by_looks
+        found: list[Split] = []
+        for piece in self.pieces(start, end):
+            try:
+                found += cut(piece, split_bytes, self._skipped)
+            except DataLossError as error:
+                if self.options.fail_on_data_loss:
+                    raise
+                found.append(piece)  # read as far as it is there
+                log.warning("%s", error)
+        return found
+
+    def pieces(self, start: int, end: int) -> Iterator[Split]:
+        """One split a file. Raises DataLossError where files are missing."""
+        at = start
+        for file in self.files:
+            if file.end <= start or file.base >= end:
+                continue
+            self._expect(at, file.base)
+            at = min(file.end, end)
+            yield file.split(max(file.base, start), at)
+        self._expect(at, end)
+
+    def _expect(self, at: int, following: int) -> None:
+        if at < following:
+            problem = f"{self.folder} has no bytes from {at} to {following}"
+            if self.options.fail_on_data_loss:
+                raise DataLossError(problem)
+            log.warning("%s", problem)
+
+    def record_start(self, offset: int) -> int:
+        """Where the first record at or after ``offset`` begins, by all sizes before it. Raises StoreError, OSError."""
+        for file in self.files:
+            if file.base >= offset:
+                return file.base
+            if offset < (end := min(file.end, self.end)):
+                return self._start_within(file.split(file.base, end), offset)
+        return self.end
+
+    def _start_within(self, piece: Split, offset: int) -> int:
+        for records in read_records(piece, HOP_BYTES, skipped=self._skipped):
+            number = int(np.searchsorted(records.physical_offset, offset))
+            if number < len(records):
+                return int(records.physical_offset[number])
+        return piece.end
+
+    def advance(
+        self,
+        start: int,
+        max_bytes: int | None = None,
+        max_records: int | None = None,
+        max_files: int | None = None,
+    ) -> int:
+        """How far records reach from ``start`` within these limits; one record at least. Raises StoreError, OSError."""
+        at = start
+        for number, piece in enumerate(self.pieces(start, self.end)):
+            bytes_left = None if max_bytes is None else start + max_bytes - piece.start
+            if number == max_files or max_records == 0 or (bytes_left is not None and bytes_left <= 0):
+                break
+            if max_records is None and (bytes_left is None or piece.size <= bytes_left):
+                at = piece.end
+                continue
+            reached, count = _hop_within(piece, bytes_left, max_records, self._skipped)
+            if at == start and reached == piece.start:
+                reached, count = _hop_within(piece, None, 1, self._skipped)
+            at = max(at, reached)
+            if reached < piece.end:
+                break
+            max_records = None if max_records is None else max_records - count
+        return at
+
+    def offset_at(self, timestamp: int) -> int | None:
+        """Where the first message stored at ``timestamp`` ms or later lies, None if there is none.
+
+        Files are ruled out by their first message: where a clock went back, it is one of the first. Raises StoreError,
+        OSError.
+        """
+        pieces = list(self.pieces(self.min_offset, self.end))
+        before = 0
+        for number, piece in enumerate(pieces):
+            first = next(read_records(piece, FIRST_RECORD_BYTES, skipped=self._skipped), None)
+            if first is not None and first.ints("storeTimestamp")[0] >= timestamp:
+                break
+            before = number
+        for piece in pieces[before:]:
+            for records in read_records(piece, HOP_BYTES, skipped=self._skipped):
+                late = records.ints("storeTimestamp") >= timestamp
+                if late.any():
+                    return int(records.physical_offset[int(np.argmax(late))])
+        return None
+
+    def start(self) -> int:
+        """The offset that the options say to start at. Raises OptionError, StoreError, OSError."""
+        options = self.options
+        if options.starting_timestamp is None:
+            return self._offset_of(options.starting_offset)
+        found = self.offset_at(options.starting_timestamp)
+        if found is None and options.timestamp_strategy is TimestampStrategy.ERROR:
+            raise OptionError(
+                f"startingTimestamp={options.starting_timestamp}: no message was stored then or later "
+                "(startingOffsetsByTimestampStrategy=latest starts at the end)"
+            )
+        return self.end if found is None else found
+
+    def stop(self) -> int:
+        """The offset that the options say to end before. Raises StoreError, OSError."""
+        if self.options.ending_timestamp is None:
+            return self._offset_of(self.options.ending_offset)
+        found = self.offset_at(self.options.ending_timestamp)
+        return self.end if found is None else found
+
+    def _offset_of(self, offset: int | str) -> int:
+        if isinstance(offset, str):
+            return self.min_offset if offset == EARLIEST else self.end
+        if offset < self.min_offset:
+            self._expect(offset, self.min_offset)
+        return self.record_start(min(max(offset, self.min_offset), self.end))
+
+
+def open_log(options: Options, known_end: int = 0) -> LogPlan:
+    """The log of a store, or of the folder of its segments, up to where its node says it may be read.
+
+    Where no node of ours has run, it ends with the last sound record; ``known_end`` is where it ended before, and saves
+    proving what lies before that. Raises StoreError, OSError.
+    """
+    store, folder = _folders(options.path)
+    files = _log_files(folder)
+    state = NodeState.read(store)
+    plan = LogPlan(folder, files, 0, state, options)
+    if state is None:
+        return replace(plan, end=_sound_end(files, known_end))
+    end: int = getattr(state.offsets, options.read_up_to.value)
+    if not files:
+        plan._expect(state.offsets.min, end)
+        return replace(plan, end=end)
+    plan._expect(files[-1].end, end)
+    return replace(plan, end=max(files[0].base, min(end, files[-1].end)))
+
+
+def log_folder(path: Path) -> Path:
+    """Where a store's segments are. Raises StoreError, OSError."""
+    return _folders(path)[1]
+
+
+def _folders(path: Path) -> tuple[Path, Path]:
+    if not path.is_dir():
+        raise StoreError(f"{path} is no folder on this machine: executors and driver must both see the store there")
+    folder = path / LOG_FOLDER
+    if folder.is_dir():
+        return path, folder
+    names = [entry.name for entry in path.iterdir()]
+    if any(name.isdecimal() and len(name) == FILE_NAME_DIGITS for name in names):
+        return path.parent, path
+    if (path / "rmqha").is_dir():  # a node that has no byte yet
+        return path, folder
+    raise StoreError(f"{path} is no store: it has no {LOG_FOLDER}")
+
+
+def _log_files(folder: Path) -> tuple[LogFile, ...]:
+    found = list_segments(folder)
+    size = segment_size_of(folder, None)
+    bases = [base for base, _ in found]
+    limits = [*bases[1:], bases[-1] + size] if bases else []
+    return tuple(
+        LogFile(str(folder / file_name(base)), base, min(base + size, limit))
+        for base, limit in zip(bases, limits, strict=True)
+    )
+
+
+def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:
+    """Where the last sound record ends, its CRC too. ``known_end`` is where records are known to have ended before."""
+    for file in reversed(files):
+        start = known_end if file.base < known_end <= file.end else file.base
+        end = _sound_end_of(file, start)
+        if end > file.base:
+            return end
+    return files[0].base if files else 0
+
+
+def _sound_end_of(file: LogFile, start: int) -> int:
+    """What lies behind is not looked at: it may be what a recovery of Java's has cut off, and left there."""
+    end = start
+    try:
+        for records in read_records(file.split(start, file.end), HOP_BYTES, verify_body=True):
+            end = records.end
+    except CorruptLogError as error:
+        return error.offset
+    except DataLossError:
+        return end
+    return file.end
+
+
+def _cut_by_looks(piece: Split, split_bytes: int, _: Skipped | None) -> list[Split]:
+    starts = [piece.start]
+    with SegmentReader(piece.path, piece.base) as segment:
+        while (target := starts[-1] + split_bytes) < piece.end:
+            found = segment.find_start(target, piece.end)
+            if found is None:
+                break
+            starts.append(found)
+    return _between(piece, starts)
+
+
+def _cut_by_hop(piece: Split, split_bytes: int, skipped: Skipped | None) -> list[Split]:
+    starts = [piece.start]
+    if piece.size > split_bytes:
+        for records in read_records(piece, HOP_BYTES, skipped=skipped):
+            offsets = records.physical_offset
+            while (number := int(np.searchsorted(offsets, starts[-1] + split_bytes))) < len(offsets):
+                starts.append(int(offsets[number]))
+    return _between(piece, starts)
+
+
+def _between(piece: Split, starts: list[int]) -> list[Split]:
+    ends = [*starts[1:], piece.end]
+    return [replace(piece, start=start, end=end) for start, end in zip(starts, ends, strict=True)]
+
+
+def _hop_within(
+    piece: Split, max_bytes: int | None, max_records: int | None, skipped: Skipped | None
+) -> tuple[int, int]:
+    """How far records reach within both limits, and how many they are."""
+    at, count = piece.start, 0
+    for records in read_records(piece, HOP_BYTES, skipped=skipped):
+        ends = records.physical_offset + records.ints("totalSize")
+        fitting = len(ends) if max_bytes is None else int(np.searchsorted(ends, piece.start + max_bytes, side="right"))
+        if max_records is not None:
+            fitting = min(fitting, max_records - count)
+        if fitting:
+            at, count = int(ends[fitting - 1]), count + fitting
+        if fitting < len(ends):
+            return at, count
+    return piece.end, count

@@ -1,0 +1,241 @@
+"""The messages of a piece of one segment, proved as they are read.
+
+Read with ``preadv`` and never mapped: a file that is cut while it is read is then an error and not a signal.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rmqha.pipeline.decode import Bytes, Records, body_crc_agrees, explain, hop, lay_out
+from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
+from rmqha.wire import record as layout
+from rmqha.wire.record import IncompleteRecord, RecordError, check_record
+
+log = logging.getLogger(__name__)
+
+SEARCH_BYTES = 1 << 20
+RECORD_START_BYTES = 36
+"""A record's first bytes, up to its own offset: enough to know it by."""
+MAGIC_AT, PHYSICAL_OFFSET_AT = 4, 28
+MAGICS = [code.to_bytes(4, "big", signed=True) for code in (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A piece of a segment, by offsets in the log: from a record's start to where another one, or a blank, ends.
+
+    ``path`` is the segment's file, whose first byte lies at ``base`` and whose last lies before ``segment_end``.
+    """
+
+    path: str
+    base: int
+    segment_end: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """In bytes of log."""
+        return self.end - self.start
+
+
+class SegmentReader:
+    """A segment's file, open for reading. Use as a context."""
+
+    def __init__(self, path: str, base: int) -> None:
+        """Raises DataLossError if there is no such file, OSError."""
+        self.path = path
+        self.base = base
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise DataLossError(f"{path} is not there, deleted since or not visible on this machine") from None
+
+    def __enter__(self) -> "SegmentReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def read(self, offset: int, size: int) -> Bytes:
+        """The bytes from ``offset`` of the log on, fewer where the file ends. Raises OSError."""
+        buffer = np.empty(size, np.uint8)
+        done = 0
+        while done < size:
+            count = os.preadv(self._fd, [buffer.data[done:]], offset - self.base + done)
+            if not count:
+                break
+            done += count
+        return buffer[:done]
+
+    def find_start(self, offset: int, end: int) -> int | None:
+        """The first place from ``offset`` to before ``end`` that looks like a record's start, by magic and own offset.
+
+        A body can be made to look so. Raises OSError.
+        """
+        while offset < end:
+            window = self.read(offset, min(SEARCH_BYTES, end - offset) + RECORD_START_BYTES)
+            found = _find_in(window.tobytes(), offset)
+            if found is not None:
+                return found if found < end else None
+            offset += SEARCH_BYTES
+        return None
+
+
+def _find_in(window: bytes, offset: int) -> int | None:
+    candidates = sorted(at - MAGIC_AT for magic in MAGICS for at in _all_of(window, magic) if at >= MAGIC_AT)
+    for at in candidates:
+        if at + RECORD_START_BYTES > len(window):
+            break
+        size, _ = layout.BLANK_HEADER.unpack_from(window, at)
+        (physical_offset,) = layout.INT64.unpack_from(window, at + PHYSICAL_OFFSET_AT)
+        if physical_offset == offset + at and size >= layout.FIXED_BYTES:
+            return offset + at
+    return None
+
+
+def _all_of(window: bytes, sought: bytes) -> Iterator[int]:
+    at = window.find(sought)
+    while at >= 0:
+        yield at
+        at = window.find(sought, at + 1)
+
+
+Skipped = Callable[[CorruptLogError, int], None]
+"""Told of bytes that are no records, and of the offset where records go on (or the split ends)."""
+
+
+def log_skipped(error: CorruptLogError, end: int) -> None:
+    """Warns of bytes that were skipped."""
+    log.warning("skipped %d bytes of log from %d on: %s", end - error.offset, error.offset, error.reason)
+
+
+def read_records(
+    split: Split, batch_bytes: int, verify_body: bool = False, skipped: Skipped | None = None
+) -> Iterator[Records]:
+    """All messages of the split, in pieces of about ``batch_bytes`` of log, one message at least each.
+
+    With ``skipped``, what is no record is skipped and told of. Raises CorruptLogError, BoundaryError if the last
+    message goes beyond the split's end, DataLossError if the file is not there or too short, OSError.
+    """
+    with SegmentReader(split.path, split.base) as segment:
+        reading = _Reading(segment, split, batch_bytes, verify_body)
+        while reading.at < split.end:
+            try:
+                records = reading.next()
+            except CorruptLogError as error:
+                if skipped is None:
+                    raise
+                skipped(error, reading.resume_after(error.offset))
+                continue
+            if len(records):
+                yield records
+
+
+class _Reading:
+    """Where a split has been read to (``at``), and how it goes on."""
+
+    def __init__(self, segment: SegmentReader, split: Split, batch_bytes: int, verify_body: bool) -> None:
+        self.at = split.start
+        self._segment = segment
+        self._split = split
+        self._batch_bytes = batch_bytes
+        self._verify_body = verify_body
+        self._problem: CorruptLogError | None = None
+
+    def next(self) -> Records:
+        """The messages that come next; none at a blank. Raises as ``read_records``."""
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+        buffer, records = self._read(self._batch_bytes)
+        if not len(records):
+            needed = self._needed(buffer)
+            if needed is None:
+                return records
+            buffer, records = self._read(needed)
+            if not len(records):
+                raise explain(buffer, self.at, 0, self._split.segment_end - self.at)
+        self.at = records.end
+        return self._proved(records)
+
+    def _read(self, size: int) -> tuple[Bytes, Records]:
+        """That many bytes, and the messages that are whole in them. Raises DataLossError if the file ends before."""
+        size = min(size, self._split.end - self.at)
+        buffer = self._segment.read(self.at, size)
+        records = lay_out(buffer, self.at, np.array(hop(buffer, 0, len(buffer))[0], np.int64))
+        if len(buffer) < size and not len(records):
+            raise DataLossError(f"{self._split.path} ends at {self.at + len(buffer)}, before {self._split.end}")
+        return buffer, records
+
+    def _needed(self, buffer: Bytes) -> int | None:
+        """How many bytes the next message has, None for a blank, which is passed. Raises as ``read_records``."""
+        room = self._split.segment_end - self.at
+        rest = self._split.end - self.at
+        if len(buffer) < layout.BLANK_HEADER.size:
+            raise explain(buffer, self.at, 0, room)
+        size, magic = layout.BLANK_HEADER.unpack_from(buffer.data)
+        if magic == layout.BLANK_MAGIC_CODE and size == room:
+            self.at = self._split.end
+            return None
+        if not self._begins_a_record(buffer):
+            raise explain(buffer, self.at, 0, room)
+        if size > rest:
+            raise self._beyond_the_end(size)
+        return int(size)
+
+    def _begins_a_record(self, buffer: Bytes) -> bool:
+        return len(buffer) >= RECORD_START_BYTES and _find_in(buffer[:RECORD_START_BYTES].tobytes(), self.at) == self.at
+
+    def _beyond_the_end(self, size: int) -> Exception:
+        """A sound message goes beyond the split: the boundary is wrong. Else the message is."""
+        room = self._split.segment_end - self.at
+        buffer = self._segment.read(self.at, min(size, room))
+        try:
+            check_record(buffer.data, 0, self.at, room)
+        except IncompleteRecord:
+            return DataLossError(f"{self._split.path} ends at {self.at + len(buffer)}, within a record of {size} bytes")
+        except RecordError as error:
+            return CorruptLogError(self.at, str(error))
+        return BoundaryError(self.at, self._split.end)
+
+    def _proved(self, records: Records) -> Records:
+        """Those before the first whose CRC is wrong; that one is the next problem."""
+        if not self._verify_body:
+            return records
+        sound = body_crc_agrees(records)
+        if sound.all():
+            return records
+        count = int(np.argmin(sound))
+        self.at = int(records.physical_offset[count])
+        self._problem = CorruptLogError(self.at, "its body is not what BODYCRC says")
+        return records.take(slice(0, count))
+
+    def resume_after(self, offset: int) -> int:
+        """Go on at the next record whose lengths add up and that another one, or the end, follows; or end."""
+        end = self._split.end
+        start = self._segment.find_start(offset + 1, end)
+        while start is not None and not self._is_chained(start):
+            start = self._segment.find_start(start + 1, end)
+        self.at = end if start is None else start
+        return self.at
+
+    def _is_chained(self, start: int) -> bool:
+        room = self._split.segment_end - start
+        size, _ = layout.BLANK_HEADER.unpack(self._segment.read(start, layout.BLANK_HEADER.size).data)
+        if size > self._split.end - start:
+            return False
+        head = self._segment.read(start, min(size + RECORD_START_BYTES, room))
+        if not len(lay_out(head, start, np.zeros(1, np.int64))):
+            return False
+        follows = start + size
+        if follows == self._split.end:
+            return True
+        next_size, magic = layout.BLANK_HEADER.unpack_from(head.data, size)
+        if magic == layout.BLANK_MAGIC_CODE and next_size == room - size:
+            return True
+        return self._segment.find_start(follows, follows + 1) is not None

@@ -1,0 +1,291 @@
+"""Spark's way to a log: ``spark.read.format("rmqha")`` and ``spark.readStream.format("rmqha")``.
+
+Only carries: what is asked is in ``options``, what is read in ``plan`` and ``views``. An offset of a stream is a
+record's start and never a guess, with the store and epoch that it was seen in: a log that took confirmed bytes back, or
+another one altogether, is not gone on with in silence.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from rmqha.pipeline.errors import DataLossError
+from rmqha.pipeline.options import Boundaries, Options, Selection, View, parse_options
+from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.pipeline.schema import to_ddl
+from rmqha.pipeline.segments import Split, log
+from rmqha.pipeline.views import ViewReader, view_reader, view_schema
+from rmqha.store.nodestate import NodeState
+
+NO_LIMIT_BYTES = 1 << 62
+INT64_RANGE = (-(1 << 63), 1 << 63)
+SELECTED_BY_VALUE = {"topic": "topics", "queueId": "queue_ids", "tags": "tags"}
+PHYSICAL_OFFSET, QUEUE_OFFSET = "physicalOffset", "queueOffset"
+OFFSETS = (PHYSICAL_OFFSET, QUEUE_OFFSET)
+Offset = dict[str, Any]
+
+
+class RmqhaDataSource(DataSource):
+    """The commit log of a RocketMQ store, as rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rmqha"
+
+    @property
+    def _parsed(self) -> Options:
+        return parse_options(dict(self.options))
+
+    def schema(self) -> str:
+        """Raises OptionError."""
+        return to_ddl(view_schema(self._parsed))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Raises OptionError."""
+        return LogReader(self._view_reader(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Raises OptionError."""
+        return LogStreamReader(self._view_reader(schema))
+
+    def _view_reader(self, schema: StructType) -> ViewReader:
+        return view_reader(self._parsed, [(field.name, field.dataType.simpleString()) for field in schema.fields])
+
+
+class SplitPartition(InputPartition):
+    """One split, for one task."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+        self.split = split
+
+
+def _read(reader: ViewReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition. Spark makes one of its own where there are none: it has no rows."""
+    if isinstance(partition, SplitPartition):
+        yield from reader.read(partition.split)
+
+
+class LogReader(DataSourceReader):
+    """Reads the log once, as it is now."""
+
+    def __init__(self, reader: ViewReader) -> None:
+        self._reader = reader
+        self._range = INT64_RANGE
+        if reader.options.pushdown and reader.options.view in (View.RECORDS, View.STATS):
+            self.pushFilters = _Pushed(self)  # type: ignore[method-assign]
+
+    def push(self, one: Filter) -> bool:
+        """Take a filter over if it can be, and say whether Spark need not look at it any more."""
+        if isinstance(one, EqualTo | In):
+            given = one.value if isinstance(one, In) else (one.value,)
+            values = tuple(value for value in given if value is not None)  # null equals nothing
+            return self._push_values(".".join(one.attribute), values)
+        column = ".".join(getattr(one, "attribute", ()))
+        if column in OFFSETS and isinstance(one, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+            return self._push_range(column, _limits(one))
+        return False
+
+    def _push_values(self, column: str, values: tuple[Any, ...]) -> bool:
+        name = SELECTED_BY_VALUE.get(column)
+        if name is None:
+            return column in OFFSETS and len(values) == 1 and self._push_range(column, (values[0], values[0] + 1))
+        selection = self._reader.options.selection
+        present = getattr(selection, name)
+        chosen: Any = frozenset(values) if present is None else present & frozenset(values)
+        self._choose(replace(selection, **{name: chosen}))
+        return True
+
+    def _push_range(self, column: str, limits: tuple[int, int]) -> bool:
+        if column == PHYSICAL_OFFSET:
+            self._range = _common(self._range, limits)
+        if column != QUEUE_OFFSET:
+            return False
+        selection = self._reader.options.selection
+        self._choose(replace(selection, queue_offsets=_common(selection.queue_offsets or INT64_RANGE, limits)))
+        return True
+
+    def _choose(self, selection: Selection) -> None:
+        self._reader = replace(self._reader, options=replace(self._reader.options, selection=selection))
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises OptionError, StoreError, OSError."""
+        plan = open_log(self._reader.options)
+        start, stop = plan.start(), plan.stop()
+        low, high = self._range
+        if low > start:
+            start = plan.record_start(min(low, plan.end))
+        if high < stop:
+            stop = plan.record_start(max(high, plan.min_offset))
+        return [SplitPartition(split) for split in plan.splits(start, stop)] if start < stop else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises StoreError, OSError."""
+        return _read(self._reader, partition)
+
+
+def _limits(one: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual) -> tuple[int, int]:
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return one.value + isinstance(one, GreaterThan), INT64_RANGE[1]
+    return INT64_RANGE[0], one.value + isinstance(one, LessThanOrEqual)
+
+
+def _common(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+class _Pushed:
+    """``LogReader.pushFilters``, which Spark 4.3 takes for the inherited one as long as its conf has push-down off.
+
+    A class that overrides the method makes every query fail then, and a reader cannot ask for the conf.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        return [one for one in filters if not self._reader.push(one)]
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the log as it grows."""
+
+    def __init__(self, reader: ViewReader) -> None:
+        self._reader = reader
+        self._initial: Offset | None = None
+        self._known_end = 0
+        self._available_now: int | None = None
+        self._waiting_since: float | None = None
+
+    def initialOffset(self) -> Offset:
+        """Raises OptionError, StoreError, OSError."""
+        if self._initial is None:
+            plan = self._open()
+            self._initial = _offset(plan, plan.start())
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One limit stands for all, which ``latestOffset`` knows from the options."""
+        options = self._reader.options
+        limits = (options.max_bytes_per_trigger, options.max_records_per_trigger, options.max_files_per_trigger)
+        if not any(limits) and not options.min_bytes_per_trigger:
+            return ReadAllAvailable()
+        return ReadMaxBytes(options.max_bytes_per_trigger or NO_LIMIT_BYTES)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """How far the next batch reaches; ``start`` where it must wait. Raises StoreError, OSError."""
+        plan = self._open()
+        at = self._resume(plan, start)
+        if self._available_now is not None:
+            plan = replace(plan, end=min(plan.end, self._available_now))
+        if plan.end <= at:
+            return _offset(plan, max(at, start["offset"]))
+        if isinstance(limit, ReadAllAvailable):
+            return _offset(plan, plan.end)
+        if self._waits_for_more(plan.end - at):
+            return start
+        options = self._reader.options
+        reached = plan.advance(
+            at, options.max_bytes_per_trigger, options.max_records_per_trigger, options.max_files_per_trigger
+        )
+        return _offset(plan, reached)
+
+    def reportLatestOffset(self) -> Offset:
+        """The log's end. Raises StoreError, OSError."""
+        plan = self._open()
+        return _offset(plan, plan.end)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Raises StoreError, OSError."""
+        plan = self._open()
+        at, stop = self._resume(plan, start), end["offset"]
+        if stop > plan.end:
+            self._lost(f"{plan.folder} ends at {plan.end}, the batch to be read ends at {stop}")
+            stop = plan.end
+        return [SplitPartition(split) for split in plan.splits(at, stop, Boundaries.HOP)] if at < stop else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises StoreError, OSError."""
+        return _read(self._reader, partition)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What the log holds now is what all batches together will read. Raises StoreError, OSError."""
+        self._available_now = self._open().end
+
+    def _open(self) -> LogPlan:
+        plan = open_log(self._reader.options, self._known_end)
+        self._known_end = plan.end
+        return plan
+
+    def _waits_for_more(self, available: int) -> bool:
+        """Whether there is less than ``minBytesPerTrigger``, and not yet for ``maxTriggerDelay``."""
+        options = self._reader.options
+        now = time.monotonic()
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        waits = (
+            self._available_now is None
+            and available < options.min_bytes_per_trigger
+            and now - self._waiting_since < options.max_trigger_delay
+        )
+        if not waits:
+            self._waiting_since = None
+        return waits
+
+    def _resume(self, plan: LogPlan, start: Offset) -> int:
+        """Where to go on from a checkpoint's offset. Raises DataLossError if the log is not what it has read."""
+        at: int = start["offset"]
+        state = plan.state
+        if state is not None and start["storeId"] and start["storeId"] != state.store_id:
+            self._lost(f"{plan.folder} is store {state.store_id}, the checkpoint is of store {start['storeId']}")
+            return plan.record_start(max(at, plan.min_offset))
+        if state is not None and start["epoch"] and _took_back(state, start["epoch"], at):
+            self._lost(
+                f"{plan.folder} has taken back what was confirmed, the checkpoint's {at} may be of what it took back"
+            )
+            return plan.record_start(max(at, plan.min_offset))
+        if at > plan.end:
+            self._lost(f"{plan.folder} ends at {plan.end}, the checkpoint is at {at}")
+        elif at < plan.min_offset:
+            self._lost(f"{plan.folder} begins at {plan.min_offset}, the checkpoint is at {at}")
+            return plan.min_offset
+        return at
+
+    def _lost(self, problem: str) -> None:
+        if self._reader.options.fail_on_data_loss:
+            raise DataLossError(problem)
+        log.warning("%s", problem)
+
+
+def _took_back(state: NodeState, epoch: int, offset: int) -> bool:
+    """Whether bytes before ``offset``, seen in ``epoch``, may be gone; only where the last epoch begins is known."""
+    return state.epoch > epoch + 1 or (state.epoch == epoch + 1 and state.epoch_start < offset)
+
+
+def _offset(plan: LogPlan, offset: int) -> Offset:
+    """An offset for the checkpoint. Without a node of ours, store and epoch are not known."""
+    state = plan.state
+    return {
+        "offset": offset,
+        "storeId": "" if state is None else state.store_id,
+        "epoch": 0 if state is None else state.epoch,
+    }

@@ -1,0 +1,216 @@
+"""What the rows of a query are: each view makes of one split a few Arrow batches of its schema."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rmqha.pipeline.decode import Records, decode, select
+from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.jobs.compare import compare_split
+from rmqha.pipeline.jobs.rebuild import PARTS_FOLDER, rebuild_split
+from rmqha.pipeline.jobs.verify import verify_split
+from rmqha.pipeline.options import OnCorrupt, Options, Selection, View
+from rmqha.pipeline.plan import log_folder
+from rmqha.pipeline.schema import TIMESTAMP, check_records_schema, records_schema
+from rmqha.pipeline.segments import Split, log, log_skipped, read_records
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
+from rmqha.store.errors import StoreError
+
+SPLITS_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("base", pa.int64()),
+        ("segmentEnd", pa.int64()),
+        ("startOffset", pa.int64()),
+        ("endOffset", pa.int64()),
+    ]
+)
+STATS_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("minQueueOffset", pa.int64()),
+        ("maxQueueOffset", pa.int64()),
+        ("firstStoreTimestamp", TIMESTAMP),
+        ("lastStoreTimestamp", TIMESTAMP),
+    ]
+)
+STATS_AGGREGATES = [
+    ("totalSize", "count"),
+    ("totalSize", "sum"),
+    ("queueOffset", "min"),
+    ("queueOffset", "max"),
+    ("storeTimestamp", "min"),
+    ("storeTimestamp", "max"),
+]
+STATS_COLUMNS = records_schema(["topic", "queueId", "queueOffset", "totalSize", "storeTimestamp"])
+VERIFY_SCHEMA = pa.schema(
+    [
+        ("startOffset", pa.int64()),
+        ("endOffset", pa.int64()),
+        ("messages", pa.int64()),
+        ("problem", pa.string()),
+    ]
+)
+COMPARE_SCHEMA = pa.schema(
+    [
+        ("startOffset", pa.int64()),
+        ("endOffset", pa.int64()),
+        ("differsAt", pa.int64()),
+        ("differentBytes", pa.int64()),
+        ("problem", pa.string()),
+    ]
+)
+
+QUEUES_SCHEMA = pa.schema(
+    [
+        ("startOffset", pa.int64()),
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("firstQueueOffset", pa.int64()),
+        ("endQueueOffset", pa.int64()),
+        ("isRegular", pa.bool_()),
+    ]
+)
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class ViewReader:
+    """Reads splits as rows of one view. It goes to the executors, by pickle."""
+
+    options: Options
+    schema: pa.Schema
+
+    def read(self, split: Split) -> Batches:
+        """The rows of a split. Raises StoreError, OSError."""
+        return READERS[self.options.view](self, split)
+
+    def messages(self, split: Split) -> Iterator[Records]:
+        """The messages that are wanted. Raises StoreError, OSError."""
+        options = self.options
+        skipped = log_skipped if options.on_corrupt is OnCorrupt.SKIP else None
+        try:
+            for records in read_records(split, options.batch_bytes, options.verify_body, skipped):
+                wanted = select(records, options.selection)
+                if len(wanted):
+                    yield wanted
+        except DataLossError as error:
+            if options.fail_on_data_loss:
+                raise
+            log.warning("%s", error)
+
+
+def view_reader(options: Options, fields: list[tuple[str, str]] | None = None) -> ViewReader:
+    """The reader for these options, or for a user's own schema of names and SQL types. Raises OptionError."""
+    schema = view_schema(options)
+    if fields is None:
+        return ViewReader(options, schema)
+    if options.view is View.RECORDS:
+        return ViewReader(options, check_records_schema(fields))
+    names = [name for name, _ in fields]
+    if names != schema.names:
+        raise OptionError(f"view={options.view.value} has the columns {', '.join(schema.names)}, no others")
+    return ViewReader(options, schema)
+
+
+def view_schema(options: Options) -> pa.Schema:
+    """The columns of the view that the options name. Raises OptionError."""
+    if options.view is View.RECORDS:
+        return records_schema(options.columns, options.properties.value)
+    if options.columns:
+        raise OptionError(f"columns= is for view=records, not for view={options.view.value}")
+    if options.view is not View.STATS and options.selection != Selection():
+        raise OptionError(f"view={options.view.value} is of all messages, without a choice of topics, queues or tags")
+    if options.view is View.COMPARE and options.replica is None:
+        raise OptionError("view=compare needs replica=, the path of the other store")
+    if options.view is View.QUEUES and (options.output is None or options.output.resolve() == options.path.resolve()):
+        raise OptionError("view=queues needs output=, a folder to write queues to, which is not the store's own")
+    return SCHEMAS[options.view]
+
+
+def _records(reader: ViewReader, split: Split) -> Batches:
+    for records in reader.messages(split):
+        yield decode(records, reader.schema, reader.options.decompress)
+
+
+def _splits(reader: ViewReader, split: Split) -> Batches:
+    row = (split.path, split.base, split.segment_end, split.start, split.end)
+    yield _batch(reader.schema, [row])
+
+
+def _stats(reader: ViewReader, split: Split) -> Batches:
+    parts = [decode(records, STATS_COLUMNS) for records in reader.messages(split)]
+    if parts:
+        grouped = pa.Table.from_batches(parts).group_by(["topic", "queueId"]).aggregate(STATS_AGGREGATES)
+        columns = [
+            grouped["topic"],
+            grouped["queueId"],
+            *(grouped[f"{name}_{kind}"] for name, kind in STATS_AGGREGATES),
+        ]
+        yield from pa.table(
+            [column.cast(field.type) for column, field in zip(columns, STATS_SCHEMA, strict=True)], STATS_SCHEMA
+        ).to_batches()
+
+
+def _verify(reader: ViewReader, split: Split) -> Batches:
+    """One row of the whole split, and one of each piece that is no record."""
+    try:
+        found = verify_split(split, reader.options.batch_bytes)
+    except DataLossError as error:
+        yield _batch(reader.schema, [(split.start, split.end, 0, str(error))])
+        return
+    rows = [(problem.offset, problem.end, 0, problem.reason) for problem in found.problems]
+    yield _batch(reader.schema, [(split.start, split.end, found.messages, None), *rows])
+
+
+def _compare(reader: ViewReader, split: Split) -> Batches:
+    """One row: whether the replica has the same bytes."""
+    assert reader.options.replica is not None, "view_schema has seen to it"
+    replica = str(log_folder(reader.options.replica))
+    try:
+        found = compare_split(split, replica, reader.options.batch_bytes)
+    except StoreError as error:
+        yield _batch(reader.schema, [(split.start, split.end, None, None, str(error))])
+        return
+    yield _batch(reader.schema, [(split.start, split.end, found.differs_at, found.different_bytes, None)])
+
+
+def _batch(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _queues(reader: ViewReader, split: Split) -> Batches:
+    """One row of each run of units that the split has written below ``output``; written again, they are the same."""
+    assert reader.options.output is not None, "view_schema has seen to it"
+    folder = reader.options.output
+    (folder / PARTS_FOLDER).mkdir(parents=True, exist_ok=True)
+    file_size = queue_size_of(Path(split.path).parent.parent / CONSUME_QUEUE_FOLDER, None)
+    found = rebuild_split(split, str(folder), file_size, reader.options.batch_bytes)
+    if found.runs:
+        runs = found.runs.items()
+        yield _batch(reader.schema, [(split.start, *key, run.first, run.end, run.is_regular) for key, run in runs])
+
+
+READERS: dict[View, Callable[[ViewReader, Split], Batches]] = {
+    View.RECORDS: _records,
+    View.SPLITS: _splits,
+    View.STATS: _stats,
+    View.VERIFY: _verify,
+    View.COMPARE: _compare,
+    View.QUEUES: _queues,
+}
+SCHEMAS = {
+    View.SPLITS: SPLITS_SCHEMA,
+    View.STATS: STATS_SCHEMA,
+    View.VERIFY: VERIFY_SCHEMA,
+    View.COMPARE: COMPARE_SCHEMA,
+    View.QUEUES: QUEUES_SCHEMA,
+}

@@ -1,0 +1,99 @@
+"""What dispatch needs of one message, and the rules of what is made of it. Knows of no reactor: jobs use it too."""
+
+from struct import Struct
+from typing import NamedTuple
+
+from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
+from rmqha.wire.javahash import tags_hash
+from rmqha.wire.properties import parse_properties
+from rmqha.wire.record import (
+    BLANK_HEADER,
+    BLANK_MAGIC_CODE,
+    BORNHOST_V6_FLAG,
+    INT16,
+    INT32,
+    INT64,
+    IPV6_EXTRA_BYTES,
+    MESSAGE_MAGIC_CODE_V2,
+    QUEUED_TRANSACTION_TYPES,
+    STOREHOSTADDRESS_V6_FLAG,
+    TRANSACTION_ROLLBACK_TYPE,
+    TRANSACTION_TYPE_MASK,
+)
+from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
+
+MAX_FOLDER_NAME_BYTES = 255
+QUEUE_ID_AT = 12
+HEAD_FROM_QUEUE_ID = Struct(">iiqqi")  # QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG
+
+
+class DispatchRequest(NamedTuple):
+    """What dispatch needs of one message; the record has been proved before."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    sys_flag: int
+    store_timestamp: int
+    properties: dict[str, str]
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has a place in a consume queue: prepared and rolled-back messages have none."""
+        return self.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether its keys are in the index: those of rolled-back messages are not."""
+        return self.sys_flag & TRANSACTION_TYPE_MASK != TRANSACTION_ROLLBACK_TYPE
+
+    def tags_code(self, delay_levels: DelayLevels) -> int:
+        """The hash of its tags; of a delayed message the time of its delivery (spec/store.md 3.11)."""
+        if self.topic == SCHEDULE_TOPIC and "DELAY" in self.properties:
+            code = delay_levels.tags_code(self.properties["DELAY"], self.store_timestamp)
+            if code is not None:
+                return code
+        return tags_hash(self.properties.get("TAGS", ""))
+
+    def index_keys(self) -> list[str]:
+        """Its index keys: UNIQ_KEY first, then each of KEYS."""
+        keys = [self.properties["UNIQ_KEY"]] if "UNIQ_KEY" in self.properties else []
+        if "KEYS" in self.properties:
+            keys += [key for key in self.properties["KEYS"].split(" ") if key]
+        return keys
+
+
+def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | int:
+    """Of the proved record at ``position``; a blank's size instead of one."""
+    size, magic = BLANK_HEADER.unpack_from(data, position)
+    if magic == BLANK_MAGIC_CODE:
+        return int(size)
+    queue_id, _, queue_offset, physical_offset, sys_flag = HEAD_FROM_QUEUE_ID.unpack_from(data, position + QUEUE_ID_AT)
+    born_extra = IPV6_EXTRA_BYTES if sys_flag & BORNHOST_V6_FLAG else 0
+    store_extra = IPV6_EXTRA_BYTES if sys_flag & STOREHOSTADDRESS_V6_FLAG else 0
+    (store_timestamp,) = INT64.unpack_from(data, position + STORE_TIMESTAMP_AT + born_extra)
+    at = position + BODY_LENGTH_AT + born_extra + store_extra
+    at += INT32.size + INT32.unpack_from(data, at)[0]
+    if magic == MESSAGE_MAGIC_CODE_V2:
+        topic_at, topic_length = at + 2, INT16.unpack_from(data, at)[0]
+    else:
+        topic_at, topic_length = at + 1, data[at]
+    topic_end = topic_at + topic_length
+    return DispatchRequest(
+        str(data[topic_at:topic_end], "utf-8", "surrogateescape"),
+        queue_id,
+        queue_offset,
+        physical_offset,
+        size,
+        sys_flag,
+        store_timestamp,
+        parse_properties(str(data[topic_end + INT16.size : position + size], "utf-8", "surrogateescape")),
+    )
+
+
+def is_no_folder(topic: str) -> bool:
+    """Whether no queue can be kept for the topic: a folder bears its name."""
+    is_too_long = len(topic.encode("utf-8", "surrogateescape")) > MAX_FOLDER_NAME_BYTES
+    return not topic or "/" in topic or "\0" in topic or topic in (".", "..") or is_too_long

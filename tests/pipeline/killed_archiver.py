@@ -1,0 +1,83 @@
+"""Archives a store again and again, each time into a new folder, killed one step later, and then once more to its end.
+
+``python -m tests.pipeline.killed_archiver STORE FOLDER`` makes FOLDER/1, FOLDER/2, … and prints for each what was to be
+seen in it at the kill: a line of JSON. It ends with the first run that nobody had to kill.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rmqha.pipeline.jobs.archive import archive
+from rmqha.pipeline.jobs.engine import LocalEngine
+from tests.pipeline.lake import SEGMENT_SIZE, options_of, visible_files
+
+SPLIT_BYTES = SEGMENT_SIZE * 3 // 4
+STEPS = ("open", "os.rename", "os.mkdir", "os.remove")
+
+
+def run(store: Path, lake: Path) -> None:
+    """Archive, with several manifests."""
+    archive(options_of(store, output=lake, splitBytes=SPLIT_BYTES), LocalEngine(), commit_bytes=SEGMENT_SIZE)
+
+
+def kill_at(step: int, lake: Path) -> None:
+    """Let this process die right before its step of this number that touches the archive; a flush is a step too."""
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def audited(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in STEPS and str(arguments[0]).startswith(str(lake)):
+            count()
+
+    flush = os.fsync
+
+    def counted_flush(fd: int) -> None:
+        count()
+        flush(fd)
+
+    sys.addaudithook(audited)
+    setattr(os, "fsync", counted_flush)  # noqa: B010 - it is a function of another type, says mypy
+
+
+def in_a_child(work: Callable[[], None]) -> bool:
+    """Whether a child came to the end of the work."""
+    child = os.fork()
+    if not child:
+        work()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit(f"a child failed: {status}")
+    return os.WIFEXITED(status)
+
+
+def main(store: Path, folder: Path) -> None:
+    """See above."""
+    step, is_whole = 0, False
+    while not is_whole:
+        step += 1
+        lake = folder / str(step)
+
+        def killed(step: int = step, lake: Path = lake) -> None:
+            kill_at(step, lake)
+            run(store, lake)
+
+        is_whole = in_a_child(killed)
+        seen = [str(path.relative_to(lake)) for path in visible_files(lake)]
+        assert in_a_child(partial(run, store, lake)), "nobody killed it"
+        print(json.dumps({"step": step, "whole": is_whole, "seen": seen}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

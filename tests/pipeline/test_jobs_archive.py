@@ -1,0 +1,227 @@
+"""The job ``archive``: every message is in the lake exactly once, whatever happens on the way."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.jobs.archive import Archived, archive
+from rmqha.pipeline.jobs.engine import LocalEngine
+from rmqha.pipeline.jobs.manifest import (
+    Archive,
+    ArchiveError,
+    archived_paths,
+    range_name,
+    staged_path,
+    temporary_path,
+    uncovered,
+)
+from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.reader import StoreReader
+from rmqha.wire.record import Blank
+from tests.fixtures import expected, new_folder, unpacked
+from tests.pipeline.lake import (
+    SEGMENT_SIZE,
+    archived_offsets,
+    make_store,
+    options_of,
+    overwrite,
+    rows_of,
+    visible_files,
+)
+
+KILLS = 20
+"""The fewest that count: fewer would mean that the kills miss the work."""
+
+
+def offsets_of(store: Path) -> list[int]:
+    """Where all messages lie."""
+    reader = StoreReader(store)
+    try:
+        return [offset for offset, record in reader.records(0, None) if not isinstance(record, Blank)]
+    finally:
+        reader.close()
+
+
+class ArchiveTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        folder = new_folder(self)
+        self.store = make_store(folder / "store")
+        self.lake = folder / "lake"
+
+    def archive(self, commit_bytes: int = 1 << 30, **texts: object) -> Archived:
+        return archive(options_of(self.store, output=self.lake, **texts), LocalEngine(), commit_bytes=commit_bytes)
+
+    def check_once(self) -> None:
+        """Each message is there once: by the manifests, and for those who only list the folder."""
+        self.assertEqual(archived_offsets(self.lake), offsets_of(self.store))
+        self.assertEqual(visible_files(self.lake), sorted(archived_paths(self.lake)))
+
+    def test_every_message_is_there_once(self) -> None:
+        done = self.archive()
+        self.assertEqual(done.messages, len(offsets_of(self.store)))
+        self.assertGreater(done.files, 4)
+        self.check_once()
+
+    def test_the_columns_are_what_java_reads(self) -> None:
+        self.store = unpacked("master-crash")
+        self.archive(splitBytes="300k", batchBytes="100k")
+        messages = [line for line in expected() if "blank" not in line]
+        rows = rows_of(visible_files(self.lake))
+        for name in (
+            "topic",
+            "queueId",
+            "queueOffset",
+            "physicalOffset",
+            "totalSize",
+            "bodyCRC",
+            "bornHost",
+            "storeHost",
+        ):
+            self.assertEqual([row[name] for row in rows], [line[name] for line in messages], name)
+        self.assertEqual([len(row["body"]) for row in rows], [line["bodyLength"] for line in messages])
+        stored = [round(row["storeTimestamp"].timestamp() * 1000) for row in rows]
+        self.assertEqual(stored, [line["storeTimestamp"] for line in messages])
+
+    def test_any_engine_reads_the_folder_by_date_and_hour(self) -> None:
+        done = self.archive()
+        dataset = pyarrow.dataset.dataset(self.lake, format="parquet", partitioning="hive")
+        self.assertEqual(dataset.count_rows(), done.messages)
+        self.assertLessEqual({"date", "hour"}, set(dataset.schema.names))
+
+    def test_a_second_run_finds_nothing_to_do(self) -> None:
+        first = self.archive()
+        before = visible_files(self.lake)
+        second = self.archive()
+        self.assertEqual((second.messages, second.files, second.end), (0, 0, first.end))
+        self.assertEqual(visible_files(self.lake), before)
+
+    def test_what_has_grown_since_is_added(self) -> None:
+        whole = make_store(self.store.parent / "whole", log_bytes=90_000)
+        first = self.archive()
+        shutil.copytree(whole, self.store, dirs_exist_ok=True)
+        second = self.archive(splitBytes=777)
+        self.assertEqual(second.start, first.end)
+        self.assertGreater(second.messages, 0)
+        self.check_once()
+
+    def test_a_manifest_covers_a_bounded_range(self) -> None:
+        self.archive(commit_bytes=SEGMENT_SIZE)
+        manifests = Archive(self.lake).manifests()
+        self.assertGreater(len(manifests), 2)
+        self.assertEqual([one.end for one in manifests[:-1]], [one.start for one in manifests[1:]])
+        self.check_once()
+
+    def test_only_what_is_confirmed_is_archived(self) -> None:
+        offsets = offsets_of(self.store)
+        NodeState("id", offsets=Offsets(written=offsets[-1], confirmed=offsets[60])).write(self.store)
+        self.archive()
+        self.assertEqual(archived_offsets(self.lake), offsets[:60])
+
+    def test_files_that_nobody_committed_are_removed(self) -> None:
+        folder = self.lake / "date=2026-01-01" / "hour=00"
+        folder.mkdir(parents=True)
+        path = folder / f"{range_name(0, 700)}.parquet"
+        for left_over in (staged_path(path), temporary_path(path)):
+            left_over.write_bytes(b"torn")
+        behind = staged_path(folder / f"{range_name(10**9, 10**9 + 700)}.parquet")  # somebody else's, at work
+        behind.write_bytes(b"not torn")
+        self.assertEqual(self.archive().removed_files, 2)
+        self.assertEqual(list(folder.iterdir()), [behind])
+        self.check_once()
+
+    def test_a_committed_file_gets_its_name_from_the_next_run(self) -> None:
+        self.archive()
+        path = visible_files(self.lake)[1]
+        path.rename(staged_path(path))
+        self.assertEqual(archived_offsets(self.lake), offsets_of(self.store))
+        self.archive()
+        self.check_once()
+
+    def test_two_do_not_archive_to_one_folder_at_once(self) -> None:
+        with Archive(self.lake).locked(), self.assertRaises(StoreInUse):
+            self.archive()
+
+    def test_another_store_is_refused(self) -> None:
+        end = offsets_of(self.store)[-1]
+        NodeState("one", offsets=Offsets(written=end, confirmed=end)).write(self.store)
+        self.archive()
+        NodeState("other", offsets=Offsets(written=end, confirmed=end)).write(self.store)
+        with self.assertRaisesRegex(ArchiveError, "archive of store one, not of other"):
+            self.archive()
+
+    def test_a_store_that_took_back_what_is_archived_is_refused(self) -> None:
+        offsets = offsets_of(self.store)
+        NodeState("id", offsets=Offsets(written=offsets[-1], confirmed=offsets[-1])).write(self.store)
+        self.archive()
+        lost = Offsets(written=offsets[-1], confirmed=offsets[-1])
+        NodeState("id", epoch=2, epoch_start=offsets[9], offsets=lost).write(self.store)
+        with self.assertRaisesRegex(ArchiveError, f"took back what follows {offsets[9]}"):
+            self.archive()
+
+    def test_a_log_that_has_lost_what_was_not_archived_is_refused(self) -> None:
+        offsets = offsets_of(self.store)
+        self.archive(endingOffset=offsets[10])
+        (self.store / "commitlog" / f"{0:020d}").unlink()
+        with self.assertRaises(DataLossError):
+            self.archive()
+        self.archive(failOnDataLoss="false")
+        there = [offset for offset in offsets if offset < offsets[10] or offset >= SEGMENT_SIZE]
+        self.assertEqual(archived_offsets(self.lake), there)
+
+    def test_corrupt_bytes_end_the_run_and_leave_nothing_of_it(self) -> None:
+        overwrite(self.store, offsets_of(self.store)[60] + 28, b"\x7f")
+        with self.assertRaisesRegex(StoreError, "no record"):
+            self.archive()
+        self.assertEqual(list(archived_paths(self.lake)), [])
+        self.assertEqual(visible_files(self.lake), [])
+
+    def test_corrupt_bytes_are_skipped_on_demand_and_counted(self) -> None:
+        offsets = offsets_of(self.store)
+        overwrite(self.store, offsets[60] + 28, b"\x7f")
+        self.assertEqual(self.archive(onCorrupt="skip").skipped, 1)
+        self.assertEqual(archived_offsets(self.lake), offsets[:60] + offsets[61:])
+
+    def test_an_archive_is_of_all_messages(self) -> None:
+        with self.assertRaisesRegex(OptionError, "all messages"):
+            self.archive(topic="T")
+
+    def test_no_kill_at_any_step_loses_or_doubles_a_message(self) -> None:
+        folder = self.lake.parent / "killed"
+        self.store = make_store(self.lake.parent / "short", log_bytes=2 * SEGMENT_SIZE)
+        lines = subprocess.run(
+            [sys.executable, "-m", "tests.pipeline.killed_archiver", self.store, folder],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=300,
+        ).stdout.splitlines()
+        runs = [json.loads(line) for line in lines]
+        self.assertGreater(sum(not run["whole"] for run in runs), KILLS)
+        for run in runs:
+            self.lake = folder / str(run["step"])
+            self.check_once()
+            final = {str(path.relative_to(self.lake)) for path in visible_files(self.lake)}
+            self.assertLessEqual(set(run["seen"]), final, run["step"])
+            self.assertEqual(list(self.lake.rglob(".*.parquet*")), [], run["step"])
+
+
+class UncoveredTests(SynchronousTestCase):
+    def test_what_is_left_of_a_range(self) -> None:
+        covered = [(10, 20), (30, 40)]
+        for range_, left in {
+            (0, 50): [(0, 10), (20, 30), (40, 50)],
+            (10, 20): [],
+            (12, 35): [(20, 30)],
+            (0, 5): [(0, 5)],
+            (40, 40): [],
+            (45, 50): [(45, 50)],
+        }.items():
+            self.assertEqual(uncovered(*range_, covered), left, range_)

@@ -1,0 +1,122 @@
+"""``rmqha job NAME …``: what it prints, and with which status it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from click.testing import CliRunner, Result
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.cli import main
+from rmqha.pipeline.jobs.manifest import Archive
+from tests.fixtures import facts, max_offset, new_folder, unpacked
+from tests.pipeline.lake import archived_offsets, make_store, overwrite
+
+
+class JobTests(SynchronousTestCase):
+    def run_job(self, *arguments: object) -> Result:
+        return CliRunner().invoke(main, ["job", *(str(argument) for argument in arguments)])
+
+    def output_of(self, *arguments: object) -> str:
+        result = self.run_job(*arguments)
+        self.assertEqual((result.exit_code, result.stderr), (0, ""), result.output)
+        return result.stdout
+
+    def json_of(self, *arguments: object) -> Any:
+        return json.loads(self.output_of(*arguments, "--json"))
+
+    def complaint(self, status: int, *arguments: object) -> str:
+        """What a job that ends with this status says: one line."""
+        result = self.run_job(*arguments)
+        self.assertEqual(result.exit_code, status, result.output)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        return result.stderr.strip().removeprefix("rmqha: ")
+
+    def test_verify_proves_a_java_store(self) -> None:
+        store, end = unpacked("slave"), max_offset("slave")
+        self.assertEqual(self.output_of("verify", store), f"{facts()['records']} sound messages from 0 to {end}\n")
+        self.assertEqual(self.json_of("verify", store)["messages"], facts()["records"])
+
+    def test_verify_ends_with_1_where_something_is_no_record(self) -> None:
+        store = make_store(new_folder(self) / "store")
+        overwrite(store, 20_100, b"\xff\x00\xff\x00")
+        self.assertEqual(self.complaint(1, "verify", store), "1 stretches of the log are no records")
+
+    def test_compare_ends_with_1_where_the_logs_differ(self) -> None:
+        folder = new_folder(self)
+        store, longer = make_store(folder / "store"), make_store(folder / "longer", 80_000)
+        self.assertIn("identical from 0 to", self.output_of("compare", store, "--against", store))
+        self.assertIn("equal up to the end of one", self.complaint(1, "compare", store, "--against", longer))
+        other = make_store(folder / "other", seed=2)
+        self.assertIn("the logs differ at ", self.complaint(1, "compare", store, "--against", other))
+
+    def test_stats_are_a_table_json_and_a_page(self) -> None:
+        page = new_folder(self) / "stats.html"
+        table = self.output_of("stats", unpacked("slave"), "--chart", page)
+        self.assertIn("TOrder1", table)
+        self.assertIn("TOrder1", page.read_text())
+        found = self.json_of("stats", unpacked("slave"))
+        self.assertEqual(sum(topic["messages"] for topic in found.values()), facts()["records"])
+
+    def test_archive_tells_what_was_added(self) -> None:
+        lake = new_folder(self) / "lake"
+        arguments = ("archive", unpacked("slave"), "--output", lake, "-o", "splitBytes=1m")
+        done = self.json_of(*arguments)
+        self.assertEqual((done["messages"], done["from"], done["to"]), (facts()["records"], 0, max_offset("slave")))
+        self.assertEqual(len(archived_offsets(lake)), facts()["records"])
+        self.assertIn("0 messages", self.output_of(*arguments))
+
+    def test_an_archive_in_use_ends_with_9(self) -> None:
+        lake = new_folder(self) / "lake"
+        with Archive(lake).locked():
+            self.assertIn("another process", self.complaint(9, "archive", unpacked("slave"), "--output", lake))
+
+    def test_rebuild_tells_what_it_built(self) -> None:
+        output = new_folder(self) / "built"
+        queues = len(list((unpacked("slave") / "consumequeue").glob("*/*")))
+        told = self.output_of("rebuild", unpacked("slave"), "--output", output)
+        self.assertRegex(told, rf"^{queues} queues and \d+ keys of {facts()['records']} messages from 0 to \d+\n")
+        self.assertEqual(sorted(path.name for path in output.iterdir()), ["consumequeue", "index", "rmqha"])
+
+    def test_what_cannot_be_asked_ends_with_2(self) -> None:
+        store = unpacked("slave")
+        self.assertIn("there is no option colour", self.complaint(2, "verify", store, "-o", "colour=red"))
+        self.assertIn("NAME=VALUE", self.complaint(2, "verify", store, "-o", "splitBytes"))
+
+    def test_what_is_no_store_ends_with_1(self) -> None:
+        self.assertIn("no store", self.complaint(1, "verify", new_folder(self)))
+
+    def test_java_that_is_missing_or_too_old_ends_with_2_and_the_remedy(self) -> None:
+        home = new_folder(self)
+        (home / "bin").mkdir()
+        java = home / "bin" / "java"
+        java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+        java.chmod(0o755)
+        spark = ("verify", unpacked("slave"), "--engine", "spark")
+        with mock.patch.dict(os.environ, JAVA_HOME=str(home)):
+            self.assertRegex(self.complaint(2, *spark), r"is Java 11: install Java 17 or newer")
+        with mock.patch.dict(os.environ, PATH="/nowhere"):
+            os.environ.pop("JAVA_HOME", None)
+            self.assertRegex(self.complaint(2, *spark), r"there is none: install Java 17 or newer")
+
+    def test_without_the_extra_it_is_said_what_to_install(self) -> None:
+        with mock.patch.dict(sys.modules, {"rmqha.pipeline.options": None}):
+            self.assertIn("pip install 'rmqha[spark]'", self.complaint(2, "verify", unpacked("slave")))
+
+
+def test_the_jobs_run_without_the_rmqha_command_and_without_twisted() -> None:
+    """As ``spark-submit`` starts them: a file."""
+    entry = Path(__file__).parents[2] / "rmqha" / "pipeline" / "__main__.py"
+    script = (
+        "import runpy, sys\n"
+        "try: runpy.run_path(sys.argv.pop(1), run_name='__main__')\n"
+        "finally: print('twisted' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, entry, "verify", unpacked("slave")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["False"]), done.stderr

@@ -1,0 +1,123 @@
+"""The job ``rebuild``: queues and index are byte for byte what a broker makes of the log."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine
+from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild
+from rmqha.settings import Settings
+from rmqha.store.audit import audit
+from rmqha.store.commitlog import CommitLog
+from rmqha.store.dispatch import Dispatcher, QueueTable
+from rmqha.store.errors import StoreInUse
+from rmqha.store.lockfile import LockFile
+from rmqha.store.reader import StoreReader
+from rmqha.testing.records import make_record
+from rmqha.wire.delay import DelayLevels
+from tests.fixtures import copy_of, new_folder, unpacked
+from tests.pipeline import stores
+from tests.pipeline.lake import options_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUEUE_FILE_SIZE = 2000
+
+
+def queue_files(root: Path) -> dict[str, bytes]:
+    """The content of each queue file with a unit in it, by its path."""
+    folder = root / "consumequeue"
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
+    return {path: content for path, content in files.items() if content.strip(b"\0")}
+
+
+def index_files(root: Path) -> list[bytes]:
+    """The content of the index files; their names are times."""
+    return [path.read_bytes() for path in sorted((root / "index").iterdir())]
+
+
+def rebuilt(store: Path, **texts: object) -> Rebuilt:
+    return rebuild(options_of(store, **{"splitBytes": "300k", "batchBytes": "60k", **texts}), LocalEngine())
+
+
+class RebuildTests(SynchronousTestCase):
+    def test_the_files_are_those_that_java_wrote(self) -> None:
+        for name in ("slave", "master-clean"):
+            store = copy_of(name, new_folder(self) / name)
+            shutil.rmtree(store / "index")
+            for path in (store / "consumequeue").glob("*/*/*"):
+                path.write_bytes(bytes(QUEUE_FILE_SIZE))
+            with self.subTest(name):
+                done = rebuilt(store)
+                self.assertEqual(queue_files(store), queue_files(unpacked(name)))
+                self.assertEqual(done.queues, len({Path(path).parent for path in queue_files(store)}))
+                self.assertFalse((store / "rmqha" / "rebuild").exists())
+
+    def test_the_index_is_the_one_that_java_wrote(self) -> None:
+        for name in ("slave", "master-crash"):  # that of master-clean was recovered by Java, which lost a part
+            store = copy_of(name, new_folder(self) / name)
+            rebuilt(store)
+            self.assertEqual(index_files(store), index_files(unpacked(name)), name)
+
+    def test_the_audit_finds_nothing_missing(self) -> None:
+        store = copy_of("slave", new_folder(self) / "store")
+        rebuilt(store, splitBytes="50k")
+        reader = StoreReader(store)
+        self.addCleanup(reader.close)
+        found = audit(reader, reader.limit, Settings(), lambda _: None)
+        self.assertEqual((found.problems, found.missing_keys), ((), 0))
+
+    def test_a_store_in_use_is_built_elsewhere_only(self) -> None:
+        store, output = copy_of("slave", new_folder(self) / "store"), new_folder(self) / "elsewhere"
+        lock = LockFile(store / "lock")
+        self.addCleanup(lock.release)
+        with self.assertRaises(StoreInUse):
+            rebuilt(store)
+        rebuilt(store, output=output)
+        self.assertEqual(queue_files(output), queue_files(unpacked("slave")))
+
+    def test_gaps_and_steps_back_become_what_dispatch_makes_of_them(self) -> None:
+        for offsets in ([7, 8, 12, 13, 140, 141], [3, 4, 5, 4, 5, 6, 7], [150, 151, 2], [0, 0, 0, 1], [99, 100, 101]):
+            store = new_folder(self) / "store"
+            stores.make_store(store, [replace(make_record(0, b"b" * 300), queue_offset=offset) for offset in offsets])
+            (store / "consumequeue" / "Seen" / "0").mkdir(parents=True)
+            (store / "consumequeue" / "Seen" / "0" / f"{0:020d}").write_bytes(bytes(QUEUE_FILE_SIZE))
+            with self.subTest(offsets=offsets):
+                rebuilt(store, splitBytes=900, batchBytes=500)
+                self.assertEqual(queue_files(store), self.dispatched(store))
+
+    def dispatched(self, store: Path) -> dict[str, bytes]:
+        """What the dispatcher makes of the log."""
+        root = new_folder(self)
+        log = CommitLog(store / "commitlog", stores.SEGMENT_SIZE, owned=False)
+        log.verify()
+        queues = QueueTable(root / "consumequeue", QUEUE_FILE_SIZE)
+        Dispatcher(log, queues, None, DelayLevels(), 0).catch_up()
+        queues.close()
+        log.close()
+        self.flushLoggedErrors()
+        return queue_files(root)
+
+    def test_a_message_whose_topic_is_no_folder_is_counted_and_left_out(self) -> None:
+        store = new_folder(self) / "store"
+        stores.make_store(store, [make_record(0, b"b", topic="a/b"), make_record(0, b"b", topic="T")])
+        done = rebuilt(store)
+        self.assertEqual((done.messages, done.refused, done.queues), (2, 1, 1))
+
+
+def test_both_engines_build_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    outputs = [tmp_path / "one", tmp_path / "other"]
+    engines: tuple[Engine, Engine] = (LocalEngine(), SparkEngine(spark))
+    done = [
+        rebuild(options_of(unpacked("slave"), splitBytes="300k", output=output), engine)
+        for engine, output in zip(engines, outputs, strict=True)
+    ]
+    assert done[0] == done[1]
+    assert queue_files(outputs[0]) == queue_files(outputs[1])
+    assert index_files(outputs[0]) == index_files(outputs[1])

@@ -1,0 +1,213 @@
+"""What there is to read: how far, from where, in which pieces."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.options import Boundaries
+from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.store.errors import StoreError
+from rmqha.store.mappedfile import file_name
+from rmqha.store.nodestate import Offsets
+from rmqha.testing.records import FIRST_STORE_TIMESTAMP_MS
+from rmqha.wire.record import Record
+from tests import fixtures
+from tests.pipeline.stores import SEGMENT_SIZE, all_offsets, end_of, make_store, options, plain_records, write_state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def records(store: Path) -> list[Record]:
+    """Those of a store of three segments, the last of which is not full."""
+    return make_store(store, plain_records(80))
+
+
+def offsets(records: list[Record]) -> list[int]:
+    return [record.physical_offset for record in records]
+
+
+@pytest.mark.parametrize("name", fixtures.STORES)
+def test_a_store_of_java_ends_with_its_last_sound_record(name: str) -> None:
+    plan = open_log(options(fixtures.unpacked(name)))
+    assert (plan.min_offset, plan.end) == (0, fixtures.max_offset(name))
+
+
+def test_a_record_half_written_is_not_yet_part_of_the_log(store: Path, records: list[Record]) -> None:
+    """Its header is there and its lengths add up, the end of its body is still zero."""
+    last = records[-1]
+    with (store / "commitlog" / file_name(2 * SEGMENT_SIZE)).open("r+b") as file:
+        file.seek(last.physical_offset + 200 - 2 * SEGMENT_SIZE)
+        file.write(bytes(100))
+    assert all_offsets(store) == offsets(records[:-1])
+
+
+def test_a_log_that_nobody_vouches_for_ends_where_recovery_would_end_it(store: Path, records: list[Record]) -> None:
+    """Whole records behind that place may be what a recovery has cut off: Java leaves it where it was."""
+    with (store / "commitlog" / file_name(2 * SEGMENT_SIZE)).open("r+b") as file:
+        file.seek(records[-3].physical_offset + 4 - 2 * SEGMENT_SIZE)
+        file.write(b"\0")
+    assert all_offsets(store) == offsets(records[:-3])
+
+
+@pytest.mark.parametrize(("read_up_to", "count"), [("confirmed", 10), ("flushed", 20), ("written", 30)])
+def test_a_nodes_state_says_how_far_to_read(store: Path, records: list[Record], read_up_to: str, count: int) -> None:
+    confirmed, flushed, written = (records[number].physical_offset for number in (10, 20, 30))
+    write_state(store, 0, offsets=Offsets(0, written, flushed, flushed, confirmed))
+    assert all_offsets(store, readUpTo=read_up_to) == offsets(records[:count])
+
+
+def test_the_folder_of_segments_will_do_and_its_state_is_found(store: Path, records: list[Record]) -> None:
+    write_state(store, records[10].physical_offset)
+    assert all_offsets(store / "commitlog") == offsets(records[:10])
+
+
+def test_a_node_that_has_no_byte_yet_has_nothing_to_read(store: Path) -> None:
+    write_state(store, 0)
+    assert all_offsets(store) == []
+
+
+@pytest.mark.parametrize("name", ["nowhere", "."])
+def test_what_is_no_store_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match=r"no folder on this machine|is no store"):
+        open_log(options(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("texts", "first", "last"),
+    [
+        ({}, 0, 80),
+        ({"startingOffset": "latest"}, 80, 80),
+        ({"startingOffset": "=5"}, 5, 80),
+        ({"startingOffset": "+5"}, 6, 80),
+        ({"endingOffset": "=70"}, 0, 70),
+        ({"endingOffset": "+70"}, 0, 71),
+        ({"startingOffset": "+40", "endingOffset": "=40"}, 41, 41),
+        ({"endingOffset": 1 << 40}, 0, 80),
+    ],
+)
+def test_offsets_choose_records_that_begin_within_them(
+    store: Path, records: list[Record], texts: dict[str, str], first: int, last: int
+) -> None:
+    """``=5`` is where record 5 begins, ``+5`` one byte behind that."""
+    numbers = {name: _resolved(str(text), records) for name, text in texts.items()}
+    assert all_offsets(store, **numbers) == offsets(records[first:last])
+
+
+def _resolved(text: str, records: list[Record]) -> str:
+    if text[0] not in "=+":
+        return text
+    return str(records[int(text[1:])].physical_offset + (text[0] == "+"))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last"), [(0, 8, 0, 70), (3, None, 20, 80), (2, 5, 10, 40), (7, 99, 60, 80)]
+)
+def test_timestamps_choose_records_stored_within_them(
+    store: Path, records: list[Record], start: int, end: int | None, first: int, last: int
+) -> None:
+    """Ten records have each millisecond, the first ones that after the base's."""
+    texts = {"startingTimestamp": FIRST_STORE_TIMESTAMP_MS + start}
+    if end is not None:
+        texts["endingTimestamp"] = FIRST_STORE_TIMESTAMP_MS + end
+    assert all_offsets(store, **texts) == offsets(records[first:last])
+
+
+def test_a_starting_timestamp_behind_all_records_is_an_error_or_the_end(store: Path, records: list[Record]) -> None:
+    late = FIRST_STORE_TIMESTAMP_MS + 1000
+    with pytest.raises(OptionError, match="no message was stored then or later"):
+        all_offsets(store, startingTimestamp=late)
+    assert all_offsets(store, startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
+
+
+def test_more_partitions_can_be_asked_for(store: Path, records: list[Record]) -> None:
+    few, many = (open_log(options(store, minPartitions=n)) for n in (1, 12))
+    assert len(few.splits(0, few.end)) == 3
+    assert len(many.splits(0, many.end)) >= 12
+
+
+def delete_middle(store: Path) -> None:
+    os.unlink(store / "commitlog" / file_name(SEGMENT_SIZE))
+
+
+def delete_first(store: Path) -> None:
+    os.unlink(store / "commitlog" / file_name(0))
+
+
+def test_a_missing_file_is_data_loss_unless_that_is_accepted(store: Path, records: list[Record]) -> None:
+    delete_middle(store)
+    with pytest.raises(DataLossError, match=f"no bytes from {SEGMENT_SIZE} to {2 * SEGMENT_SIZE}"):
+        all_offsets(store)
+    kept = [at for at in offsets(records) if not SEGMENT_SIZE <= at < 2 * SEGMENT_SIZE]
+    assert all_offsets(store, failOnDataLoss=False) == kept
+
+
+def test_a_start_before_the_first_file_is_data_loss_unless_that_is_accepted(store: Path, records: list[Record]) -> None:
+    delete_first(store)
+    with pytest.raises(DataLossError, match=f"from {records[3].physical_offset} to {SEGMENT_SIZE}"):
+        all_offsets(store, startingOffset=records[3].physical_offset)
+    kept = [at for at in offsets(records) if at >= SEGMENT_SIZE]
+    assert all_offsets(store, startingOffset=records[3].physical_offset, failOnDataLoss=False) == kept
+    assert all_offsets(store) == kept
+
+
+def test_a_log_shorter_than_its_node_says_is_data_loss_unless_that_is_accepted(
+    store: Path, records: list[Record]
+) -> None:
+    write_state(store, end_of(records))
+    os.unlink(store / "commitlog" / file_name(2 * SEGMENT_SIZE))
+    with pytest.raises(DataLossError, match=f"from {2 * SEGMENT_SIZE} to {end_of(records)}"):
+        all_offsets(store)
+    kept = [at for at in offsets(records) if at < 2 * SEGMENT_SIZE]
+    assert all_offsets(store, failOnDataLoss=False) == kept
+
+
+def advanced(plan: LogPlan, max_bytes: int | None, max_records: int | None, max_files: int | None) -> list[int]:
+    """All offsets that a stream would pass, from the log's begin to its end."""
+    reached = [plan.min_offset]
+    while reached[-1] < plan.end:
+        reached.append(plan.advance(reached[-1], max_bytes, max_records, max_files))
+        assert reached[-1] > reached[-2], "a stream that stands still never ends"
+    return reached
+
+
+def test_batches_are_as_long_as_their_limit_allows(store: Path, records: list[Record]) -> None:
+    plan = open_log(options(store))
+    starts = {*offsets(records), plan.end, SEGMENT_SIZE, 2 * SEGMENT_SIZE}
+    ends = {record.physical_offset + record.total_size for record in records}
+    for limits in ((5000, None, None), (None, 7, None), (None, None, 1), (5000, 7, 1), (1, None, None)):
+        assert set(advanced(plan, *limits)) <= starts | ends, limits
+    steps = advanced(plan, 5000, None, None)
+    assert all(after - before <= 5000 for before, after in pairwise(steps))
+    counts = [sum(low <= at < high for at in offsets(records)) for low, high in pairwise(steps)]
+    assert sum(counts) == len(records)
+    assert advanced(plan, None, None, 1) == [0, SEGMENT_SIZE, 2 * SEGMENT_SIZE, plan.end]
+    by_count = advanced(plan, None, 7, None)
+    counts = [sum(low <= at < high for at in offsets(records)) for low, high in pairwise(by_count)]
+    assert max(counts) == 7
+    assert sum(counts) == len(records)
+
+
+def test_a_record_longer_than_the_limit_is_a_batch_of_its_own(store: Path, records: list[Record]) -> None:
+    plan = open_log(options(store))
+    assert plan.advance(0, max_bytes=1) == records[1].physical_offset
+
+
+def test_a_plan_reads_on_from_where_the_log_is_known_to_have_ended(store: Path, records: list[Record]) -> None:
+    known = records[-2].physical_offset
+    assert open_log(options(store), known_end=known).end == end_of(records)
+    assert open_log(options(store), known_end=end_of(records)).end == end_of(records)
+
+
+def test_splits_of_one_file_touch_each_other(store: Path, records: list[Record]) -> None:
+    plan = open_log(options(store, splitBytes=3000))
+    for boundaries in Boundaries:
+        splits = plan.splits(0, plan.end, boundaries)
+        assert [split.start for split in splits] == [0, *(split.end for split in splits[:-1])]
+        assert splits[-1].end == plan.end

@@ -1,0 +1,149 @@
+"""The sink ``rmqha_archive``: splits of a log become an archive, by a query or a stream, each message once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rmqha.pipeline.jobs.archive import archive
+from rmqha.pipeline.jobs.engine import LocalEngine
+from rmqha.pipeline.jobs.manifest import Archive, archived_paths, staged_path
+from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.reader import StoreReader
+from rmqha.wire.record import Blank
+from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, visible_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def check_once(store: Path, lake: Path) -> None:
+    reader = StoreReader(store)
+    offsets = [offset for offset, record in reader.records(0, None) if not isinstance(record, Blank)]
+    reader.close()
+    assert archived_offsets(lake) == offsets
+    assert visible_files(lake) == sorted(archived_paths(lake))
+
+
+def save(spark: SparkSession, store: Path, lake: Path, **options: Any) -> None:
+    """Archive by a query."""
+    splits = spark.read.format("rmqha").options(view="splits", splitBytes="9000", **options).load(str(store))
+    splits.write.format("rmqha_archive").mode("append").save(str(lake))
+
+
+def stream(spark: SparkSession, store: Path, lake: Path, checkpoint: Path, **options: Any) -> int:
+    """Archive what there is by a stream; how many batches that took."""
+    splits = spark.readStream.format("rmqha").options(view="splits", **options).load(str(store))
+    writing = splits.writeStream.format("rmqha_archive").option("checkpointLocation", str(checkpoint))
+    query = writing.trigger(availableNow=True).start(str(lake))
+    try:
+        assert query.awaitTermination(120)
+        return len(query.recentProgress)
+    finally:
+        query.stop()
+
+
+def test_a_query_archives_every_message_once_however_often_it_runs(
+    spark: SparkSession, store: Path, lake: Path
+) -> None:
+    save(spark, store, lake)
+    check_once(store, lake)
+    save(spark, store, lake)
+    assert len(Archive(lake).manifests()) == 1
+    check_once(store, lake)
+
+
+def test_a_stream_archives_what_has_come_since(spark: SparkSession, store: Path, lake: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    assert stream(spark, store, lake, checkpoint, maxBytesPerTrigger="20k") > 1
+    check_once(store, lake)
+    first = len(Archive(lake).manifests())
+    shutil.copytree(make_store(tmp_path / "grown", 90_000), store, dirs_exist_ok=True)
+    stream(spark, store, lake, checkpoint)
+    assert len(Archive(lake).manifests()) > first
+    check_once(store, lake)
+
+
+def test_a_stream_that_lost_its_checkpoint_adds_nothing_twice(
+    spark: SparkSession, store: Path, lake: Path, tmp_path: Path
+) -> None:
+    stream(spark, store, lake, tmp_path / "one", maxBytesPerTrigger="20k")
+    stream(spark, store, lake, tmp_path / "other", maxBytesPerTrigger="31k", splitBytes="7000")
+    check_once(store, lake)
+
+
+def test_a_batch_that_died_after_its_manifest_is_completed(
+    spark: SparkSession, store: Path, lake: Path, tmp_path: Path
+) -> None:
+    """Spark runs a batch again whose end it has not noted: here the last one, whose files had no names yet."""
+    checkpoint = tmp_path / "checkpoint"
+    stream(spark, store, lake, checkpoint, maxBytesPerTrigger="20k")
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    for file in Archive(lake).manifests()[-1].files:
+        (lake / file.path).rename(staged_path(lake / file.path))
+    stream(spark, store, lake, checkpoint)
+    check_once(store, lake)
+
+
+def test_a_batch_that_died_before_its_manifest_is_run_again(
+    spark: SparkSession, store: Path, lake: Path, tmp_path: Path
+) -> None:
+    """The same, in other splits than before: what the first try staged is removed."""
+    checkpoint = tmp_path / "checkpoint"
+    stream(spark, store, lake, checkpoint, maxBytesPerTrigger="20k")
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    manifest = max((lake / "_manifest").glob("*.json"))
+    for file in Archive(lake).manifests()[-1].files:
+        (lake / file.path).rename(staged_path(lake / file.path))
+    manifest.unlink()
+    stream(spark, store, lake, checkpoint, splitBytes="3000")
+    check_once(store, lake)
+    assert list(lake.rglob(".*.parquet.*")) == []
+
+
+def test_a_stream_goes_on_where_a_job_has_archived(
+    spark: SparkSession, store: Path, lake: Path, tmp_path: Path
+) -> None:
+    archive(options_of(store, output=lake, endingOffset=SEGMENT_SIZE + 100), LocalEngine())
+    stream(spark, store, lake, tmp_path / "checkpoint")
+    check_once(store, lake)
+    assert len(Archive(lake).manifests()) == 2
+
+
+def test_another_store_is_refused(spark: SparkSession, store: Path, lake: Path) -> None:
+    for name in ("one", "other"):
+        NodeState(name, offsets=Offsets(written=16384, confirmed=16384)).write(store)
+        if name == "one":
+            save(spark, store, lake)
+        else:
+            with pytest.raises(Exception, match="archive of store one, not of other"):
+                save(spark, store, lake)
+
+
+@pytest.mark.parametrize(
+    ("view", "mode", "told"), [("stats", "append", "view=splits"), ("splits", "overwrite", "append")]
+)
+def test_what_is_no_archiving_is_refused(
+    spark: SparkSession, store: Path, lake: Path, view: str, mode: str, told: str
+) -> None:
+    rows = spark.read.format("rmqha").option("view", view).load(str(store))
+    with pytest.raises(Exception, match=told):
+        rows.write.format("rmqha_archive").mode(mode).save(str(lake))
+    assert not lake.exists()
