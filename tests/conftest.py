@@ -1,6 +1,7 @@
 """What pytest does as trial does it."""
 
 import itertools
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,8 @@ def mktemp_outside_of_the_checkout(
             return str(folders[0] / str(next(numbers)))
 
         monkeypatch.setattr(request.instance, "mktemp", mktemp)
+
+
+def pytest_configure() -> None:
+    """Let SIGINT be what it usually is: a run in the background ignores it, and so would the processes of the tests."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -107,12 +107,15 @@ def test_following_goes_on_until_it_is_interrupted(master: TwistdNode, way: str)
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         assert follower.stdout is not None
         assert follower.stderr is not None
-        assert follower.stdout.readline() == b"first\n"
-        output_of("put", "Follow", "second", way)
-        assert follower.stdout.readline() == b"second\n"
-        follower.send_signal(signal.SIGINT)
-        assert follower.wait(SECONDS) == 0
-        assert follower.stderr.read() == b""
+        try:
+            assert follower.stdout.readline() == b"first\n"
+            output_of("put", "Follow", "second", way)
+            assert follower.stdout.readline() == b"second\n"
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(SECONDS) == 0
+            assert follower.stderr.read() == b""
+        finally:
+            follower.kill()
 
 
 def test_what_is_wrong_is_one_line_and_a_status(way: str) -> None:
