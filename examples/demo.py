@@ -22,7 +22,7 @@ from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult
 from rmqha.client.bulk import BulkPull, put_all
 from rmqha.store.metadata import TopicConfigTable
 from rmqha.store.reader import StoreReader
-from rmqha.testing.nodes import NodeError, TwistdNode, free_port
+from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.wire.record import Record
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -60,11 +60,11 @@ def copied(slave: TwistdNode, end: int) -> None:
 
 def wait_for_topic(slave: TwistdNode) -> None:
     """Wait until the slave knows of the topic, as it does soon after its start."""
-    deadline = time.monotonic() + TOPIC_WAIT_SECONDS
-    while TOPIC not in TopicConfigTable.read(slave.store / "config").topic_config_table:
-        if time.monotonic() > deadline:
-            raise NodeError(f"the slave does not know {TOPIC} after {TOPIC_WAIT_SECONDS:g} s")
-        time.sleep(0.1)
+    slave.wait_until_found(
+        lambda: TopicConfigTable.read(slave.store / "config").topic_config_table.get(TOPIC),
+        f"the slave to know {TOPIC}",
+        TOPIC_WAIT_SECONDS,
+    )
 
 
 async def send(reactor: Any, master: TwistdNode, numbers: range) -> Counter[str]:

@@ -420,7 +420,7 @@ def _ask(address: str, certificate: str | None, key: str | None, authorities: st
         raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
     try:
         return _run(reactor, lambda: status_of_broker(endpoint, reactor))
-    except Exception as error:
+    except Exception as error:  # whatever kept it from an answer, to the user it is one line
         raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {error or type(error).__name__}") from error
 
 

@@ -88,7 +88,7 @@ def test_a_delayed_message_comes_after_a_restart(master: TwistdNode) -> None:
     master.start()
     where = {"topic": "New", "queueId": "1"}
     with connected(master.port("remoting")) as client:
-        master._wait(
+        master.wait_until_found(
             lambda: client.ask(RequestCode.GET_MAX_OFFSET, where).ext_fields["offset"] == "1" or None, "it", 20
         )
 

@@ -62,7 +62,7 @@ def wait_for_messages(node: TwistdNode, way: str, topic: str, count: int) -> lis
         bodies = run("pull", topic, way, "--body").stdout.splitlines()
         return sorted(bodies) if len(bodies) >= count else None
 
-    return node._wait(look, f"{count} messages", SECONDS)
+    return node.wait_until_found(look, f"{count} messages", SECONDS)
 
 
 def test_a_message_is_sent_with_all_that_is_said_of_it(master: TwistdNode, way: str) -> None:
@@ -152,10 +152,14 @@ def test_messages_of_a_dead_master_are_pulled_from_its_slave(tmp_path: Path) -> 
         with TwistdNode(tmp_path, master_options, name="master") as master:
             master.port("remoting")
             slave.wait_for_event("slave is IN_SYNC")
-            slave._wait(lambda: run("put", "T", "first", name_servers).returncode == 0 or None, "a route", SECONDS)
+            slave.wait_until_found(
+                lambda: run("put", "T", "first", name_servers).returncode == 0 or None, "a route", SECONDS
+            )
             assert output_of("put", "T", name_servers, lines=b"a\nb\nc\n") == b"SEND_OK 3\n"
             topics = slave.store / "config" / "topics.json"
-            slave._wait(lambda: (topics.exists() and '"T"' in topics.read_text()) or None, "the topic", SECONDS)
+            slave.wait_until_found(
+                lambda: (topics.exists() and '"T"' in topics.read_text()) or None, "the topic", SECONDS
+            )
             master.kill()
         found = wait_for_messages(slave, name_servers, "T", 4)
         assert found == [b"a", b"b", b"c", b"first"]

@@ -132,7 +132,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._pause = None
         self.setTimeout(self._times.housekeeping_interval if self._requested else None)
         assert self.transport is not None, "it is connected"
-        self.transport.resumeProducing()  # type: ignore[attr-defined]
+        self.transport.resumeProducing()  # type: ignore[attr-defined]  # as above
 
     def transfer_received(self, transfer: Transfer) -> None:
         if not self._requested:

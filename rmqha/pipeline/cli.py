@@ -108,7 +108,7 @@ def _options(store: Path, texts: tuple[str, ...], **more: Path | None) -> "Optio
         if not separator:
             raise Trouble(ExitCode.USAGE, f"--option {text}: it is NAME=VALUE")
         given[name] = value
-    return replace(parse_options(given), **more)  # type: ignore[arg-type]
+    return replace(parse_options(given), **more)  # type: ignore[arg-type]  # paths, by the names of fields
 
 
 @contextmanager

@@ -253,6 +253,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raise OptionError("one store at a time: load() takes one path")
     if path is None:
         raise OptionError("load() needs the path of a store, or of its commitlog")
+    # What the parsers give has the types of the fields that they are named by; mypy cannot know that.
     values = _parsed(texts, PARSERS)
     selection = Selection(**_parsed(texts, SELECTIONS))  # type: ignore[arg-type]
     if texts:

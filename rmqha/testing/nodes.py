@@ -106,7 +106,7 @@ class TwistdNode:
 
     def wait_for_event(self, text: str, seconds: float = 30.0) -> dict[str, Any]:
         """The first event since the last start whose message holds ``text``. Raises NodeError."""
-        return self._wait(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
+        return self.wait_until_found(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
 
     def wait_for_state(self, reached: Callable[[NodeState], bool], what: str, seconds: float = 30.0) -> NodeState:
         """The first state.json that ``reached`` accepts. Raises NodeError."""
@@ -115,9 +115,10 @@ class TwistdNode:
             state = self.state()
             return state if state is not None and reached(state) else None
 
-        return self._wait(look, what, seconds)
+        return self.wait_until_found(look, what, seconds)
 
-    def _wait(self, look: Callable[[], Found | None], what: str, seconds: float) -> Found:
+    def wait_until_found(self, look: Callable[[], Found | None], what: str, seconds: float) -> Found:
+        """What ``look`` gives once that is not None; ``what`` names it in the error. Raises NodeError."""
         deadline = time.monotonic() + seconds
         while True:
             running = self.is_running  # before the look: what a process did before its end counts

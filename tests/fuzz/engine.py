@@ -102,7 +102,7 @@ class Fuzzer:
             self.tally.bytes_read += self.target.check(data)
             if self.tally.executions % MEASURED_ONE_IN == 0:
                 check_measure(self.target, data)
-        except Exception as error:
+        except Exception as error:  # anything at all is what is looked for
             raise Finding(self.target, data, self._seed) from error
         self.tally.executions += 1
 
