@@ -1,9 +1,12 @@
 """`make demo`: two pairs of master and slave as twistd processes; each master is killed, each copy proved identical.
 
 The first master is sent messages over the network by ``rmqha.client``, which are read back from its slave when it is
-gone; the second has a store that a real RocketMQ 4.9.3 broker wrote. All is left in .demo.
+gone; the second has a store that a real RocketMQ 4.9.3 broker wrote. In the end Spark SQL counts what both copies hold.
+All is left in .demo.
 """
 
+import gzip
+import json
 import shutil
 import subprocess
 import sys
@@ -20,6 +23,7 @@ from twisted.internet.task import react
 
 from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult
 from rmqha.client.bulk import BulkPull, put_all
+from rmqha.pipeline.session import JavaError, session
 from rmqha.store.metadata import TopicConfigTable
 from rmqha.store.reader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port
@@ -27,10 +31,23 @@ from rmqha.wire.record import Record
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORK = PROJECT / ".demo"
-FIXTURE = PROJECT / "tests" / "data" / "master-crash.tar.xz"
+DATA = PROJECT / "tests" / "data"
+FIXTURE, FACTS, DECODED_BY_JAVA = DATA / "master-crash.tar.xz", DATA / "facts.json", DATA / "expected.jsonl.gz"
 TOPIC = "DemoTopic"
 MESSAGES, BODY_BYTES = 5000, 1024
 TOPIC_WAIT_SECONDS = 20.0
+QUERY = """
+    SELECT topic, count(*) AS messages, count(DISTINCT queueId, queueOffset) AS places, sum(totalSize) AS bytes,
+           min(storeTimestamp) AS first, max(storeTimestamp) AS last
+    FROM log GROUP BY topic ORDER BY topic
+"""
+SPARK_CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.unix.domain.socket.enabled": "false",  # where it is, PySpark 4.3 may end with a BrokenPipeError
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it has a short life
+}
+LONGEST_NAME = 26
+COLUMNS = "topic,queueId,queueOffset,totalSize,storeTimestamp"
 SMALL_FILES = ("--set=mappedFileSizeCommitLog=16777216", "--set=maxHashSlotNum=10000", "--set=maxIndexNum=40000")
 
 
@@ -138,17 +155,60 @@ def java(table: Table) -> None:
     table.add_row("java", "a store that Java wrote, copied by a fresh slave", f"identical: {prove(master, slave)}")
 
 
-async def demo(reactor: Any) -> None:
-    """Both pairs, then the table."""
-    console = Console()
+async def demo(reactor: Any, console: Console) -> None:
+    """Both pairs, then their table."""
     shutil.rmtree(WORK, ignore_errors=True)
     table = Table("pair", "what", "outcome")
-    started = time.monotonic()
     await live(reactor, table)
     java(table)
     console.print(table)
+
+
+def written_by_java() -> tuple[int, Counter[str]]:
+    """Where the log of the real broker ended, and its messages by topic as Java's decoder counts them."""
+    with gzip.open(DECODED_BY_JAVA, "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    return json.loads(FACTS.read_text())["maxOffset"], Counter(line["topic"] for line in records if "blank" not in line)
+
+
+def query(console: Console) -> None:
+    """Spark SQL over the stores of both slaves, whose masters are gone."""
+    try:
+        spark = session(conf=SPARK_CONF)
+    except JavaError as error:
+        raise SystemExit(f"left out: Spark SQL over the slaves' stores. {error}") from None
+    table = Table("pair", "topic", "messages", "bytes", "first", "last")
+    table.columns[1].no_wrap, table.columns[1].max_width = True, LONGEST_NAME
+    expected: dict[str, tuple[str | int, Counter[str]]] = {
+        "live": ("latest", Counter({TOPIC: MESSAGES})),
+        "java": written_by_java(),
+    }
+    for name, (end, messages) in expected.items():
+        log = spark.read.format("rmqha").option("columns", COLUMNS).option("endingOffset", end)
+        log.load(str(WORK / name / "slave-store")).createOrReplaceTempView("log")
+        rows = spark.sql(QUERY).collect()
+        for row in rows:
+            table.add_row(name, row.topic, str(row.messages), str(row.bytes), f"{row.first:%T}", f"{row.last:%T}")
+        if {row.topic: row.messages for row in rows} != messages or any(row.places != row.messages for row in rows):
+            console.print(table)
+            raise SystemExit(f"{name}: sent were {messages}, and Spark counts otherwise")
+    spark.stop()
+    print(f"\nSpark SQL over the slaves' stores, of the second one over what Java wrote:{QUERY}")
+    console.print(table)
+
+
+def main() -> None:
+    """Raises SystemExit with the reason where something is not as it must be."""
+    console = Console()
+    started = time.monotonic()
+    try:
+        react(lambda reactor: Deferred.fromCoroutine(demo(reactor, console)))
+    except SystemExit as ended:  # so it always ends; Spark does not go with a reactor that runs
+        if ended.code:
+            raise
+    query(console)
     console.print(f"{time.monotonic() - started:.1f} s in all; try .venv/bin/rmqha status .demo/live/slave-store")
 
 
 if __name__ == "__main__":
-    react(lambda reactor: Deferred.fromCoroutine(demo(reactor)))
+    main()

@@ -27,7 +27,8 @@ def main() -> None:
         names = zipfile.ZipFile(wheel).namelist()
         strays = [name for name in names if name.startswith("twisted/") and name != "twisted/plugins/rmqha_plugin.py"]
         tests = [name for name in names if name.startswith("tests/")]
-        needed = {"twisted/plugins/rmqha_plugin.py", "rmqha/py.typed", "pyspark_rmqha.py", "pyspark_rmqha_archive.py"}
+        needed = {"twisted/plugins/rmqha_plugin.py", "rmqha/py.typed", "rmqha/pipeline/log4j2.properties"}
+        needed |= {"pyspark_rmqha.py", "pyspark_rmqha_archive.py"}
         if not needed.issubset(names) or strays or tests:
             raise SystemExit(f"the wheel holds the wrong files: {names}")
         venv.create(work / "venv", with_pip=True)

@@ -1,9 +1,8 @@
 """``rmqha job NAME …``, and the same for ``spark-submit``: see ``__main__``. Exit codes are those of ``exitcodes``."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,17 +11,53 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from rmqha.exitcodes import ExitCode
 from rmqha.store.errors import StoreError, StoreInUse
 
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
+    from rmqha.pipeline.jobs.chart import Draw
     from rmqha.pipeline.jobs.engine import Engine
     from rmqha.pipeline.jobs.stats import Stats
     from rmqha.pipeline.options import Options
 
 Command = TypeVar("Command", bound=Callable[..., None])
 LOCAL, SPARK = "local", "spark"
+SPARK_CONF = {"spark.python.unix.domain.socket.enabled": "false"}
+"""A job has few and long tasks; and PySpark 4.3's workers may end with a traceback where this is on."""
+
+OPTIONS = {
+    "startingOffset": "earliest (default), latest, or an offset in the log",
+    "endingOffset": "latest (default: what the node has confirmed), or an offset to end before",
+    "startingTimestamp": "begin with what was stored then: ms since 1970",
+    "endingTimestamp": "end before what was stored then",
+    "startingOffsetsByTimestampStrategy": "where nothing was stored since: error (default) or latest",
+    "topic": "these alone: A,B",
+    "topicPattern": "topics whose whole name fits this regular expression",
+    "queueId": "these queues alone: 0,1",
+    "tags": "these alone: A,B",
+    "columns": "which, in which order: topic,keys,body; default: all",
+    "properties": "raw (default), map or none",
+    "decompress": "true: bodies as they were before their producer compressed them",
+    "verifyBody": "true: the CRC of each body is checked",
+    "onCorrupt": "what is no record: fail (default) or skip",
+    "readUpTo": "confirmed (default), flushed or written, of a node of ours",
+    "failOnDataLoss": "true (default), or false: go on where files are missing",
+    "splitBytes": "about how much of the log is one task; default: by this machine's cores, 32m to 256m",
+    "minPartitions": "at least so many tasks",
+    "batchBytes": "how much of the log a task has in memory at once: 4m",
+    "boundaries": "how tasks are cut: auto (default), or hop, by the sizes of all records",
+    "compression": "of the Parquet files: zstd (default), snappy, lz4, gzip or none",
+    "dropBehind": "true: what was not in the page cache leaves it again behind the reader",
+}
+"""What jobs take of the options of ``format("rmqha")``, and what they mean."""
+
+RANGE = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy")
+CHOICE = ("topic", "topicPattern", "queueId", "tags")
+READING = ("readUpTo", "failOnDataLoss", "splitBytes", "minPartitions", "batchBytes")
+RECORDS = ("verifyBody", "onCorrupt", "dropBehind")
+COLUMNS = ("columns", "properties", "decompress")
 MISSING = "{module} is not installed: pip install 'rmqha[spark]'"
 
 
@@ -51,6 +86,18 @@ class Jobs(click.Group):
         ctx.exit(code)
 
 
+class Job(click.Command):
+    """A command that tells which options of the log it takes, by their names in ``OPTIONS``."""
+
+    def __init__(self, *arguments: Any, takes: tuple[str, ...], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.takes = takes
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("NAME=VALUE of -o"):
+            formatter.write_dl([(name, OPTIONS[name]) for name in self.takes])
+
+
 def _exit_code_of(error: Exception) -> ExitCode:
     from rmqha.pipeline.errors import OptionError
 
@@ -73,6 +120,8 @@ def job() -> None:
 
     --engine=local works in this process; --engine=spark with a task for each split, in this machine's cores or wherever
     --master says: each worker must see the store by the same path. The result is the same.
+
+    Which part of the log is read, and how, is said by -o NAME=VALUE: for the names see rmqha job COMMAND --help.
     """
 
 
@@ -80,9 +129,13 @@ def _with_log_options(command: Command) -> Command:
     for option in reversed(
         (
             click.argument("store", type=click.Path(path_type=Path)),
-            click.option("--engine", type=click.Choice([LOCAL, SPARK]), default=LOCAL, show_default=True),
             click.option(
-                "--master", default=None, help="spark: its master; default: as spark-submit says, or local[*]."
+                "--engine",
+                type=click.Choice([LOCAL, SPARK]),
+                help="Default: local; spark with --master, or by spark-submit.",
+            ),
+            click.option(
+                "--master", help="Spark's master; default: as spark-submit says, or local[*], which is this machine."
             ),
             click.option(
                 "--option",
@@ -90,7 +143,7 @@ def _with_log_options(command: Command) -> Command:
                 "texts",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help='An option of format("rmqha"), such as splitBytes=64m, readUpTo=flushed or onCorrupt=skip.',
+                help="Which part of the log is read, and how: see below. May be given several times.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Machine-readable, one JSON object."),
         )
@@ -99,29 +152,45 @@ def _with_log_options(command: Command) -> Command:
     return command
 
 
-def _options(store: Path, texts: tuple[str, ...], **more: Path | None) -> "Options":
+def _options(store: Path, texts: tuple[str, ...], **paths: Path | None) -> "Options":
     from rmqha.pipeline.options import parse_options
+    from rmqha.pipeline.plan import log_folder
 
-    given = {"path": str(store)}
+    given = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
             raise Trouble(ExitCode.USAGE, f"--option {text}: it is NAME=VALUE")
         given[name] = value
-    return replace(parse_options(given), **more)  # type: ignore[arg-type]  # paths, by the names of fields
+    _refuse_what_is_not_taken(given)
+    paths["path"] = store
+    options = parse_options({**given, **{name: str(path) for name, path in paths.items() if path is not None}})
+    log_folder(options.path)  # where there is none, that is known before Spark starts
+    return options
+
+
+def _refuse_what_is_not_taken(names: Iterable[str]) -> None:
+    command = click.get_current_context().command
+    assert isinstance(command, Job), "each job is one"
+    taken = {name.lower() for name in command.takes}
+    strange = [name for name in names if name.lower() not in taken]
+    if strange:
+        there_are = ", ".join(command.takes)
+        raise Trouble(ExitCode.USAGE, f"{command.name} has no option {', '.join(strange)}: there are {there_are}")
 
 
 @contextmanager
-def _engine(name: str, master: str | None) -> Iterator["Engine"]:
+def _engine(name: str | None, master: str | None) -> Iterator["Engine"]:
     from rmqha.pipeline.jobs.engine import LocalEngine, SparkEngine
+    from rmqha.pipeline.session import JavaError, session, was_submitted
 
-    if name == LOCAL:
+    if name == LOCAL and master is not None:
+        raise Trouble(ExitCode.USAGE, "--master is of --engine spark")
+    if name == LOCAL or (name is None and master is None and not was_submitted()):
         yield LocalEngine()
         return
-    from rmqha.pipeline.session import JavaError, session
-
     try:
-        spark = session(master)
+        spark = session(master, SPARK_CONF)
     except JavaError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
     try:
@@ -144,10 +213,13 @@ def _print_json(content: dict[str, Any]) -> None:
     click.echo(orjson.dumps(content).decode())
 
 
-@job.command()
+@job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", "dropBehind"))
 @_with_log_options
-def verify(store: Path, engine: str, master: str | None, texts: tuple[str, ...], as_json: bool) -> None:
-    """Prove every record: magic, lengths, own offset, and the CRC of its body. Exit code 1 if some are none."""
+def verify(store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool) -> None:
+    """Prove every record of a log.
+
+    That is its magic, lengths, own offset, and the CRC of its body. Exit code 1 if some are none.
+    """
     from rmqha.pipeline.jobs.verify import verify as verify_log
 
     options = _options(store, texts)
@@ -163,11 +235,16 @@ def verify(store: Path, engine: str, master: str | None, texts: tuple[str, ...],
         raise Trouble(ExitCode.CORRUPT, f"{found.problem_count} stretches of the log are no records")
 
 
-@job.command()
+@job.command(cls=Job, takes=(*READING, "boundaries"))
 @_with_log_options
 @click.option("--against", type=click.Path(path_type=Path), required=True, help="The other store.")
-def compare(store: Path, engine: str, master: str | None, texts: tuple[str, ...], as_json: bool, against: Path) -> None:
-    """Compare the log with another store's, byte by byte. Exit code 1 if they differ, or end at different offsets."""
+def compare(
+    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, against: Path
+) -> None:
+    """Compare two logs, byte by byte.
+
+    Exit code 1 if they differ, or end at different offsets.
+    """
     from rmqha.pipeline.jobs.compare import compare as compare_logs
 
     options = _options(store, texts, replica=against)
@@ -188,43 +265,66 @@ def compare(store: Path, engine: str, master: str | None, texts: tuple[str, ...]
         )
 
 
-@job.command()
+@job.command(cls=Job, takes=(*RANGE, *CHOICE, *READING, "boundaries", *RECORDS))
 @_with_log_options
-@click.option("--chart", type=click.Path(path_type=Path), default=None, help="Write an HTML page with charts too.")
+@click.option(
+    "--chart",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw them too: FILE is named .png, .svg or .html.",
+)
 def stats(
-    store: Path, engine: str, master: str | None, texts: tuple[str, ...], as_json: bool, chart: Path | None
+    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, chart: Path | None
 ) -> None:
-    """Show messages, bytes, rates, latency from birth to store and queues of each topic."""
-    from rmqha.pipeline.jobs.chart import chart as draw
+    """Count messages by topic.
+
+    Shows messages, bytes, rates, queues, and quantiles of the time from a message's birth to its store. A chart shows
+    them over time too; an HTML page holds the table and the chart.
+    """
     from rmqha.pipeline.jobs.stats import stats as stats_of_log
 
     options = _options(store, texts)
-    with _engine(engine, master) as running, _progress("stats") as progress:
+    with _chart(chart) as draw, _engine(engine, master) as running, _progress("stats") as progress:
         found = stats_of_log(options, running, progress)
-    if chart is not None:
-        chart.write_text(draw(found, f"Messages of {store}"), "utf-8")
+        draw(found, f"Messages of {store}")
     if as_json:
         _print_json({topic: one.as_json() for topic, one in found.items()})
     else:
         _print_table(found)
 
 
+@contextmanager
+def _chart(path: Path | None) -> Iterator["Draw"]:
+    if path is None:
+        yield lambda stats, title: None
+        return
+    from rmqha.pipeline.jobs.chart import chart_file
+
+    with chart_file(path) as draw:
+        yield draw
+
+
 def _print_table(found: "Stats") -> None:
-    from rmqha.pipeline.jobs.chart import HEADINGS, table_rows
+    from rmqha.pipeline.jobs.table import HEADINGS, table_rows
 
     table = Table(*HEADINGS)
     for column in table.columns[1:]:
         column.justify = "right"
     for row in table_rows(found):
-        table.add_row(*row)
+        table.add_row(*(Text(text) for text in row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
 
 
-@job.command()
+@job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", *RECORDS, *COLUMNS, "compression"))
 @_with_log_options
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="The archive's folder; made if need be.")
-def archive(store: Path, engine: str, master: str | None, texts: tuple[str, ...], as_json: bool, output: Path) -> None:
-    """Write what is not archived yet as Parquet files, each message exactly once; run it as often as you like."""
+def archive(
+    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, output: Path
+) -> None:
+    """Add what is new to an archive in Parquet.
+
+    Each message is there exactly once; run it as often as you like.
+    """
     from rmqha.pipeline.jobs.archive import archive as archive_log
 
     options = _options(store, texts, output=output)
@@ -238,13 +338,16 @@ def archive(store: Path, engine: str, master: str | None, texts: tuple[str, ...]
         click.echo(f"{done.skipped} stretches of the log are no records, and were skipped")
 
 
-@job.command()
+@job.command(cls=Job, takes=READING)
 @_with_log_options
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Build there, of a store that is in use.")
 def rebuild(
-    store: Path, engine: str, master: str | None, texts: tuple[str, ...], as_json: bool, output: Path | None
+    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, output: Path | None
 ) -> None:
-    """Build consume queues and index anew, in place of the old ones."""
+    """Build consume queues and index anew.
+
+    They take the place of the old ones, and the store may not be in use; or they are built elsewhere: --output.
+    """
     from rmqha.pipeline.jobs.rebuild import rebuild as rebuild_store
 
     options = _options(store, texts, output=output)

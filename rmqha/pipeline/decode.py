@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -272,39 +272,54 @@ class PropertyPairs:
     """All names and values of many stored property strings: as ``parse_properties`` reads them, but all at once."""
 
     def __init__(self, stored: pa.BinaryArray) -> None:
-        self._count = len(stored)
         data = _data_of(stored)
         bounds = _offsets_of(stored).astype(np.int64)
         separators = np.flatnonzero(data == PROPERTY_SEPARATOR)
         begins = np.sort(np.concatenate([bounds[:-1], separators + 1]), kind="stable")
         ends = np.sort(np.concatenate([bounds[1:], separators]), kind="stable")
-        inner = np.append(np.flatnonzero(data == NAME_VALUE_SEPARATOR), len(data))
-        middles = inner[np.searchsorted(inner, begins)] if len(begins) else begins
+        middles = _middles(data, begins, ends)
         whole = (middles > begins) & (middles + 1 < ends)  # neither the name nor the value is empty
-        self._data = data
+        self.data = data
+        """The bytes of all strings."""
+        self._bounds = bounds
         self._begins, self._middles, self._ends = begins[whole], middles[whole], ends[whole]
-        self._owners = np.searchsorted(bounds, self._begins, side="right") - 1
 
-    def column(self, name: str) -> pa.StringArray:
-        """The property of this name of each string, the last of several, or null."""
-        raw = np.frombuffer(name.encode("ascii"), np.uint8)
+    def _owners(self, begins: Ints) -> Ints:
+        """Which strings have the pairs that begin there."""
+        bounds = self._bounds
+        if len(begins) == len(bounds) - 1 and bool(((begins >= bounds[:-1]) & (begins < bounds[1:])).all()):
+            return np.arange(len(begins))
+        return np.searchsorted(bounds, begins, side="right") - 1
+
+    def places(self, name: str) -> tuple[Ints, Ints, Ints]:
+        """Which strings have the property of this name; where in ``data`` its last value begins, and its length."""
+        raw = name.encode("ascii")
         found = np.flatnonzero(self._middles - self._begins == len(raw))
-        for i, byte in enumerate(raw):
-            found = found[self._data[self._begins[found] + i] == byte]
-        owners = self._owners[found]
+        if len(found):
+            names = np.ndarray((len(self.data) - len(raw) + 1,), f"S{len(raw)}", self.data, strides=(1,))
+            found = found[names[self._begins[found]] == raw]
+        owners = self._owners(self._begins[found])
         last = np.append(owners[1:] != owners[:-1], True) if len(owners) else np.empty(0, bool)
         found, owners = found[last], owners[last]
         begins = self._middles[found] + 1
-        values = to_text(slices(self._data, begins, self._ends[found] - begins))
-        places = np.full(self._count, -1, np.int64)
+        return owners, begins, self._ends[found] - begins
+
+    def column(self, name: str) -> pa.StringArray:
+        """The property of this name of each string, the last of several, or null."""
+        owners, begins, lengths = self.places(name)
+        values = to_text(slices(self.data, begins, lengths))
+        count = len(self._bounds) - 1
+        if len(owners) == count:
+            return values
+        places = np.full(count, -1, np.int64)
         places[owners] = np.arange(len(owners))
         return values.take(pa.array(places, mask=places < 0))
 
     def maps(self) -> pa.MapArray:
         """All properties of each string, in their order; of equal names the last value, at the first one's place."""
-        names = slices(self._data, self._begins, self._middles - self._begins)
-        values = slices(self._data, self._middles + 1, self._ends - self._middles - 1)
-        owners = self._owners
+        names = slices(self.data, self._begins, self._middles - self._begins)
+        values = slices(self.data, self._middles + 1, self._ends - self._middles - 1)
+        owners = self._owners(self._begins)
         if len(owners):
             codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
             key = owners * (int(codes.max()) + 1) + codes
@@ -314,8 +329,17 @@ class PropertyPairs:
                 order = np.argsort(first)
                 names, values = names.take(pa.array(first[order])), values.take(pa.array(last[order]))
                 owners = owners[first[order]]
-        bounds = np.searchsorted(owners, np.arange(self._count + 1)).astype(np.int32)
+        bounds = np.searchsorted(owners, np.arange(len(self._bounds))).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(bounds), to_text(names), to_text(values))
+
+
+def _middles(data: Bytes, begins: Ints, ends: Ints) -> Ints:
+    """Where the first separator of name and value lies at or behind each begin; the data's end if there is none."""
+    inner = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
+    if len(inner) == len(begins) and bool(((inner >= begins) & (inner < ends)).all()):
+        return inner  # one each, as it nearly always is
+    inner = np.append(inner, len(data))
+    return inner[np.searchsorted(inner, begins)]
 
 
 def _data_of(values: pa.BinaryArray) -> Bytes:
@@ -460,15 +484,25 @@ def select(records: Records, selection: Selection) -> Records:
 def _masks(selection: Selection) -> Iterator[Callable[[Records], Mask]]:
     if (queue_ids := selection.queue_ids) is not None:
         yield lambda records: np.isin(records.ints("queueId"), list(queue_ids))
-    if (queue_offsets := selection.queue_offsets) is not None:
-        low, high = queue_offsets
-        yield lambda records: (records.ints("queueOffset") >= low) & (records.ints("queueOffset") < high)
+    for name, limits in (
+        ("queueOffset", selection.queue_offsets),
+        ("bornTimestamp", selection.born_timestamps),
+        ("storeTimestamp", selection.store_timestamps),
+    ):
+        if limits is not None:
+            yield partial(_is_within, name, limits)
     if (topics := selection.topics) is not None:
         yield lambda records: _is_in(_Columns(records, False).topics(), topics)
     if (pattern := selection.topic_pattern) is not None:
         yield lambda records: _matches(_Columns(records, False).topics(), pattern)
     if (tags := selection.tags) is not None:
         yield lambda records: _is_in(_Columns(records, False).tags(), tags)
+
+
+def _is_within(name: str, limits: tuple[int, int], records: Records) -> Mask:
+    values = records.ints(name)
+    mask: Mask = (values >= limits[0]) & (values < limits[1])
+    return mask
 
 
 def _is_in(values: pa.Array, wanted: frozenset[str]) -> Mask:

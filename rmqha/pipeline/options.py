@@ -1,15 +1,16 @@
 """The options of ``format("rmqha")``, parsed and refused here."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote, urlsplit
 
 from rmqha.pipeline.errors import OptionError
 
-DEFAULT_SPLIT_BYTES = 128 << 20
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
 MAX_BATCH_BYTES = 1 << 30
@@ -47,9 +48,9 @@ class OnCorrupt(Enum):
 
 
 class Boundaries(Enum):
-    """How splits inside a file are found: by what looks like a record's start, or by reading all sizes before it."""
+    """How splits inside a file are found: by queues and by what looks like records, or by the sizes of all records."""
 
-    SCAN = "scan"
+    AUTO = "auto"
     HOP = "hop"
 
 
@@ -61,6 +62,16 @@ class Properties(Enum):
     MAP = "map"
 
 
+class Compression(Enum):
+    """The codec of Parquet files."""
+
+    ZSTD = "zstd"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    GZIP = "gzip"
+    NONE = "none"
+
+
 class TimestampStrategy(Enum):
     """What a starting timestamp behind the last record means."""
 
@@ -70,18 +81,25 @@ class TimestampStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records are wanted; None wants all. The range of queue offsets is half open."""
+    """Which records are wanted; None wants all. Ranges are half open, those of timestamps in ms."""
 
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
     queue_ids: frozenset[int] | None = None
     tags: frozenset[str] | None = None
     queue_offsets: tuple[int, int] | None = None
+    born_timestamps: tuple[int, int] | None = None
+    store_timestamps: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options, with their defaults. Offsets are numbers or None for earliest and latest; times are in ms."""
+    """The options, with their defaults. Offsets are numbers or None for earliest and latest; times are in ms.
+
+    ``drop_behind`` is for a long scan beside a busy broker: whatever of the log, but for its last two segments, was not
+    in the page cache before, leaves it again behind the reader. Queries that come again then read from the disk again:
+    so it is off by default.
+    """
 
     path: Path
     view: View = View.RECORDS
@@ -94,7 +112,7 @@ class Options:
     ending_timestamp: int | None = None
     timestamp_strategy: TimestampStrategy = TimestampStrategy.ERROR
     read_up_to: ReadUpTo = ReadUpTo.CONFIRMED
-    split_bytes: int = DEFAULT_SPLIT_BYTES
+    split_bytes: int | None = None
     min_partitions: int = 1
     batch_bytes: int = DEFAULT_BATCH_BYTES
     max_bytes_per_trigger: int | None = None
@@ -106,10 +124,12 @@ class Options:
     verify_body: bool = False
     decompress: bool = False
     on_corrupt: OnCorrupt = OnCorrupt.FAIL
-    boundaries: Boundaries = Boundaries.SCAN
+    drop_behind: bool = False
+    boundaries: Boundaries = Boundaries.AUTO
     pushdown: bool = True
     replica: Path | None = None
     output: Path | None = None
+    compression: Compression = Compression.ZSTD
 
 
 Value = TypeVar("Value")
@@ -205,11 +225,22 @@ def _choice(choices: type[Choice]) -> Callable[[str], Choice]:
     return parse
 
 
+def _local_path(text: str) -> Path:
+    """An absolute path: executors may have another working folder."""
+    url = urlsplit(text)
+    if url.scheme == "file" and url.netloc in ("", "localhost"):
+        text = unquote(url.path)
+    elif "://" in text:
+        raise ValueError("it must be a folder that driver and executors see by the same path, or a file:// URL of it")
+    return Path(os.path.abspath(text))
+
+
 def _pushdown(text: str) -> bool:
     return text.strip().lower() == "auto" or _flag(text)
 
 
 PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "path": ("path", _local_path),
     "view": ("view", _choice(View)),
     "columns": ("columns", _words),
     "properties": ("properties", _choice(Properties)),
@@ -231,10 +262,12 @@ PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "verifyBody": ("verify_body", _flag),
     "decompress": ("decompress", _flag),
     "onCorrupt": ("on_corrupt", _choice(OnCorrupt)),
+    "dropBehind": ("drop_behind", _flag),
     "boundaries": ("boundaries", _choice(Boundaries)),
     "pushdown": ("pushdown", _pushdown),
-    "replica": ("replica", Path),
-    "output": ("output", Path),
+    "replica": ("replica", _local_path),
+    "output": ("output", _local_path),
+    "compression": ("compression", _choice(Compression)),
 }
 SELECTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "topic": ("topics", _texts),
@@ -244,21 +277,29 @@ SELECTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
 }
 
 
+TABLE_REMEDY = (
+    "a table of the catalog keeps no options for a Python data source (Spark 4.3): "
+    "CREATE TEMPORARY VIEW ... USING rmqha OPTIONS (path '...') does"
+)
+
+
 def parse_options(given: Mapping[str, str]) -> Options:
     """Options from their names, in any case, and texts. Raises OptionError for a value, or an option, that is none."""
     texts = {name.lower(): text for name, text in given.items()}
-    path = texts.pop("path", None) or texts.pop("dir", None)
-    texts.pop("dir", None)
+    if "provider" in texts:  # so Spark asks when it makes a table
+        raise OptionError(TABLE_REMEDY)
     if "paths" in texts:
         raise OptionError("one store at a time: load() takes one path")
-    if path is None:
-        raise OptionError("load() needs the path of a store, or of its commitlog")
+    if "dir" in texts:
+        texts["path"] = texts.pop("dir")  # where both are there, path is where Spark would keep a table's files
+    if not texts.get("path"):
+        raise OptionError(f"load() needs the path of a store, or of its commitlog; {TABLE_REMEDY}")
     # What the parsers give has the types of the fields that they are named by; mypy cannot know that.
     values = _parsed(texts, PARSERS)
     selection = Selection(**_parsed(texts, SELECTIONS))  # type: ignore[arg-type]
     if texts:
         raise OptionError(f"there is no option {', '.join(sorted(texts))}: there are {', '.join(PARSERS | SELECTIONS)}")
-    return Options(path=Path(path.removeprefix("file://")), selection=selection, **values)  # type: ignore[arg-type]
+    return Options(selection=selection, **values)  # type: ignore[arg-type]
 
 
 def _parsed(texts: dict[str, str], parsers: Mapping[str, tuple[str, Callable[[str], object]]]) -> dict[str, object]:

@@ -1,30 +1,42 @@
 """What there is to read, and how it is split: segments, the log's end, record starts near offsets and times.
 
-Splits lie within one file. Their boundaries are guesses by looks (``Boundaries.SCAN``), which reading proves: a split
-must end exactly where the next one begins, and the first one of a file begins with the file. ``Boundaries.HOP`` reads
-every size instead; nothing in a body can fool it. Offsets that outlive a query are never guesses.
+Splits lie within one file, cut as ``boundaries`` has it. Reading proves the cuts: a split must end exactly where the
+next one begins, and the first one of a file begins with the file. Offsets that outlive a query are by all sizes.
 """
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from rmqha.pipeline.boundaries import HOP_BYTES, BoundaryQueues, cut_by_hop, cut_by_signs
 from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.options import EARLIEST, Boundaries, OnCorrupt, Options, TimestampStrategy
-from rmqha.pipeline.segments import SegmentReader, Skipped, Split, log_skipped, read_records
+from rmqha.pipeline.segments import (
+    MAGICS,
+    SegmentReader,
+    Skipped,
+    Split,
+    log_skipped,
+    read_records,
+)
 from rmqha.store.commitlog import segment_size_of
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
-from rmqha.store.nodestate import NodeState
+from rmqha.store.nodestate import NodeState, state_path
+from rmqha.wire import record as layout
 
 log = logging.getLogger(__name__)
 
-HOP_BYTES = 1 << 22
 FIRST_RECORD_BYTES = 1 << 12
 LOG_FOLDER = "commitlog"
+LEAST_SPLIT_BYTES, MOST_SPLIT_BYTES, SPLITS_A_CORE = 32 << 20, 256 << 20, 2
+DLEDGER_MAGIC = 1
+"""An entry of DLedger's begins with it; a record with its size, which is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +74,41 @@ class LogPlan:
     def _skipped(self) -> Skipped | None:
         return log_skipped if self.options.on_corrupt is OnCorrupt.SKIP else None
 
+    def _split_bytes(self, size: int, piece: Split) -> int:
+        """About how long the splits of a piece are, of ``size`` bytes of log in all.
+
+        By default some for each core of this machine: a split more costs some 20 ms.
+        """
+        given = self.options.split_bytes
+        if given is None:
+            fitting = min(MOST_SPLIT_BYTES, max(LEAST_SPLIT_BYTES, size // (SPLITS_A_CORE * (os.cpu_count() or 1))))
+            given = -(-piece.size // max(1, round(piece.size / fitting)))
+        return max(1, min(given, -(-size // self.options.min_partitions)))
+
     def splits(self, start: int, end: int, boundaries: Boundaries | None = None) -> list[Split]:
-        """Splits of about ``splitBytes`` from ``start`` to ``end``, where records begin. Raises StoreError, OSError."""
-        split_bytes = max(1, min(self.options.split_bytes, -(-(end - start) // self.options.min_partitions)))
-        cut = _cut_by_hop if (boundaries or self.options.boundaries) is Boundaries.HOP else _cut_by_looks
+        """Splits of about ``splitBytes`` from ``start`` to ``end``, where records begin. Raises StoreError, OSError.
+
+        A body longer than a record of the default maxMessageSize may mislead a cut that no queue gives, and the read
+        then fails with BoundaryError, whole: a cut that no body can mislead costs a hop over all of the log, here. Who
+        can run all splits anew asks for ``Boundaries.HOP`` then.
+        """
+        if start >= end:
+            return []
+        by_hop = (boundaries or self.options.boundaries) is Boundaries.HOP
         found: list[Split] = []
-        for piece in self.pieces(start, end):
-            try:
-                found += cut(piece, split_bytes, self._skipped)
-            except DataLossError as error:
-                if self.options.fail_on_data_loss:
-                    raise
-                found.append(piece)  # read as far as it is there
-                log.warning("%s", error)
+        with BoundaryQueues(self.folder.parent / CONSUME_QUEUE_FOLDER) as queues:
+            for piece in self.pieces(start, end):
+                split_bytes = self._split_bytes(end - start, piece)
+                try:
+                    if by_hop:
+                        found += cut_by_hop(piece, split_bytes, self._skipped)
+                    else:
+                        found += cut_by_signs(piece, split_bytes, queues)
+                except DataLossError as error:
+                    if self.options.fail_on_data_loss:
+                        raise
+                    found.append(piece)  # read as far as it is there
+                    log.warning("%s", error)
         return found
 
     def pieces(self, start: int, end: int) -> Iterator[Split]:
@@ -191,8 +225,8 @@ def open_log(options: Options, known_end: int = 0) -> LogPlan:
     proving what lies before that. Raises StoreError, OSError.
     """
     store, folder = _folders(options.path)
+    state = NodeState.read(store)  # before the files: those it tells of are there then
     files = _log_files(folder)
-    state = NodeState.read(store)
     plan = LogPlan(folder, files, 0, state, options)
     if state is None:
         return replace(plan, end=_sound_end(files, known_end))
@@ -217,7 +251,8 @@ def _folders(path: Path) -> tuple[Path, Path]:
         return path, folder
     names = [entry.name for entry in path.iterdir()]
     if any(name.isdecimal() and len(name) == FILE_NAME_DIGITS for name in names):
-        return path.parent, path
+        linked = path.resolve().parent
+        return linked if state_path(linked).exists() else path.parent, path
     if (path / "rmqha").is_dir():  # a node that has no byte yet
         return path, folder
     raise StoreError(f"{path} is no store: it has no {LOG_FOLDER}")
@@ -241,7 +276,24 @@ def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:
         end = _sound_end_of(file, start)
         if end > file.base:
             return end
-    return files[0].base if files else 0
+    if not files:
+        return 0
+    _refuse_another_frame(files[0])
+    return files[0].base
+
+
+def _refuse_another_frame(file: LogFile) -> None:
+    """Raises StoreError for a log that begins with something else than a record, or than nothing yet."""
+    with SegmentReader(file.path, file.base) as segment:
+        start = segment.read(file.base, layout.BLANK_HEADER.size)
+    size, magic = layout.BLANK_HEADER.unpack(start.tobytes().ljust(layout.BLANK_HEADER.size, b"\0"))
+    if magic in (0, layout.BLANK_MAGIC_CODE, *MAGICS):
+        return
+    if size == DLEDGER_MAGIC:
+        raise StoreError(
+            f"{file.path} is of a DLedger log, whose records have another frame: only commit logs are read"
+        )
+    raise CorruptLogError(file.base, "the log does not begin with one")
 
 
 def _sound_end_of(file: LogFile, start: int) -> int:
@@ -255,32 +307,6 @@ def _sound_end_of(file: LogFile, start: int) -> int:
     except DataLossError:
         return end
     return file.end
-
-
-def _cut_by_looks(piece: Split, split_bytes: int, _: Skipped | None) -> list[Split]:
-    starts = [piece.start]
-    with SegmentReader(piece.path, piece.base) as segment:
-        while (target := starts[-1] + split_bytes) < piece.end:
-            found = segment.find_start(target, piece.end)
-            if found is None:
-                break
-            starts.append(found)
-    return _between(piece, starts)
-
-
-def _cut_by_hop(piece: Split, split_bytes: int, skipped: Skipped | None) -> list[Split]:
-    starts = [piece.start]
-    if piece.size > split_bytes:
-        for records in read_records(piece, HOP_BYTES, skipped=skipped):
-            offsets = records.physical_offset
-            while (number := int(np.searchsorted(offsets, starts[-1] + split_bytes))) < len(offsets):
-                starts.append(int(offsets[number]))
-    return _between(piece, starts)
-
-
-def _between(piece: Split, starts: list[int]) -> list[Split]:
-    ends = [*starts[1:], piece.end]
-    return [replace(piece, start=start, end=end) for start, end in zip(starts, ends, strict=True)]
 
 
 def _hop_within(

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmqha.pipeline.decode import Bytes, Records, body_crc_agrees, explain, hop, lay_out
+from rmqha.pipeline.decode import Bytes, Ints, Records, body_crc_agrees, explain, hop, lay_out, select
 from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
+from rmqha.pipeline.options import OnCorrupt, Options
+from rmqha.pipeline.pagecache import PagesBehind, is_hot
 from rmqha.wire import record as layout
 from rmqha.wire.record import IncompleteRecord, RecordError, check_record
 
@@ -21,7 +23,8 @@ SEARCH_BYTES = 1 << 20
 RECORD_START_BYTES = 36
 """A record's first bytes, up to its own offset: enough to know it by."""
 MAGIC_AT, PHYSICAL_OFFSET_AT = 4, 28
-MAGICS = [code.to_bytes(4, "big", signed=True) for code in (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)]
+MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
+(FIRST_OF_MAGIC,) = {code.to_bytes(4, "big", signed=True)[0] for code in MAGICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,10 @@ class SegmentReader:
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
+    def pages_behind(self, start: int, end: int) -> PagesBehind:
+        """What of a range of the log a reader need not leave in the page cache. Raises OSError."""
+        return PagesBehind(self._fd, start - self.base, end - self.base)
+
     def read(self, offset: int, size: int) -> Bytes:
         """The bytes from ``offset`` of the log on, fewer where the file ends. Raises OSError."""
         buffer = np.empty(size, np.uint8)
@@ -79,30 +86,25 @@ class SegmentReader:
         """
         while offset < end:
             window = self.read(offset, min(SEARCH_BYTES, end - offset) + RECORD_START_BYTES)
-            found = _find_in(window.tobytes(), offset)
-            if found is not None:
-                return found if found < end else None
+            found, _ = plausible_starts(window, offset)
+            if len(found):
+                return int(found[0]) if found[0] < end else None
             offset += SEARCH_BYTES
         return None
 
 
-def _find_in(window: bytes, offset: int) -> int | None:
-    candidates = sorted(at - MAGIC_AT for magic in MAGICS for at in _all_of(window, magic) if at >= MAGIC_AT)
-    for at in candidates:
-        if at + RECORD_START_BYTES > len(window):
-            break
-        size, _ = layout.BLANK_HEADER.unpack_from(window, at)
-        (physical_offset,) = layout.INT64.unpack_from(window, at + PHYSICAL_OFFSET_AT)
-        if physical_offset == offset + at and size >= layout.FIXED_BYTES:
-            return offset + at
-    return None
+def plausible_starts(buffer: Bytes, base: int) -> tuple[Ints, Ints]:
+    """What looks like a record's start in bytes that lie at ``base``: offsets in the log, ascending, and sizes.
 
-
-def _all_of(window: bytes, sought: bytes) -> Iterator[int]:
-    at = window.find(sought)
-    while at >= 0:
-        yield at
-        at = window.find(sought, at + 1)
+    By magic and own offset. A body can be made to look so.
+    """
+    last = len(buffer) - RECORD_START_BYTES
+    at = np.flatnonzero(buffer[MAGIC_AT : max(0, last + MAGIC_AT + 1)] == FIRST_OF_MAGIC)
+    everything = Records(buffer, base, at)
+    at = at[np.isin(everything.gather(at + MAGIC_AT, ">i4"), MAGICS)]
+    sizes = everything.gather(at, ">i4")
+    sound = (everything.gather(at + PHYSICAL_OFFSET_AT, ">i8") == at + base) & (sizes >= layout.FIXED_BYTES)
+    return at[sound] + base, sizes[sound]
 
 
 Skipped = Callable[[CorruptLogError, int], None]
@@ -115,14 +117,20 @@ def log_skipped(error: CorruptLogError, end: int) -> None:
 
 
 def read_records(
-    split: Split, batch_bytes: int, verify_body: bool = False, skipped: Skipped | None = None
+    split: Split,
+    batch_bytes: int,
+    verify_body: bool = False,
+    skipped: Skipped | None = None,
+    drop_behind: bool = False,
 ) -> Iterator[Records]:
     """All messages of the split, in pieces of about ``batch_bytes`` of log, one message at least each.
 
-    With ``skipped``, what is no record is skipped and told of. Raises CorruptLogError, BoundaryError if the last
+    With ``skipped``, what is no record is skipped and told of. With ``drop_behind``, pages of a cold segment that only
+    this brings into the page cache do not stay there. Raises CorruptLogError, BoundaryError if the last
     message goes beyond the split's end, DataLossError if the file is not there or too short, OSError.
     """
     with SegmentReader(split.path, split.base) as segment:
+        behind = segment.pages_behind(split.start, split.end) if drop_behind and not is_hot(split.path) else None
         reading = _Reading(segment, split, batch_bytes, verify_body)
         while reading.at < split.end:
             try:
@@ -132,8 +140,24 @@ def read_records(
                     raise
                 skipped(error, reading.resume_after(error.offset))
                 continue
+            if behind is not None:
+                behind.passed(reading.at - split.base)
             if len(records):
                 yield records
+
+
+def read_selected(split: Split, options: Options) -> Iterator[Records]:
+    """The messages of the split that the options select, read as they say. Raises StoreError, OSError."""
+    skipped = log_skipped if options.on_corrupt is OnCorrupt.SKIP else None
+    try:
+        for records in read_records(split, options.batch_bytes, options.verify_body, skipped, options.drop_behind):
+            wanted = select(records, options.selection)
+            if len(wanted):
+                yield wanted
+    except DataLossError as error:
+        if options.fail_on_data_loss:
+            raise
+        log.warning("%s", error)
 
 
 class _Reading:
@@ -189,7 +213,7 @@ class _Reading:
         return int(size)
 
     def _begins_a_record(self, buffer: Bytes) -> bool:
-        return len(buffer) >= RECORD_START_BYTES and _find_in(buffer[:RECORD_START_BYTES].tobytes(), self.at) == self.at
+        return len(plausible_starts(buffer[:RECORD_START_BYTES], self.at)[0]) > 0
 
     def _beyond_the_end(self, size: int) -> Exception:
         """A sound message goes beyond the split: the boundary is wrong. Else the message is."""

@@ -1,4 +1,6 @@
-"""A Spark session that suits a log on this machine, and Java to run it."""
+"""A Spark session that suits a log on this machine, and Java to run it. PySpark is imported by who wants a session."""
+
+from __future__ import annotations
 
 import os
 import re
@@ -7,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OLDEST_JAVA = 17
 JAVA_ANSWER_SECONDS = 30.0
@@ -17,7 +21,9 @@ REMEDY = (
     "and set JAVA_HOME or PATH to it"
 )
 
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 DEFAULT_CONF = {
+    "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -26,7 +32,11 @@ DEFAULT_CONF = {
 }
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit has started this process."""
+
+
+def was_submitted() -> bool:
+    """Whether spark-submit has started this process."""
+    return SUBMITTED in os.environ
 
 
 class JavaError(RuntimeError):
@@ -68,13 +78,20 @@ def java_version(java: Path) -> int:
 def session(master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rmqha") -> SparkSession:
     """A Spark session, the running one if there is one, whose workers are this Python. Raises JavaError.
 
-    Without ``master`` it is what ``spark-submit`` was told, else this machine: ``local[*]``.
+    Without ``master`` it is what ``spark-submit`` was told, else this machine: ``local[*]``. A Spark that is all on
+    this machine listens on the loopback interface alone, and asks nobody for this machine's name.
     """
+    from pyspark.sql import SparkSession
+
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not was_submitted():
+        master = master or "local[*]"
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name)
-    if master is not None or SUBMITTED not in os.environ:
-        builder = builder.master(master or "local[*]")
+    if master is not None:
+        builder = builder.master(master)
     for name, value in {**DEFAULT_CONF, **(conf or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

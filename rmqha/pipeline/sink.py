@@ -15,19 +15,22 @@ from pyspark.sql.types import StructType
 
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import ArchivedSplit, archive_split, merge_archived
-from rmqha.pipeline.jobs.manifest import Archive, uncovered
+from rmqha.pipeline.jobs.manifest import Archive, ArchiveError, uncovered
 from rmqha.pipeline.options import Options, Selection, parse_options
 from rmqha.pipeline.segments import Split
 from rmqha.pipeline.views import SPLITS_SCHEMA
 from rmqha.store.nodestate import NodeState
 
+Part = tuple[Split, ArchivedSplit]
+
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged, of the store in which folder; none if it had no rows."""
+    """What a task has staged, of which store, and the state of its node before it was read; None if it had no rows."""
 
-    store: str | None
-    parts: tuple[ArchivedSplit, ...]
+    parts: tuple[Part, ...]
+    store: Path | None
+    state: NodeState | None
 
 
 class ArchiveDataSource(DataSource):
@@ -59,32 +62,70 @@ class ArchiveDataSource(DataSource):
 
 def _stage(options: Options, rows: Iterable[Row]) -> Staged:
     """Stage the messages of the splits, but for what is archived already. Raises StoreError, OSError."""
+    splits = [Split(row.path, row.base, row.segmentEnd, row.startOffset, row.endOffset) for row in rows]
+    if not splits:
+        return Staged((), None, None)
+    store = _only({Path(split.path).parent.parent for split in splits})
+    state = NodeState.read(store)
+    covered = _archive_of(options).covered()
+    return Staged(tuple(part for split in splits for part in _stage_left(options, split, covered)), store, state)
+
+
+def _stage_left(options: Options, split: Split, covered: Sequence[tuple[int, int]]) -> Iterator[Part]:
+    """Stage what of a split is not archived."""
+    for start, end in uncovered(split.start, split.end, covered):
+        piece = replace(split, start=start, end=end)
+        yield piece, archive_split(piece, str(options.output), options)
+
+
+def _archive_of(options: Options) -> Archive:
     assert options.output is not None, "the data source has set it"
-    covered = Archive(options.output).covered()
-    parts, store = [], None
-    for row in rows:
-        split = Split(row.path, row.base, row.segmentEnd, row.startOffset, row.endOffset)
-        store = str(Path(split.path).parent.parent)
-        for start, end in uncovered(split.start, split.end, covered):
-            parts.append(archive_split(replace(split, start=start, end=end), str(options.output), options))
-    return Staged(store, tuple(parts))
+    return Archive(options.output)
+
+
+def _only(stores: set[Path]) -> Path:
+    """The store. Raises ArchiveError if there are several."""
+    if len(stores) > 1:
+        raise ArchiveError(f"an archive is of one store, not of {' and '.join(sorted(map(str, stores)))}")
+    return stores.pop()
 
 
 def _commit(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Archive what all tasks have staged. Raises StoreError, OSError."""
-    assert options.output is not None, "the data source has set it"
+    """Archive what all tasks have staged, but for what others have archived meanwhile. Raises StoreError, OSError."""
     staged = [message for message in messages if isinstance(message, Staged) and message.store is not None]
-    archive = Archive(options.output)
+    archive = _archive_of(options)
     with archive.locked():
         archive.complete()
-        if staged and staged[0].store is not None:
-            state = NodeState.read(Path(staged[0].store))
-            archive.check_state(state)
-            for run in _runs(
-                sorted(chain.from_iterable(message.parts for message in staged), key=lambda part: part.start)
-            ):
-                archive.commit(merge_archived(run[0].start, run[-1].end, run, state))
+        if staged:
+            state = _state_of(archive, staged)
+            parts = sorted(chain.from_iterable(message.parts for message in staged), key=lambda part: part[0].start)
+            for run in _runs(_left(options, parts, archive.covered())):
+                is_new = archive.commit(merge_archived(run[0].start, run[-1].end, run, state))
+                assert is_new, "nobody else commits meanwhile"
         archive.clean()
+
+
+def _state_of(archive: Archive, staged: Sequence[Staged]) -> NodeState | None:
+    """The state in which the store was read. Raises ArchiveError if it cannot be archived, or not any more."""
+    now = NodeState.read(_only({message.store for message in staged if message.store is not None}))
+    state = min((message.state for message in staged), key=lambda state: 0 if state is None else state.epoch)
+    end = max((split.end for message in staged for split, _ in message.parts), default=0)
+    if state is not None and (now is None or now.took_back(state.epoch, end)):
+        raise ArchiveError("the store took back what was read, before it was archived: read it again")
+    archive.check_state(now, end)
+    return state
+
+
+def _left(options: Options, parts: Iterable[Part], covered: Sequence[tuple[int, int]]) -> Iterator[ArchivedSplit]:
+    """The ascending parts that are not archived; of one that is in part, the rest is staged here and now."""
+    reached = 0
+    for split, part in parts:
+        if split.start >= reached and uncovered(split.start, split.end, covered) == [(split.start, split.end)]:
+            yield part
+        elif split.end > reached:
+            rest = replace(split, start=max(split.start, reached))
+            yield from (piece for _, piece in _stage_left(options, rest, covered))
+        reached = max(reached, split.end)
 
 
 def _runs(parts: Iterable[ArchivedSplit]) -> Iterator[list[ArchivedSplit]]:

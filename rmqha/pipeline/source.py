@@ -8,6 +8,7 @@ another one altogether, is not gone on with in silence.
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -27,20 +28,28 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from rmqha.pipeline.errors import DataLossError
+from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.options import Boundaries, Options, Selection, View, parse_options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import to_ddl
 from rmqha.pipeline.segments import Split, log
 from rmqha.pipeline.views import ViewReader, view_reader, view_schema
-from rmqha.store.nodestate import NodeState
 
 NO_LIMIT_BYTES = 1 << 62
 INT64_RANGE = (-(1 << 63), 1 << 63)
 SELECTED_BY_VALUE = {"topic": "topics", "queueId": "queue_ids", "tags": "tags"}
-PHYSICAL_OFFSET, QUEUE_OFFSET = "physicalOffset", "queueOffset"
-OFFSETS = (PHYSICAL_OFFSET, QUEUE_OFFSET)
+SELECTED_BY_RANGE = {
+    "queueOffset": "queue_offsets",
+    "bornTimestamp": "born_timestamps",
+    "storeTimestamp": "store_timestamps",
+}
+PHYSICAL_OFFSET = "physicalOffset"
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+
 Offset = dict[str, Any]
+Range = tuple[int, int]
+Comparison = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
 
 class RmqhaDataSource(DataSource):
@@ -96,32 +105,32 @@ class LogReader(DataSourceReader):
 
     def push(self, one: Filter) -> bool:
         """Take a filter over if it can be, and say whether Spark need not look at it any more."""
-        if isinstance(one, EqualTo | In):
-            given = one.value if isinstance(one, In) else (one.value,)
-            values = tuple(value for value in given if value is not None)  # null equals nothing
-            return self._push_values(".".join(one.attribute), values)
         column = ".".join(getattr(one, "attribute", ()))
-        if column in OFFSETS and isinstance(one, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
-            return self._push_range(column, _limits(one))
+        if column in SELECTED_BY_VALUE and isinstance(one, EqualTo | In):
+            return self._push_values(SELECTED_BY_VALUE[column], one.value if isinstance(one, In) else (one.value,))
+        if column in (PHYSICAL_OFFSET, *SELECTED_BY_RANGE) and isinstance(one, Comparison):
+            if isinstance(one.value, int):
+                return self._push_range(column, _passing(one, one.value, one.value))
+            if isinstance(one.value, datetime):
+                return self._push_range(column, _milliseconds(one, one.value))
         return False
 
-    def _push_values(self, column: str, values: tuple[Any, ...]) -> bool:
-        name = SELECTED_BY_VALUE.get(column)
-        if name is None:
-            return column in OFFSETS and len(values) == 1 and self._push_range(column, (values[0], values[0] + 1))
+    def _push_values(self, name: str, given: tuple[Any, ...]) -> bool:
         selection = self._reader.options.selection
         present = getattr(selection, name)
-        chosen: Any = frozenset(values) if present is None else present & frozenset(values)
+        values = frozenset(value for value in given if value is not None)  # null equals nothing
+        chosen: Any = values if present is None else present & values
         self._choose(replace(selection, **{name: chosen}))
         return True
 
-    def _push_range(self, column: str, limits: tuple[int, int]) -> bool:
+    def _push_range(self, column: str, limits: Range) -> bool:
         if column == PHYSICAL_OFFSET:
             self._range = _common(self._range, limits)
-        if column != QUEUE_OFFSET:
             return False
+        name = SELECTED_BY_RANGE[column]
         selection = self._reader.options.selection
-        self._choose(replace(selection, queue_offsets=_common(selection.queue_offsets or INT64_RANGE, limits)))
+        chosen: Any = _common(getattr(selection, name) or INT64_RANGE, limits)
+        self._choose(replace(selection, **{name: chosen}))
         return True
 
     def _choose(self, selection: Selection) -> None:
@@ -143,13 +152,31 @@ class LogReader(DataSourceReader):
         return _read(self._reader, partition)
 
 
-def _limits(one: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual) -> tuple[int, int]:
-    if isinstance(one, GreaterThan | GreaterThanOrEqual):
-        return one.value + isinstance(one, GreaterThan), INT64_RANGE[1]
-    return INT64_RANGE[0], one.value + isinstance(one, LessThanOrEqual)
+def _milliseconds(one: Comparison, value: datetime) -> Range:
+    """The times in ms that a comparison lets pass, half open. What a column shows as null passes none."""
+    microseconds = (value - EPOCH) // MICROSECOND
+    limits = _passing(one, microseconds // 1000, -(-microseconds // 1000))
+    return _common(limits, (MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1))
 
 
-def _common(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+def _passing(one: Comparison, floor: int, ceiling: int) -> Range:
+    """The whole numbers that a comparison lets pass, half open; its value lies between ``floor`` and ``ceiling``."""
+    low, high = INT64_RANGE
+    match one:
+        case GreaterThan():
+            low = floor + 1
+        case GreaterThanOrEqual():
+            low = ceiling
+        case LessThan():
+            high = ceiling
+        case LessThanOrEqual():
+            high = floor + 1
+        case EqualTo():
+            low, high = ceiling, floor + 1
+    return low, high
+
+
+def _common(one: Range, other: Range) -> Range:
     return max(one[0], other[0]), min(one[1], other[1])
 
 
@@ -182,6 +209,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises OptionError, StoreError, OSError."""
         if self._initial is None:
             plan = self._open()
+            asked = self._reader.options.starting_offset
+            if isinstance(asked, int) and asked > plan.end:
+                raise OptionError(f"startingOffset={asked}: {plan.folder} ends at {plan.end} (latest starts there)")
             self._initial = _offset(plan, plan.start())
         return self._initial
 
@@ -199,8 +229,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = self._resume(plan, start)
         if self._available_now is not None:
             plan = replace(plan, end=min(plan.end, self._available_now))
+        if plan.end < start["offset"]:
+            return start  # with its epoch: once the log is as long again, that tells that it is another
         if plan.end <= at:
-            return _offset(plan, max(at, start["offset"]))
+            return _offset(plan, at)
         if isinstance(limit, ReadAllAvailable):
             return _offset(plan, plan.end)
         if self._waits_for_more(plan.end - at):
@@ -223,6 +255,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if stop > plan.end:
             self._lost(f"{plan.folder} ends at {plan.end}, the batch to be read ends at {stop}")
             stop = plan.end
+        stop = self._resume(plan, {**end, "offset": stop})
         return [SplitPartition(split) for split in plan.splits(at, stop, Boundaries.HOP)] if at < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -256,10 +289,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where to go on from a checkpoint's offset. Raises DataLossError if the log is not what it has read."""
         at: int = start["offset"]
         state = plan.state
+        if state is None and start["storeId"]:
+            self._lost(f"{plan.folder} has no state of a node any more, the checkpoint is of store {start['storeId']}")
+            return plan.record_start(max(at, plan.min_offset))
         if state is not None and start["storeId"] and start["storeId"] != state.store_id:
             self._lost(f"{plan.folder} is store {state.store_id}, the checkpoint is of store {start['storeId']}")
             return plan.record_start(max(at, plan.min_offset))
-        if state is not None and start["epoch"] and _took_back(state, start["epoch"], at):
+        if state is not None and start["epoch"] and state.took_back(start["epoch"], at):
             self._lost(
                 f"{plan.folder} has taken back what was confirmed, the checkpoint's {at} may be of what it took back"
             )
@@ -275,11 +311,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._reader.options.fail_on_data_loss:
             raise DataLossError(problem)
         log.warning("%s", problem)
-
-
-def _took_back(state: NodeState, epoch: int, offset: int) -> bool:
-    """Whether bytes before ``offset``, seen in ``epoch``, may be gone; only where the last epoch begins is known."""
-    return state.epoch > epoch + 1 or (state.epoch == epoch + 1 and state.epoch_start < offset)
 
 
 def _offset(plan: LogPlan, offset: int) -> Offset:

@@ -7,15 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.pipeline.decode import Records, decode, select
+from rmqha.pipeline.decode import decode
 from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.jobs.compare import compare_split
 from rmqha.pipeline.jobs.rebuild import PARTS_FOLDER, rebuild_split
+from rmqha.pipeline.jobs.stats import QUEUE_SUMS_SCHEMA, queue_sums_of_split
 from rmqha.pipeline.jobs.verify import verify_split
-from rmqha.pipeline.options import OnCorrupt, Options, Selection, View
+from rmqha.pipeline.options import Options, Selection, View
 from rmqha.pipeline.plan import log_folder
-from rmqha.pipeline.schema import TIMESTAMP, check_records_schema, records_schema
-from rmqha.pipeline.segments import Split, log, log_skipped, read_records
+from rmqha.pipeline.schema import check_records_schema, records_schema
+from rmqha.pipeline.segments import Split, read_selected
 from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
 
@@ -28,27 +29,6 @@ SPLITS_SCHEMA = pa.schema(
         ("endOffset", pa.int64()),
     ]
 )
-STATS_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("messages", pa.int64()),
-        ("bytes", pa.int64()),
-        ("minQueueOffset", pa.int64()),
-        ("maxQueueOffset", pa.int64()),
-        ("firstStoreTimestamp", TIMESTAMP),
-        ("lastStoreTimestamp", TIMESTAMP),
-    ]
-)
-STATS_AGGREGATES = [
-    ("totalSize", "count"),
-    ("totalSize", "sum"),
-    ("queueOffset", "min"),
-    ("queueOffset", "max"),
-    ("storeTimestamp", "min"),
-    ("storeTimestamp", "max"),
-]
-STATS_COLUMNS = records_schema(["topic", "queueId", "queueOffset", "totalSize", "storeTimestamp"])
 VERIFY_SCHEMA = pa.schema(
     [
         ("startOffset", pa.int64()),
@@ -92,20 +72,6 @@ class ViewReader:
         """The rows of a split. Raises StoreError, OSError."""
         return READERS[self.options.view](self, split)
 
-    def messages(self, split: Split) -> Iterator[Records]:
-        """The messages that are wanted. Raises StoreError, OSError."""
-        options = self.options
-        skipped = log_skipped if options.on_corrupt is OnCorrupt.SKIP else None
-        try:
-            for records in read_records(split, options.batch_bytes, options.verify_body, skipped):
-                wanted = select(records, options.selection)
-                if len(wanted):
-                    yield wanted
-        except DataLossError as error:
-            if options.fail_on_data_loss:
-                raise
-            log.warning("%s", error)
-
 
 def view_reader(options: Options, fields: list[tuple[str, str]] | None = None) -> ViewReader:
     """The reader for these options, or for a user's own schema of names and SQL types. Raises OptionError."""
@@ -136,7 +102,7 @@ def view_schema(options: Options) -> pa.Schema:
 
 
 def _records(reader: ViewReader, split: Split) -> Batches:
-    for records in reader.messages(split):
+    for records in read_selected(split, reader.options):
         yield decode(records, reader.schema, reader.options.decompress)
 
 
@@ -146,23 +112,14 @@ def _splits(reader: ViewReader, split: Split) -> Batches:
 
 
 def _stats(reader: ViewReader, split: Split) -> Batches:
-    parts = [decode(records, STATS_COLUMNS) for records in reader.messages(split)]
-    if parts:
-        grouped = pa.Table.from_batches(parts).group_by(["topic", "queueId"]).aggregate(STATS_AGGREGATES)
-        columns = [
-            grouped["topic"],
-            grouped["queueId"],
-            *(grouped[f"{name}_{kind}"] for name, kind in STATS_AGGREGATES),
-        ]
-        yield from pa.table(
-            [column.cast(field.type) for column, field in zip(columns, STATS_SCHEMA, strict=True)], STATS_SCHEMA
-        ).to_batches()
+    """One row of each queue."""
+    yield from queue_sums_of_split(split, reader.options).to_batches()
 
 
 def _verify(reader: ViewReader, split: Split) -> Batches:
     """One row of the whole split, and one of each piece that is no record."""
     try:
-        found = verify_split(split, reader.options.batch_bytes)
+        found = verify_split(split, reader.options.batch_bytes, reader.options.drop_behind)
     except DataLossError as error:
         yield _batch(reader.schema, [(split.start, split.end, 0, str(error))])
         return
@@ -209,7 +166,7 @@ READERS: dict[View, Callable[[ViewReader, Split], Batches]] = {
 }
 SCHEMAS = {
     View.SPLITS: SPLITS_SCHEMA,
-    View.STATS: STATS_SCHEMA,
+    View.STATS: QUEUE_SUMS_SCHEMA,
     View.VERIFY: VERIFY_SCHEMA,
     View.COMPARE: COMPARE_SCHEMA,
     View.QUEUES: QUEUES_SCHEMA,

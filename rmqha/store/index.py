@@ -169,20 +169,20 @@ class IndexFile:
 
     def _chain(self, slots: npt.NDArray[np.int64], first_number: int) -> "_Chained":
         """How entries numbered from ``first_number`` on go into their slots. Changes nothing."""
-        numbers = np.arange(first_number, first_number + len(slots))
-        order = np.argsort(slots, kind="stable")
-        by_slot = slots[order]
+        packed = np.sort(slots << 32 | np.arange(len(slots)))  # several times as fast as a stable argsort
+        by_slot, order = packed >> 32, packed & 0xFFFFFFFF
+        numbers = order + first_number
         is_first = np.ones(len(slots), dtype=bool)
         is_first[1:] = by_slot[1:] != by_slot[:-1]
         heads = self._slots[by_slot[is_first]].astype(np.int64)
         heads[(heads < 0) | (heads >= first_number)] = 0
         previous = np.empty(len(slots), dtype=np.int64)
         in_order = np.empty(len(slots), dtype=np.int64)
-        in_order[1:] = numbers[order][:-1]
+        in_order[1:] = numbers[:-1]
         in_order[is_first] = heads
         previous[order] = in_order
         is_last = np.roll(is_first, -1)
-        return _Chained(previous, by_slot[is_last], numbers[order][is_last], int((heads == 0).sum()))
+        return _Chained(previous, by_slot[is_last], numbers[is_last], int((heads == 0).sum()))
 
     def _write_header(self) -> None:
         header = self.header

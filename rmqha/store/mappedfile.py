@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import resource
+import stat
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -377,9 +378,14 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
         return []
     segments = []
     for entry in os.scandir(folder):
-        if not (entry.name.isdecimal() and len(entry.name) == FILE_NAME_DIGITS and entry.is_file()):
+        is_named_so = entry.name.isdecimal() and len(entry.name) == FILE_NAME_DIGITS
+        try:
+            status = entry.stat()
+        except FileNotFoundError:  # a node deletes what has expired
+            continue
+        if not (is_named_so and stat.S_ISREG(status.st_mode)):
             raise StoreError(f"{entry.path} is no segment: move it elsewhere")
-        segments.append((int(entry.name), entry.stat().st_size))
+        segments.append((int(entry.name), status.st_size))
     return sorted(segments)
 
 

@@ -59,6 +59,10 @@ class NodeState:
             return self
         return replace(self, epoch=self.epoch + 1, epoch_start=offset)
 
+    def took_back(self, epoch: int, offset: int) -> bool:
+        """Whether bytes before ``offset``, seen in ``epoch``, may be gone; where older epochs began is not known."""
+        return self.epoch > epoch + 1 or (self.epoch == epoch + 1 and self.epoch_start < offset)
+
     @classmethod
     def read(cls, store: Path) -> "NodeState | None":
         """The state beside the log of ``store``, None if no node of ours has written one.

@@ -1,7 +1,7 @@
 """Logs made to measure: records as a producer's would be, laid out in segments as a broker does."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rmqha.store.mappedfile import file_name
@@ -37,11 +37,22 @@ def make_segments(total_bytes: int, body_bytes: int, segment_size: int, seed: in
     """Base offset and content of each segment of a log of about ``total_bytes``; the last one ends in zeros."""
     rng = random.Random(seed)
     bodies = [rng.randbytes(body_bytes) for _ in range(16)]
+
+    def make(number: int, offset: int) -> Record:
+        return make_record(number, bodies[number % 16], physical_offset=offset)
+
+    return lay_segments(make, total_bytes, segment_size)
+
+
+def lay_segments(
+    make: Callable[[int, int], Record], total_bytes: int, segment_size: int
+) -> Iterator[tuple[int, bytes]]:
+    """The same of records that ``make`` gives of their numbers and their offsets in the log."""
     number = base = 0
     while base < total_bytes:
         segment = bytearray()
         while base + len(segment) < total_bytes:
-            record = encode_record(make_record(number, bodies[number % 16], physical_offset=base + len(segment)))
+            record = encode_record(make(number, base + len(segment)))
             if len(segment) + len(record) + END_FILE_MIN_BLANK_LENGTH > segment_size:
                 segment += encode_blank(segment_size - len(segment))
                 break
@@ -53,8 +64,13 @@ def make_segments(total_bytes: int, body_bytes: int, segment_size: int, seed: in
 
 def write_log(folder: Path, total_bytes: int, body_bytes: int, segment_size: int, seed: int = 1) -> None:
     """Write such a log's segments to ``folder``, sparse at the end. Raises OSError."""
+    write_segments(folder, make_segments(total_bytes, body_bytes, segment_size, seed), segment_size)
+
+
+def write_segments(folder: Path, segments: Iterable[tuple[int, bytes]], segment_size: int) -> None:
+    """Write segments, with their base offsets, to ``folder``. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    for base, content in make_segments(total_bytes, body_bytes, segment_size, seed):
+    for base, content in segments:
         with (folder / file_name(base)).open("wb") as file:
             file.write(content.rstrip(b"\0"))
             file.truncate(segment_size)

@@ -67,6 +67,7 @@ BORNHOST_V6_FLAG = 0x10
 STOREHOSTADDRESS_V6_FLAG = 0x20
 COMPRESSION_TYPE_MASK = 0x700
 ZLIB_COMPRESSION_TYPES = (0, 0x300)
+INFLATED_AT_ONCE_BYTES = 1 << 20
 
 
 class RecordError(ValueError):
@@ -403,18 +404,27 @@ def record_as_json(record: Record) -> dict[str, Any]:
         "body": base64.b64encode(record.body).decode("ascii"),
     }
     if record.sys_flag & COMPRESSED_FLAG and record.sys_flag & COMPRESSION_TYPE_MASK in ZLIB_COMPRESSION_TYPES:
-        try:
-            inflated = zlib.decompress(record.body)
-        except zlib.error:
-            fields["inflatedLength"] = None
-        else:
-            fields["inflatedLength"] = len(inflated)
-            fields["inflatedSha256"] = hashlib.sha256(inflated).hexdigest()
+        fields |= _inflated_facts(record.body)
     fields["topic"] = _printable(record.topic)
     fields["properties"] = {_printable(k): _printable(v) for k, v in record.properties.items()}
     fields["propertiesStored"] = _printable(record.properties_stored)
     fields["msgId"] = record.msg_id
     return fields
+
+
+def _inflated_facts(body: bytes) -> dict[str, Any]:
+    """Length and hash of a body's content, made piece by piece: a small body may stand for gigabytes."""
+    stream = zlib.decompressobj()
+    digest, length = hashlib.sha256(), 0
+    rest = body
+    try:
+        while piece := stream.decompress(rest, INFLATED_AT_ONCE_BYTES):
+            digest.update(piece)
+            length += len(piece)
+            rest = stream.unconsumed_tail
+    except zlib.error:
+        return {"inflatedLength": None}
+    return {"inflatedLength": length, "inflatedSha256": digest.hexdigest()} if stream.eof else {"inflatedLength": None}
 
 
 # Text keeps bytes that are no UTF-8 as lone surrogates, so that decoding and encoding give the same bytes back.

@@ -1,7 +1,8 @@
 """Archives a store again and again, each time into a new folder, killed one step later, and then once more to its end.
 
-``python -m tests.pipeline.killed_archiver STORE FOLDER`` makes FOLDER/1, FOLDER/2, … and prints for each what was to be
-seen in it at the kill: a line of JSON. It ends with the first run that nobody had to kill.
+``python -m tests.pipeline.killed_archiver job|stream STORE FOLDER`` makes FOLDER/1, FOLDER/2, … and prints for each a
+line of JSON: the files that were to be seen in it at the kill, and those of them that were in no manifest. It ends with
+the first run that nobody had to kill.
 """
 
 import json
@@ -15,15 +16,27 @@ from typing import Any
 
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
+from rmqha.pipeline.jobs.manifest import Archive
 from tests.pipeline.lake import SEGMENT_SIZE, options_of, visible_files
+from tests.pipeline.microbatches import Query
 
 SPLIT_BYTES = SEGMENT_SIZE * 3 // 4
 STEPS = ("open", "os.rename", "os.mkdir", "os.remove")
 
 
-def run(store: Path, lake: Path) -> None:
+def run_job(store: Path, lake: Path) -> None:
     """Archive, with several manifests."""
     archive(options_of(store, output=lake, splitBytes=SPLIT_BYTES), LocalEngine(), commit_bytes=SEGMENT_SIZE)
+
+
+def run_stream(store: Path, lake: Path) -> None:
+    """Archive by the sink, as Spark's driver and workers use it; a batch that is run again has other splits."""
+    checkpoint = lake.with_name(f"{lake.name}.checkpoint")
+    query = Query(store, lake, checkpoint, splitBytes=SPLIT_BYTES // (2 if checkpoint.exists() else 1))
+    query.run(SEGMENT_SIZE * 5 // 4)
+
+
+RUNS = {"job": run_job, "stream": run_stream}
 
 
 def kill_at(step: int, lake: Path) -> None:
@@ -62,7 +75,7 @@ def in_a_child(work: Callable[[], None]) -> bool:
     return os.WIFEXITED(status)
 
 
-def main(store: Path, folder: Path) -> None:
+def main(run: Callable[[Path, Path], None], store: Path, folder: Path) -> None:
     """See above."""
     step, is_whole = 0, False
     while not is_whole:
@@ -74,10 +87,11 @@ def main(store: Path, folder: Path) -> None:
             run(store, lake)
 
         is_whole = in_a_child(killed)
-        seen = [str(path.relative_to(lake)) for path in visible_files(lake)]
+        seen = {str(path.relative_to(lake)) for path in visible_files(lake)}
+        archived = {file.path for manifest in Archive(lake).manifests() for file in manifest.files}
         assert in_a_child(partial(run, store, lake)), "nobody killed it"
-        print(json.dumps({"step": step, "whole": is_whole, "seen": seen}), flush=True)
+        print(json.dumps({"step": step, "whole": is_whole, "seen": [*seen], "strays": [*seen - archived]}), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(RUNS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -8,18 +8,19 @@ import sys
 from pathlib import Path
 
 import pyarrow.dataset
+import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.jobs.archive import Archived, archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import (
+    STAGING_FOLDER,
     Archive,
     ArchiveError,
     archived_paths,
-    range_name,
-    staged_path,
-    temporary_path,
+    open_staging,
+    stage,
     uncovered,
 )
 from rmqha.store.errors import StoreError, StoreInUse
@@ -96,6 +97,14 @@ class ArchiveTests(SynchronousTestCase):
         self.assertEqual(dataset.count_rows(), done.messages)
         self.assertLessEqual({"date", "hour"}, set(dataset.schema.names))
 
+    def test_the_codec_is_the_one_asked_for(self) -> None:
+        for asked, written in (("snappy", "SNAPPY"), ("none", "UNCOMPRESSED"), ("zstd", "ZSTD")):
+            lake = self.lake / asked
+            archive(options_of(self.store, output=lake, compression=asked), LocalEngine())
+            for path in visible_files(lake):
+                group = pq.ParquetFile(path).metadata.row_group(0)
+                self.assertEqual({group.column(i).compression for i in range(group.num_columns)}, {written})
+
     def test_a_second_run_finds_nothing_to_do(self) -> None:
         first = self.archive()
         before = visible_files(self.lake)
@@ -125,28 +134,40 @@ class ArchiveTests(SynchronousTestCase):
         self.archive()
         self.assertEqual(archived_offsets(self.lake), offsets[:60])
 
+    def left_over(self, start: int, end: int) -> Path:
+        """A file that somebody was writing who died."""
+        path, file = open_staging(self.lake, start, end)
+        file.close()
+        return path
+
+    def staging_files(self) -> list[Path]:
+        return sorted((self.lake / STAGING_FOLDER).iterdir())
+
     def test_files_that_nobody_committed_are_removed(self) -> None:
-        folder = self.lake / "date=2026-01-01" / "hour=00"
-        folder.mkdir(parents=True)
-        path = folder / f"{range_name(0, 700)}.parquet"
-        for left_over in (staged_path(path), temporary_path(path)):
-            left_over.write_bytes(b"torn")
-        behind = staged_path(folder / f"{range_name(10**9, 10**9 + 700)}.parquet")  # somebody else's, at work
-        behind.write_bytes(b"not torn")
+        self.left_over(0, 700)
+        stage(self.left_over(0, 700))
+        behind = self.left_over(10**9, 10**9 + 700)  # somebody else's, at work
         self.assertEqual(self.archive().removed_files, 2)
-        self.assertEqual(list(folder.iterdir()), [behind])
+        self.assertEqual(self.staging_files(), [behind])
         self.check_once()
+
+    def test_a_file_that_is_being_written_is_nobodys_to_remove(self) -> None:
+        path, file = open_staging(self.lake, 0, 700)
+        self.archive()
+        self.assertEqual(self.staging_files(), [path])
+        file.close()
+        self.assertEqual(self.archive().removed_files, 1)
 
     def test_a_committed_file_gets_its_name_from_the_next_run(self) -> None:
         self.archive()
-        path = visible_files(self.lake)[1]
-        path.rename(staged_path(path))
+        file = Archive(self.lake).manifests()[0].files[1]
+        (self.lake / file.path).rename(self.lake / STAGING_FOLDER / file.staged)
         self.assertEqual(archived_offsets(self.lake), offsets_of(self.store))
         self.archive()
         self.check_once()
 
     def test_two_do_not_archive_to_one_folder_at_once(self) -> None:
-        with Archive(self.lake).locked(), self.assertRaises(StoreInUse):
+        with Archive(self.lake).job_locked(), self.assertRaises(StoreInUse):
             self.archive()
 
     def test_another_store_is_refused(self) -> None:
@@ -193,11 +214,17 @@ class ArchiveTests(SynchronousTestCase):
         with self.assertRaisesRegex(OptionError, "all messages"):
             self.archive(topic="T")
 
-    def test_no_kill_at_any_step_loses_or_doubles_a_message(self) -> None:
+    def test_no_kill_at_any_step_of_a_job_loses_or_doubles_a_message(self) -> None:
+        self.check_kills("job")
+
+    def test_no_kill_at_any_step_of_a_stream_loses_or_doubles_a_message(self) -> None:
+        self.check_kills("stream")
+
+    def check_kills(self, kind: str) -> None:
         folder = self.lake.parent / "killed"
         self.store = make_store(self.lake.parent / "short", log_bytes=2 * SEGMENT_SIZE)
         lines = subprocess.run(
-            [sys.executable, "-m", "tests.pipeline.killed_archiver", self.store, folder],
+            [sys.executable, "-m", "tests.pipeline.killed_archiver", kind, self.store, folder],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdout=subprocess.PIPE,
             check=True,
@@ -210,7 +237,8 @@ class ArchiveTests(SynchronousTestCase):
             self.check_once()
             final = {str(path.relative_to(self.lake)) for path in visible_files(self.lake)}
             self.assertLessEqual(set(run["seen"]), final, run["step"])
-            self.assertEqual(list(self.lake.rglob(".*.parquet*")), [], run["step"])
+            self.assertEqual(run["strays"], [], run["step"])
+            self.assertEqual(self.staging_files(), [], run["step"])
 
 
 class UncoveredTests(SynchronousTestCase):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,9 +13,16 @@ from click.testing import CliRunner, Result
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
+from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive
+from rmqha.pipeline.options import PARSERS, SELECTIONS
+from rmqha.pipeline.session import SUBMITTED, JavaError
+from rmqha.testing.records import make_record
 from tests.fixtures import facts, max_offset, new_folder, unpacked
+from tests.pipeline import stores
 from tests.pipeline.lake import archived_offsets, make_store, overwrite
+
+JOBS = ("verify", "compare", "stats", "archive", "rebuild")
 
 
 class JobTests(SynchronousTestCase):
@@ -54,13 +62,39 @@ class JobTests(SynchronousTestCase):
         other = make_store(folder / "other", seed=2)
         self.assertIn("the logs differ at ", self.complaint(1, "compare", store, "--against", other))
 
-    def test_stats_are_a_table_json_and_a_page(self) -> None:
-        page = new_folder(self) / "stats.html"
-        table = self.output_of("stats", unpacked("slave"), "--chart", page)
-        self.assertIn("TOrder1", table)
-        self.assertIn("TOrder1", page.read_text())
+    def test_stats_are_a_table_and_json(self) -> None:
+        self.assertIn("TOrder1", self.output_of("stats", unpacked("slave")))
         found = self.json_of("stats", unpacked("slave"))
         self.assertEqual(sum(topic["messages"] for topic in found.values()), facts()["records"])
+
+    def test_a_topics_name_is_no_markup(self) -> None:
+        store = new_folder(self) / "store"
+        stores.make_store(store, [replace(make_record(0, b"b"), topic="[red]A[/red]")])
+        self.assertIn(" [red]A[/red] ", self.output_of("stats", store))
+
+    def test_a_chart_is_of_the_kind_that_its_name_says(self) -> None:
+        folder = new_folder(self)
+        for name, beginning in (("c.png", b"\x89PNG"), ("c.svg", b"<?xml"), ("c.html", b"<!DOCTYPE html>")):
+            self.output_of("stats", unpacked("slave"), "--chart", folder / name)
+            content = (folder / name).read_bytes()
+            self.assertEqual(content[: len(beginning)], beginning)
+            if name != "c.png":
+                self.assertIn(b"TOrder1", content)
+
+    def test_a_chart_that_cannot_be_is_told_before_any_work(self) -> None:
+        folder = new_folder(self)
+        with mock.patch.object(LocalEngine, "run", side_effect=AssertionError("work was done")):
+            told = self.complaint(2, "stats", unpacked("slave"), "--chart", folder / "c.gif")
+            self.assertIn("c.gif: a chart is a file named .png, .svg or .html", told)
+            missing = folder / "missing" / "c.png"
+            self.assertIn("No such file", self.complaint(8, "stats", unpacked("slave"), "--chart", missing))
+            with mock.patch.dict(sys.modules, {"matplotlib": None, "rmqha.pipeline.jobs.chart": None}):
+                told = self.complaint(2, "stats", unpacked("slave"), "--chart", folder / "c.png")
+            self.assertIn("pip install 'rmqha[spark]'", told)
+
+    def test_without_a_chart_nobody_needs_matplotlib(self) -> None:
+        with mock.patch.dict(sys.modules, {"matplotlib": None, "rmqha.pipeline.jobs.chart": None}):
+            self.assertIn("TOrder1", self.output_of("stats", unpacked("slave")))
 
     def test_archive_tells_what_was_added(self) -> None:
         lake = new_folder(self) / "lake"
@@ -72,7 +106,7 @@ class JobTests(SynchronousTestCase):
 
     def test_an_archive_in_use_ends_with_9(self) -> None:
         lake = new_folder(self) / "lake"
-        with Archive(lake).locked():
+        with Archive(lake).job_locked():
             self.assertIn("another process", self.complaint(9, "archive", unpacked("slave"), "--output", lake))
 
     def test_rebuild_tells_what_it_built(self) -> None:
@@ -84,8 +118,51 @@ class JobTests(SynchronousTestCase):
 
     def test_what_cannot_be_asked_ends_with_2(self) -> None:
         store = unpacked("slave")
-        self.assertIn("there is no option colour", self.complaint(2, "verify", store, "-o", "colour=red"))
+        self.assertRegex(
+            self.complaint(2, "verify", store, "-o", "colour=red"), r"no option colour: there are .*readUpTo"
+        )
         self.assertIn("NAME=VALUE", self.complaint(2, "verify", store, "-o", "splitBytes"))
+        self.assertIn(
+            "--master is of --engine spark", self.complaint(2, "verify", store, "--engine=local", "--master=x")
+        )
+
+    def test_an_option_that_a_job_would_not_heed_is_refused(self) -> None:
+        store = unpacked("slave")
+        self.assertIn(
+            "compare has no option Topic:", self.complaint(2, "compare", store, "-oTopic=T", "--against", store)
+        )
+        self.assertIn(
+            "rebuild has no option startingOffset:", self.complaint(2, "rebuild", store, "-ostartingOffset=5")
+        )
+        self.assertIn("verify has no option path:", self.complaint(2, "verify", store, "-opath=/elsewhere"))
+
+    def test_the_help_tells_the_names_of_the_options_that_a_job_heeds(self) -> None:
+        told = set()
+        for command in JOBS:
+            words = self.output_of(command, "--help").split()
+            heeded = {name for name in PARSERS | SELECTIONS if name in words}
+            self.assertLessEqual({"readUpTo", "splitBytes"}, heeded)
+            told |= heeded
+        streams = {name for name in PARSERS if name.endswith(("PerTrigger", "TriggerDelay"))}
+        told_by_the_command_itself = {"path", "view", "replica", "output", "pushdown"}
+        self.assertEqual(told | streams | told_by_the_command_itself, set(PARSERS | SELECTIONS))
+
+    def test_the_default_engine_is_sparks_where_spark_is_meant(self) -> None:
+        for environ, arguments, expected in (
+            ({}, (), []),
+            ({}, ("--master", "local[3]"), ["local[3]"]),
+            ({SUBMITTED: "5"}, (), [None]),
+            ({SUBMITTED: "5"}, ("--engine", "local"), []),
+        ):
+            masters: list[str | None] = []
+
+            def session(master: str | None, _: object, masters: list[str | None] = masters) -> None:
+                masters.append(master)
+                raise JavaError("no Java here")
+
+            with mock.patch("rmqha.pipeline.session.session", session), mock.patch.dict(os.environ, environ):
+                self.assertEqual(self.run_job("verify", unpacked("slave"), *arguments).exit_code, 2 if expected else 0)
+            self.assertEqual(masters, expected)
 
     def test_what_is_no_store_ends_with_1(self) -> None:
         self.assertIn("no store", self.complaint(1, "verify", new_folder(self)))

@@ -90,17 +90,22 @@ def test_a_broken_log_is_told_in_the_same_words_by_both_engines(
     assert "no record" in told[0]
 
 
-def test_a_body_that_looks_like_a_record_misleads_no_job(engines: tuple[Engine, Engine], tmp_path: Path) -> None:
+def test_a_body_that_looks_like_a_record_misleads_no_job(
+    engines: tuple[Engine, Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is longer than those that the search for boundaries expects, and holds two records that follow each other."""
+    monkeypatch.setattr("rmqha.pipeline.boundaries.LONGEST_RECORD_BYTES", 50)
     store = tmp_path / "store"
     plain = stores.plain_records(20)
     at = stores.make_store(tmp_path / "measured", plain)[10].physical_offset
     body_at = at + 88
     forged = encode_record(replace(make_record(99, b"forged" * 10), physical_offset=body_at + 50))
+    forged += encode_record(replace(make_record(99, b""), physical_offset=body_at + 50 + len(forged)))
     hostile = make_record(10, b"x" * 50 + forged + b"y" * 500)
     laid = stores.make_store(store, [*plain[:10], hostile, *plain[11:]])
     assert laid[10].physical_offset == at
     end = stores.end_of(laid)
-    options = options_of(store, splitBytes=body_at + 20)  # so that the search for a boundary begins within that body
+    options = options_of(store, splitBytes=body_at + 60)  # so that the search for a boundary begins within that body
     for engine in engines:
         with pytest.raises(WrongBoundary):
             engine.run(partial(stats_of_split, options=options), open_log(options).splits(0, end), no_progress)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine
+from rmqha.pipeline.jobs import rebuild as rebuild_module
+from rmqha.pipeline.jobs.engine import Engine, LocalEngine, Progress, SparkEngine, Summary, WrongBoundary
 from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild
+from rmqha.pipeline.segments import Split
 from rmqha.settings import Settings
 from rmqha.store.audit import audit
 from rmqha.store.commitlog import CommitLog
@@ -20,9 +26,11 @@ from rmqha.store.lockfile import LockFile
 from rmqha.store.reader import StoreReader
 from rmqha.testing.records import make_record
 from rmqha.wire.delay import DelayLevels
+from rmqha.wire.record import TRANSACTION_PREPARED_TYPE
 from tests.fixtures import copy_of, new_folder, unpacked
 from tests.pipeline import stores
 from tests.pipeline.lake import options_of
+from tests.pipeline.test_segments import forged_in_a_body
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,16 +38,16 @@ if TYPE_CHECKING:
 QUEUE_FILE_SIZE = 2000
 
 
-def queue_files(root: Path) -> dict[str, bytes]:
-    """The content of each queue file with a unit in it, by its path."""
+def queue_files(root: Path) -> dict[str, str]:
+    """A digest of each queue file with a unit in it, by its path."""
     folder = root / "consumequeue"
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
-    return {path: content for path, content in files.items() if content.strip(b"\0")}
+    return {path: sha256(content).hexdigest() for path, content in files.items() if content.strip(b"\0")}
 
 
-def index_files(root: Path) -> list[bytes]:
-    """The content of the index files; their names are times."""
-    return [path.read_bytes() for path in sorted((root / "index").iterdir())]
+def index_files(root: Path) -> list[str]:
+    """A digest of each index file; their names are times."""
+    return [sha256(path.read_bytes()).hexdigest() for path in sorted((root / "index").iterdir())]
 
 
 def rebuilt(store: Path, **texts: object) -> Rebuilt:
@@ -64,6 +72,16 @@ class RebuildTests(SynchronousTestCase):
             store = copy_of(name, new_folder(self) / name)
             rebuilt(store)
             self.assertEqual(index_files(store), index_files(unpacked(name)), name)
+
+    def test_what_is_written_in_several_rounds_or_parts_is_the_same(self) -> None:
+        def pwrite_a_part(fd: int, data: bytes, offset: int) -> int:
+            return pwrite(fd, data[:1000], offset)
+
+        pwrite, output = os.pwrite, new_folder(self) / "output"
+        with mock.patch.object(rebuild_module, "ROWS_AT_ONCE", 70), mock.patch("os.pwrite", pwrite_a_part):
+            rebuilt(unpacked("slave"), output=output)
+        self.assertEqual(queue_files(output), queue_files(unpacked("slave")))
+        self.assertEqual(index_files(output), index_files(unpacked("slave")))
 
     def test_the_audit_finds_nothing_missing(self) -> None:
         store = copy_of("slave", new_folder(self) / "store")
@@ -92,7 +110,32 @@ class RebuildTests(SynchronousTestCase):
                 rebuilt(store, splitBytes=900, batchBytes=500)
                 self.assertEqual(queue_files(store), self.dispatched(store))
 
-    def dispatched(self, store: Path) -> dict[str, bytes]:
+    def test_what_a_split_that_began_in_a_body_has_written_is_thrown_away(self) -> None:
+        records, forged_at = forged_in_a_body()
+        forged_end = forged_at + make_record(999, b"forged").total_size
+
+        class MisledEngine(LocalEngine):
+            """Takes the forged record for one of the log's, until a read finds it out."""
+
+            def run(
+                self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress
+            ) -> list[Summary]:
+                if not written:
+                    written.append(on_split(replace(splits[0], start=forged_at, end=forged_end)))
+                    raise WrongBoundary("found out")
+                return super().run(on_split, splits, progress)
+
+        store, written = new_folder(self) / "store", list[object]()
+        stores.make_store(store, records)
+        outputs = [new_folder(self) / "misled", new_folder(self) / "not"]
+        engines: tuple[Engine, Engine] = (MisledEngine(), LocalEngine())
+        for engine, output in zip(engines, outputs, strict=True):
+            rebuild(options_of(store, output=output), engine)
+        self.assertEqual(len(written), 1)
+        self.assertEqual(queue_files(outputs[0]), queue_files(outputs[1]))
+        self.assertEqual(index_files(outputs[0]), index_files(outputs[1]))
+
+    def dispatched(self, store: Path) -> dict[str, str]:
         """What the dispatcher makes of the log."""
         root = new_folder(self)
         log = CommitLog(store / "commitlog", stores.SEGMENT_SIZE, owned=False)
@@ -109,6 +152,12 @@ class RebuildTests(SynchronousTestCase):
         stores.make_store(store, [make_record(0, b"b", topic="a/b"), make_record(0, b"b", topic="T")])
         done = rebuilt(store)
         self.assertEqual((done.messages, done.refused, done.queues), (2, 1, 1))
+
+    def test_a_log_whose_messages_all_have_no_queue_gives_none(self) -> None:
+        store = new_folder(self) / "store"
+        stores.make_store(store, [replace(make_record(0, b"b"), sys_flag=TRANSACTION_PREPARED_TYPE)])
+        done = rebuilt(store)
+        self.assertEqual((done.messages, done.refused, done.queues, done.keys), (1, 0, 0, 2))
 
 
 def test_both_engines_build_the_same(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,15 +1,20 @@
-"""The job ``stats``: what a topic's messages come to, as a table and as a page."""
+"""The job ``stats``: what a topic's messages come to, as a table and as a drawing."""
 
+import warnings
 from collections import Counter
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from xml.etree import ElementTree
 
+from matplotlib.image import imread
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.jobs.chart import MOST_COLUMNS, chart, table_rows
+from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.jobs.chart import DOTS_PER_INCH, FORMATS, MOST_TOPICS, WIDTH_INCHES, chart_file, draw
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.stats import LATENCY_BOUNDS_MS, Stats, TopicStats, stats
+from rmqha.pipeline.jobs.table import UNPRINTABLE, table_rows
 from rmqha.testing.records import make_record
 from tests.fixtures import expected, new_folder, unpacked
 from tests.pipeline import stores
@@ -48,7 +53,6 @@ class StatsTests(SynchronousTestCase):
         store = new_folder(self) / "store"
         (store / "commitlog").mkdir(parents=True)
         self.assertEqual(stats_of(store), {})
-        self.assertIn("no messages", chart({}, "empty"))
 
     def test_made_up_times_do_no_harm(self) -> None:
         store = new_folder(self) / "store"
@@ -60,7 +64,7 @@ class StatsTests(SynchronousTestCase):
         found = stats_of(store)["BenchTopic"]
         self.assertEqual(found.messages, 9)
         self.assertEqual(sum(found.latencies.values()), 9)
-        chart({"BenchTopic": found}, "wild")
+        self.assertIn("BenchTopic", texts_of(drawn({"BenchTopic": found}, ".svg")))
 
     def test_rates_are_those_between_the_first_and_the_last_message(self) -> None:
         one = TopicStats(messages=30, bytes=6000, first_store_ms=1000, last_store_ms=4000)
@@ -72,28 +76,142 @@ class StatsTests(SynchronousTestCase):
         self.assertEqual([one.latency_ms(q) for q in (0.5, 0.9, 0.99)], [bounds[0], bounds[5], bounds[9]])
 
 
+def drawn(found: Stats, suffix: str, title: str = "Messages") -> bytes:
+    """The file of a chart."""
+    file = BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(found, title, suffix, file)
+    return file.getvalue()
+
+
+def texts_of(xml: bytes) -> list[str]:
+    """All texts of a drawing, or of the body of a page."""
+    begin, end = (xml.index(b"<body>"), xml.index(b"</html>")) if b"<body>" in xml else (0, len(xml))
+    return [text.strip() for text in ElementTree.fromstring(xml[begin:end]).itertext() if text.strip()]
+
+
+def topic_stats(number: int, minutes: Counter[int] | None = None) -> TopicStats:
+    """Of a topic that differs in everything from one with another number."""
+    return TopicStats(
+        messages=1000 + number,
+        bytes=2_000_000 + number,
+        latency_max_ms=30_000 + number,
+        latencies=Counter({number % 100: 1000 + number}),
+        minutes=minutes or Counter({29_000_000 + number: 1000 + number}),
+    )
+
+
+STRANGE = ("订单主题", "العربية", "$a_b^{c}$", "_hidden", "<T & Co>", "'\"", "T" * 255, "\x1b[31m\0\u202e")
+
+
 class ChartTests(SynchronousTestCase):
-    def test_the_page_shows_each_topic_and_is_well_formed(self) -> None:
-        found = {
-            "<T & Co>": TopicStats(messages=7, bytes=70, minutes=Counter({100: 3, 101: 4})),
-            "Other": TopicStats(messages=14, bytes=7, minutes=Counter({100_000: 14})),
-        }
-        page = chart(found, "Messages of <store>")
-        body = page[page.index("<body>") : page.index("</html>")]
-        root = ElementTree.fromstring(body)
-        svgs = [element for element in root.iter() if element.tag.endswith("svg")]
-        self.assertEqual(len(svgs), 3)
-        texts = [element.text for element in svgs[0] if element.tag.endswith("text")]
-        self.assertEqual(texts, ["Other", "14", "<T & Co>", "7"])
-        widths = [float(element.get("width", "")) for element in svgs[0] if element.tag.endswith("rect")]
-        self.assertAlmostEqual(widths[0], 2 * widths[1], delta=0.2)
+    def test_a_drawing_shows_each_topic_with_its_numbers(self) -> None:
+        found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS)}
+        texts = texts_of(drawn(found, ".svg", "Messages of /store"))
+        self.assertIn("Messages of /store", texts)
+        for topic, one in found.items():
+            self.assertEqual(texts.count(topic), 3, topic)
+            latency = " / ".join(f"{ms:,}" for ms in (one.latency_ms(0.5), one.latency_ms(0.99), one.latency_max_ms))
+            self.assertLessEqual({f"{one.messages:,}", f"{one.bytes:,}", latency}, set(texts), topic)
+
+    def test_a_page_holds_the_drawing_and_the_whole_table(self) -> None:
+        found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS + 5)}
+        page = drawn(found, ".html")
+        texts = texts_of(page)
+        for row in table_rows(found):
+            at = texts.index(row[0])
+            self.assertEqual(tuple(texts[at : at + len(row)]), row)
+        drawing = ElementTree.fromstring(page[page.index(b"<svg") : page.index(b"</svg>") + len(b"</svg>")])
+        self.assertEqual(list(drawing.itertext()), list(ElementTree.fromstring(drawn(found, ".svg")).itertext()))
+
+    def test_of_many_topics_those_are_drawn_that_have_most(self) -> None:
+        found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS + 70)}
+        texts = texts_of(drawn(found, ".svg"))
+        self.assertIn(f"Messages by topic: the first {MOST_TOPICS} of {MOST_TOPICS + 70}", texts)
+        at = texts.index("Topic99")
+        self.assertEqual(texts[at : at + MOST_TOPICS], [f"Topic{99 - number}" for number in range(MOST_TOPICS)])
+
+    def test_a_picture_has_its_size_and_grows_with_the_topics(self) -> None:
+        heights = []
+        for topics in (0, 1, MOST_TOPICS, 3 * MOST_TOPICS):
+            picture = imread(BytesIO(drawn({f"T{n}": topic_stats(n) for n in range(topics)}, ".png")))
+            self.assertEqual(picture.shape[1], WIDTH_INCHES * DOTS_PER_INCH)
+            self.assertLess(picture[..., :3].min(), 0.1, "there is black on it")
+            self.assertGreater(picture[..., :3].max(), 0.9, "there is white on it")
+            heights.append(picture.shape[0])
+        self.assertEqual(heights, sorted(heights))
+        self.assertEqual(heights[-2], heights[-1])
+
+    def test_two_bars_are_as_long_as_what_they_stand_for(self) -> None:
+        """The blue of the first bar's row of dots against the second's."""
+        minutes = Counter({29_000_000: 1})
+        one, other = (replace(topic_stats(0, minutes), messages=messages) for messages in (3000, 1000))
+        picture = imread(BytesIO(drawn({"A": one, "B": other}, ".png")))
+        bars = (picture[..., 2] - picture[..., 0] > 0.5).sum(axis=1)
+        lengths = {int(length) for length in bars if (bars == length).sum() > 5}  # text and edges are of few rows
+        longest = max(lengths - {max(lengths)})  # the timeline's only column is wider than both
+        self.assertTrue(any(abs(3 * length - longest) <= 6 for length in lengths), lengths)
+
+    def test_strange_names_are_only_names(self) -> None:
+        found = {topic: topic_stats(number) for number, topic in enumerate(STRANGE)}
+        for suffix in (".svg", ".html"):
+            texts = texts_of(drawn(found, suffix, "Messages of <store> $x$"))
+            self.assertIn("Messages of <store> $x$", texts)
+            self.assertLessEqual({*STRANGE[:6], f"{UNPRINTABLE}[31m{UNPRINTABLE * 2}"}, set(texts))
+        self.assertIn("T" * 255, texts, "the page's table has names whole")
+        self.assertTrue(drawn(found, ".png"))
+
+    def test_without_messages_it_is_said(self) -> None:
+        self.assertIn("no messages", texts_of(drawn({}, ".svg")))
+        self.assertIn("no messages", texts_of(drawn({}, ".html")))
 
     def test_a_long_time_has_no_more_columns_than_can_be_seen(self) -> None:
-        page = chart({"T": TopicStats(messages=5000, minutes=Counter(dict.fromkeys(range(5000), 1)))}, "long")
-        timeline = page[page.index("over time") :]
-        self.assertLessEqual(timeline.count("<rect"), MOST_COLUMNS)
-        self.assertIn("columns of 42 min, highest 42", timeline)
+        minutes = Counter(dict.fromkeys(range(29_000_000, 29_005_000), 1))
+        texts = texts_of(drawn({"T": topic_stats(0, minutes)}, ".svg"))
+        self.assertIn("Messages over time (UTC), in columns of 25 min", texts)
 
+    def test_the_same_statistics_are_the_same_file(self) -> None:
+        found = {"T": topic_stats(0)}
+        for suffix in FORMATS:
+            self.assertEqual(drawn(found, suffix), drawn(found, suffix))
+
+
+class ChartFileTests(SynchronousTestCase):
+    def test_a_file_is_there_when_it_is_whole(self) -> None:
+        folder = new_folder(self)
+        for suffix in (".png", ".SVG", ".html"):
+            path = folder / f"chart{suffix}"
+            with chart_file(path) as draw_it:
+                draw_it({"T": topic_stats(0)}, "title")
+                self.assertFalse(path.exists())
+            self.assertEqual([entry.name for entry in folder.iterdir()], [path.name])
+            path.unlink()
+
+    def test_a_failure_leaves_what_was_there(self) -> None:
+        folder = new_folder(self)
+        path = folder / "chart.html"
+        path.write_text("of yesterday")
+        with self.assertRaises(KeyboardInterrupt), chart_file(path) as draw_it:
+            draw_it({}, "title")
+            raise KeyboardInterrupt
+        self.assertEqual([(entry.name, entry.read_text()) for entry in folder.iterdir()], [(path.name, "of yesterday")])
+
+    def test_another_suffix_and_a_folder_that_is_missing_are_refused_at_once(self) -> None:
+        folder = new_folder(self)
+        for name in ("chart", "chart.pdf", "chart.png.gz"):
+            with self.assertRaisesRegex(OptionError, r"named \.png, \.svg or \.html"), chart_file(folder / name):
+                self.fail("nothing can be drawn there")
+        with self.assertRaises(FileNotFoundError), chart_file(folder / "missing" / "chart.png"):
+            self.fail("nothing can be drawn there")
+        self.assertEqual(list(folder.iterdir()), [])
+
+
+class TableTests(SynchronousTestCase):
     def test_the_table_has_a_row_for_each_topic(self) -> None:
         row = table_rows({"T": TopicStats(messages=1000, bytes=5, first_store_ms=0, last_store_ms=1000)})
         self.assertEqual(row, [("T", "1,000", "5", "0", "1,000.0", "5", "0", "0", "0")])
+
+    def test_a_name_gives_a_terminal_no_orders(self) -> None:
+        ((name, *_),) = table_rows({"A\x1b[31m\r": TopicStats()})
+        self.assertEqual(name, f"A{UNPRINTABLE}[31m{UNPRINTABLE}")

@@ -15,6 +15,25 @@ def test_a_path_is_all_that_is_needed() -> None:
     assert parse_options({"dir": "/store"}) == Options(path=Path("/store"))
 
 
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("file:///my%20store", "/my store"),
+        ("file:/store", "/store"),
+        ("file://localhost/store", "/store"),
+        ("/my%20store", "/my%20store"),
+        ("/a/../store/", "/store"),
+    ],
+)
+def test_a_path_may_be_a_url_of_this_machine(text: str, path: str) -> None:
+    assert parse_options({"path": text}) == Options(path=Path(path))
+    assert parse_options({"path": "/s", "replica": text}).replica == Path(path)
+
+
+def test_a_tables_dir_counts_and_not_where_spark_would_keep_its_files() -> None:
+    assert parse_options({"dir": "/store", "path": "/warehouse/t"}) == Options(path=Path("/store"))
+
+
 def test_names_come_in_any_case() -> None:
     found = parse_options({"PATH": "/s", "splitbytes": "64M", "TOPIC": "A, B", "queueid": "1,2", "PROPERTIES": "map"})
     chosen = Selection(topics=frozenset({"A", "B"}), queue_ids=frozenset({1, 2}))
@@ -25,7 +44,10 @@ def test_names_come_in_any_case() -> None:
     ("texts", "told"),
     [
         ({}, "needs the path of a store"),
+        ({}, "CREATE TEMPORARY VIEW"),
         ({"paths": '["/a", "/b"]'}, "one path"),
+        ({"path": "hdfs://host/s"}, "path=hdfs://host/s: it must be a folder"),
+        ({"path": "file://host/s"}, "it must be a folder"),
         ({"path": "/s", "topc": "A"}, "no option topc"),
         ({"path": "/s", "view": "all"}, "view=all: it is one of records, splits"),
         ({"path": "/s", "splitBytes": "many"}, "splitBytes=many"),

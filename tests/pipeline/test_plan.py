@@ -1,21 +1,33 @@
 """What there is to read: how far, from where, in which pieces."""
 
 import os
+import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import file_name
-from rmqha.store.nodestate import Offsets
+from rmqha.store.mappedfile import file_name, list_segments
+from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import FIRST_STORE_TIMESTAMP_MS
 from rmqha.wire.record import Record
 from tests import fixtures
-from tests.pipeline.stores import SEGMENT_SIZE, all_offsets, end_of, make_store, options, plain_records, write_state
+from tests.pipeline.stores import (
+    SEGMENT_SIZE,
+    all_offsets,
+    end_of,
+    make_store,
+    offsets_read,
+    options,
+    plain_records,
+    write_state,
+)
 
 
 @pytest.fixture
@@ -132,6 +144,28 @@ def test_more_partitions_can_be_asked_for(store: Path, records: list[Record]) ->
     assert len(many.splits(0, many.end)) >= 12
 
 
+@pytest.mark.parametrize(
+    ("cores", "least", "most", "splits"),
+    [
+        (1, 1 << 20, 1 << 30, 3),  # a split is never of two files
+        (8, 100, 1 << 30, 16),
+        (8, 100, SEGMENT_SIZE, 16),
+        (1, 100, SEGMENT_SIZE // 4, 12),
+        (64, SEGMENT_SIZE // 2, 1 << 30, 6),
+    ],
+)
+def test_splits_are_by_the_cores_unless_their_size_is_asked_for(
+    store: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch, cores: int, least: int, most: int, splits: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("rmqha.pipeline.plan.LEAST_SPLIT_BYTES", least)
+    monkeypatch.setattr("rmqha.pipeline.plan.MOST_SPLIT_BYTES", most)
+    plan = open_log(options(store))
+    found = plan.splits(0, plan.end)
+    assert abs(len(found) - splits) <= 3, "the last file is not full, and a cut is where a record begins"
+    assert offsets_read(plan) == [record.physical_offset for record in records]
+
+
 def delete_middle(store: Path) -> None:
     os.unlink(store / "commitlog" / file_name(SEGMENT_SIZE))
 
@@ -211,3 +245,81 @@ def test_splits_of_one_file_touch_each_other(store: Path, records: list[Record])
         splits = plan.splits(0, plan.end, boundaries)
         assert [split.start for split in splits] == [0, *(split.end for split in splits[:-1])]
         assert splits[-1].end == plan.end
+
+
+def test_a_dledger_log_is_refused_with_the_reason(store: Path) -> None:
+    """Its entries have a header of their own: magic 1, size, index, term, position and so on."""
+    folder = store / "dledger-n0" / "data"
+    folder.mkdir(parents=True)
+    entry = (1).to_bytes(4, "big") + (400).to_bytes(4, "big") + bytes(40) + bytes(range(250))
+    (folder / file_name(0)).write_bytes(entry.ljust(SEGMENT_SIZE, b"\0"))
+    with pytest.raises(StoreError, match="is of a DLedger log"):
+        open_log(options(folder))
+
+
+def test_a_log_that_begins_with_no_record_is_not_taken_for_an_empty_one(store: Path, records: list[Record]) -> None:
+    for base in range(0, 3 * SEGMENT_SIZE, SEGMENT_SIZE):
+        (store / "commitlog" / file_name(base)).write_bytes(b"\x11" * SEGMENT_SIZE)
+    with pytest.raises(CorruptLogError, match="does not begin with one"):
+        open_log(options(store))
+
+
+def test_a_log_made_but_not_written_yet_is_empty(store: Path) -> None:
+    (store / "commitlog").mkdir(parents=True)
+    (store / "commitlog" / file_name(0)).write_bytes(bytes(SEGMENT_SIZE))
+    assert all_offsets(store) == []
+
+
+def test_a_range_that_ends_before_it_starts_has_no_splits(store: Path, records: list[Record]) -> None:
+    assert open_log(options(store)).splits(records[9].physical_offset, records[3].physical_offset) == []
+    late, early = FIRST_STORE_TIMESTAMP_MS + 5, FIRST_STORE_TIMESTAMP_MS + 2
+    assert all_offsets(store, startingTimestamp=late, endingTimestamp=early) == []
+
+
+def test_a_store_may_be_linked(store: Path, records: list[Record], tmp_path: Path) -> None:
+    """Also its commitlog alone: what the node has confirmed is told beside the folder that is meant."""
+    write_state(store, records[10].physical_offset)
+    (tmp_path / "whole").symlink_to(store)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "segments").symlink_to(store / "commitlog")
+    disk = (tmp_path / "disk" / "segments").resolve()
+    disk.parent.mkdir()
+    for path in (tmp_path / "whole", tmp_path / "whole" / "commitlog", tmp_path / "elsewhere" / "segments"):
+        assert all_offsets(path) == offsets(records[:10]), path
+    (store / "commitlog").rename(disk)
+    (store / "commitlog").symlink_to(disk)
+    for path in (store, store / "commitlog"):
+        assert all_offsets(path) == offsets(records[:10]), path
+
+
+def test_a_relative_path_is_of_the_folder_where_it_was_named(
+    store: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state(store, records[10].physical_offset)
+    monkeypatch.chdir(store / "commitlog")
+    here = [options(Path(".")), options(Path("..")), options(Path("../../store/commitlog"))]
+    monkeypatch.chdir("/")
+    for one in here:
+        assert offsets_read(open_log(one)) == offsets(records[:10])
+
+
+def test_a_log_that_gets_a_segment_while_it_is_looked_at_has_lost_nothing(
+    store: Path, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node fills one, and says so, between the looks at its state and at its files."""
+    write_state(store, end_of(records))
+    grown = make_store(tmp_path / "grown", plain_records(200))
+
+    def then_grows(look: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def looked(path: Path) -> Any:
+            seen = look(path)
+            shutil.copytree(tmp_path / "grown", store, dirs_exist_ok=True)
+            write_state(store, end_of(grown))
+            return seen
+
+        return looked
+
+    monkeypatch.setattr("rmqha.pipeline.plan.list_segments", then_grows(list_segments))
+    monkeypatch.setattr(NodeState, "read", then_grows(NodeState.read))
+    assert open_log(options(store)).end == end_of(records)
+    assert open_log(options(store)).end == end_of(grown)

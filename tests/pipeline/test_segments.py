@@ -20,7 +20,6 @@ from tests.pipeline.stores import (
     all_offsets,
     end_of,
     make_store,
-    offsets_read,
     options,
     plain_records,
     write_state,
@@ -66,23 +65,6 @@ def test_splits_and_batches_of_any_size_give_each_message_once(
 def test_a_record_longer_than_a_batch_is_read_whole(store: Path) -> None:
     records = make_store(store, [*plain_records(3), make_record(3, bytes(9000)), *plain_records(3)])
     assert all_offsets(store, batchBytes=200) == [record.physical_offset for record in records]
-
-
-def test_a_forged_record_in_a_body_is_taken_for_a_boundary_but_never_for_a_message(store: Path) -> None:
-    records, forged_at = forged_in_a_body()
-    records = make_store(store, records)
-    plan = open_log(options(store, splitBytes=forged_at - 100))
-    with SegmentReader(str(segment(store)), 0) as reader:
-        assert reader.find_start(forged_at - 100, SEGMENT_SIZE) == forged_at
-    with pytest.raises(BoundaryError, match=f"at {records[5].physical_offset} .* at {forged_at}, .*boundaries=hop"):
-        offsets_read(plan)
-
-
-def test_boundaries_by_all_sizes_are_not_fooled(store: Path) -> None:
-    records, forged_at = forged_in_a_body()
-    records = make_store(store, records)
-    found = all_offsets(store, splitBytes=forged_at - 100, boundaries="hop")
-    assert found == [record.physical_offset for record in records]
 
 
 def break_magic(path: Path, record: Record) -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
-from rmqha.pipeline.jobs.manifest import Archive, archived_paths, staged_path
+from rmqha.pipeline.jobs.manifest import STAGING_FOLDER, Archive, archived_paths, open_staging
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.reader import StoreReader
 from rmqha.wire.record import Blank
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, visible_files
+from tests.pipeline.microbatches import Query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,12 @@ def stream(spark: SparkSession, store: Path, lake: Path, checkpoint: Path, **opt
         query.stop()
 
 
+def take_names_back(lake: Path) -> None:
+    """As if the process had died right behind the last manifest."""
+    for file in Archive(lake).manifests()[-1].files:
+        (lake / file.path).rename(lake / STAGING_FOLDER / file.staged)
+
+
 def test_a_query_archives_every_message_once_however_often_it_runs(
     spark: SparkSession, store: Path, lake: Path
 ) -> None:
@@ -94,8 +101,7 @@ def test_a_batch_that_died_after_its_manifest_is_completed(
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
-    for file in Archive(lake).manifests()[-1].files:
-        (lake / file.path).rename(staged_path(lake / file.path))
+    take_names_back(lake)
     stream(spark, store, lake, checkpoint)
     check_once(store, lake)
 
@@ -110,8 +116,7 @@ def test_a_batch_that_died_before_its_manifest_is_run_again(
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
     manifest = max((lake / "_manifest").glob("*.json"))
-    for file in Archive(lake).manifests()[-1].files:
-        (lake / file.path).rename(staged_path(lake / file.path))
+    take_names_back(lake)
     manifest.unlink()
     stream(spark, store, lake, checkpoint, splitBytes="3000")
     check_once(store, lake)
@@ -125,6 +130,23 @@ def test_a_stream_goes_on_where_a_job_has_archived(
     stream(spark, store, lake, tmp_path / "checkpoint")
     check_once(store, lake)
     assert len(Archive(lake).manifests()) == 2
+
+
+def test_spark_reads_the_folder_by_date_and_hour_and_nothing_that_is_not_archived(
+    spark: SparkSession, store: Path, lake: Path
+) -> None:
+    """Another query has staged all that was not archived, and has died in the middle of another file."""
+    query = Query(store, lake)
+    middle = query.log.advance(0, 2 * SEGMENT_SIZE)
+    save(spark, store, lake, endingOffset=middle)
+    query.write(query.rows(middle, query.log.end))
+    open_staging(lake, middle, query.log.end)[1].close()
+    frame = spark.read.parquet(str(lake))
+    rows = frame.select("physicalOffset", "date", "hour", "storeTimestamp").collect()
+    assert sorted(row.physicalOffset for row in rows) == archived_offsets(lake)
+    assert rows
+    utc = frame.selectExpr("to_date(storeTimestamp) AS date", "hour(storeTimestamp) AS hour").distinct().collect()
+    assert {(row.date, row.hour) for row in rows} == {(row.date, row.hour) for row in utc}
 
 
 def test_another_store_is_refused(spark: SparkSession, store: Path, lake: Path) -> None:

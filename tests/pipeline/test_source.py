@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
-from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThan, In, LessThanOrEqual, StringContains
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringContains,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from rmqha.pipeline.errors import DataLossError
+from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.source import LogReader, LogStreamReader, SplitPartition
 from rmqha.pipeline.views import view_reader
@@ -73,9 +87,14 @@ def test_sql_over_the_log(spark: SparkSession, store: Path, records: list[Record
     assert [tuple(row) for row in found] == [(f"Tag{letter}", 20, "DefaultCluster") for letter in "ABCD"]
 
 
-def test_a_catalog_table_reads_by_dir(spark: SparkSession, store: Path, records: list[Record]) -> None:
+def test_a_view_reads_by_dir(spark: SparkSession, store: Path, records: list[Record]) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW t USING rmqha OPTIONS (dir '{store}', columns 'keys')")
     assert spark.sql("SELECT * FROM t WHERE keys = 'k7'").collect() == [("k7",)]
+
+
+def test_a_table_of_the_catalog_is_refused_as_spark_would_lose_its_options(spark: SparkSession, store: Path) -> None:
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE messages USING rmqha OPTIONS (dir '{store}')")
 
 
 def test_columns_are_those_asked_for(spark: SparkSession, store: Path, records: list[Record]) -> None:
@@ -88,22 +107,86 @@ def test_columns_are_those_asked_for(spark: SparkSession, store: Path, records: 
         spark.read.format("rmqha").schema("keys int").load(str(store)).collect()
 
 
-@pytest.mark.parametrize("enabled", ["true", "false"])
-def test_filters_give_the_same_rows_pushed_down_or_not(
-    spark: SparkSession, store: Path, records: list[Record], enabled: str
-) -> None:
+@contextmanager
+def push_down(spark: SparkSession, enabled: bool) -> Iterator[None]:
     conf = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(conf)
-    spark.conf.set(conf, enabled)
+    spark.conf.set(conf, str(enabled).lower())
     try:
+        yield
+    finally:
+        spark.conf.set(conf, str(before))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_filters_give_the_same_rows_pushed_down_or_not(
+    spark: SparkSession, store: Path, records: list[Record], enabled: bool
+) -> None:
+    with push_down(spark, enabled):
         frame = read(spark, store)
         middle = records[40].physical_offset
         chosen = frame.where(f"queueId IN (1, 2) AND tags = 'TagB' AND queueOffset > 3 AND physicalOffset <= {middle}")
         assert offsets_of(chosen) == offsets([records[n] for n in range(17, 41, 4)])
         assert offsets_of(frame.where("topic = 'nobody'")) == []
         assert len(offsets_of(frame.where("tags IN ('TagA', NULL) AND queueOffset = 3"))) == 1
-    finally:
-        spark.conf.set(conf, str(before))
+
+
+TIMES = [0, 5, -1, 3, 1000, -(2**63), 7, 2**63 - 1, MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1, MIN_TIMESTAMP_MS, 5, 4]
+"""In ms; a clock that goes back, the ends of what a column can show, and times that someone made up beyond them."""
+OF_TIMES = [
+    "storeTimestamp > '1970-01-01 00:00:00.004'",
+    "storeTimestamp > '1970-01-01 00:00:00.0041' AND storeTimestamp < '1970-01-01 00:00:00.0071'",
+    "storeTimestamp >= '1970-01-01 00:00:00.0041' AND storeTimestamp <= '1970-01-01 00:00:00.0069'",
+    "storeTimestamp = '1970-01-01 00:00:00.005'",
+    "storeTimestamp IN ('1970-01-01 00:00:00.005', '1970-01-01 00:00:00.007')",
+    "storeTimestamp <= '1969-12-31 23:59:59.9995'",
+    "storeTimestamp >= '9999-12-31 23:59:59.999'",
+    "storeTimestamp <= '0001-01-01 00:00:00'",
+    "NOT storeTimestamp < '1970-01-01 00:00:00.005'",
+    "storeTimestamp IS NULL",
+    "storeTimestamp <=> '1970-01-01 00:00:00.005'",
+    "bornTimestamp >= '1970-01-01 00:00:00.005' AND storeTimestamp < '1970-01-01 00:00:00.005'",
+]
+OF_NO_TIME = ["storeTimestamp = '1970-01-01 00:00:00.0050001'", "storeTimestamp > NULL"]
+
+
+def test_times_give_the_same_rows_pushed_down_or_not(spark: SparkSession, store: Path) -> None:
+    some = [(born, stored) for born in TIMES for stored in TIMES]
+    records = make_store(
+        store,
+        [
+            replace(make_record(number, b""), born_timestamp=born, store_timestamp=stored)
+            for number, (born, stored) in enumerate(some)
+        ],
+    )
+    write_state(store, end_of(records))
+    frame = read(spark, store, columns="physicalOffset,bornTimestamp,storeTimestamp")
+    conditions = [*OF_TIMES, *OF_NO_TIME]
+    rows = frame.select("physicalOffset", *(sql.expr(one) for one in conditions)).collect()
+    with push_down(spark, True):
+        found = [offsets_of(frame.where(condition)) for condition in conditions]
+    assert found == [sorted(row[0] for row in rows if row[number + 1]) for number in range(len(conditions))]
+    assert all(found[: len(OF_TIMES)]), "each of them chooses some"
+
+
+@pytest.mark.parametrize(
+    ("one", "times"),
+    [
+        (GreaterThan, [5, 7, 1000, MAX_TIMESTAMP_MS, 5]),
+        (GreaterThanOrEqual, [5, 7, 1000, MAX_TIMESTAMP_MS, 5, 4]),
+        (LessThan, [0, -1, 3, MIN_TIMESTAMP_MS]),
+        (LessThanOrEqual, [0, -1, 3, MIN_TIMESTAMP_MS, 4]),
+        (EqualTo, [4]),
+    ],
+)
+def test_only_rows_of_a_pushed_time_leave_the_worker(store: Path, one: type[Any], times: list[int]) -> None:
+    make_store(store, [replace(make_record(0, b""), store_timestamp=stored) for stored in TIMES])
+    reader = LogReader(view_reader(parse_options({"path": str(store), "columns": "storeTimestamp"})))
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert list(reader.pushFilters([one(("storeTimestamp",), epoch + timedelta(milliseconds=4))])) == []
+    (part,) = reader.partitions()
+    found = [value for batch in reader.read(part) for value in batch.column(0).cast(pa.int64()).to_pylist()]
+    assert sorted(found) == sorted(1000 * time for time in times)
 
 
 def test_only_the_rows_of_a_pushed_filter_leave_the_worker(records: list[Record], store: Path) -> None:
@@ -190,7 +273,8 @@ def test_queues_are_written_as_java_wrote_them(spark: SparkSession, tmp_path: Pa
 
 def stream(spark: SparkSession, store: Path, lake: Path, **options: Any) -> list[int]:
     """Read what there is into a lake of Parquet files; the rows of each batch."""
-    frame = spark.readStream.format("rmqha").options(columns="physicalOffset,keys", **options).load(str(store))
+    chosen = {"columns": "physicalOffset,keys", **options}
+    frame = spark.readStream.format("rmqha").options(**chosen).load(str(store))
     sink = frame.writeStream.format("parquet").option("checkpointLocation", str(lake / "checkpoint"))
     query = sink.trigger(availableNow=True).start(str(lake / "rows"))
     query.awaitTermination()
@@ -204,12 +288,14 @@ def in_lake(spark: SparkSession, lake: Path) -> list[int]:
 def test_a_stream_reads_each_message_once_also_over_restarts(
     spark: SparkSession, store: Path, records: list[Record], tmp_path: Path
 ) -> None:
+    """A restart may choose other columns, splits and limits."""
     write_state(store, records[30].physical_offset)
     assert sum(batches := stream(spark, store, tmp_path, maxBytesPerTrigger="5000")) == 30
     assert len(batches) > 1
     assert stream(spark, store, tmp_path) == []
     write_state(store, end_of(records))
-    assert max(stream(spark, store, tmp_path, maxRecordsPerTrigger=20)) == 20
+    other = {"columns": "physicalOffset,keys,queueId", "splitBytes": "900", "maxRecordsPerTrigger": 20}
+    assert max(stream(spark, store, tmp_path, **other)) == 20
     assert in_lake(spark, tmp_path) == offsets(records)
 
 
@@ -313,6 +399,59 @@ def test_a_checkpoint_of_another_log_is_data_loss(
         stream_reader(store).latestOffset(start, ReadAllAvailable())
     accepted = stream_reader(store, failOnDataLoss="false").latestOffset(start, ReadAllAvailable())
     assert accepted["offset"] == max(start["offset"], end_of(records))
+
+
+def test_a_log_that_grows_again_behind_a_checkpoint_is_gone_on_with_where_a_record_begins(
+    store: Path, records: list[Record]
+) -> None:
+    """It was cut back and is another one now: where the checkpoint was, a body may be."""
+    start = {**checkpoint(records, 40), "offset": records[40].physical_offset + 7}  # as another log had it
+    reader = stream_reader(store, failOnDataLoss="false")
+    write_state(store, records[30].physical_offset, epoch=2, epoch_start=records[20].physical_offset)
+    waiting = reader.latestOffset(start, ReadAllAvailable())
+    assert waiting == start, "there is nothing to read yet"
+    write_state(store, end_of(records), epoch=2, epoch_start=records[20].physical_offset)
+    end = reader.latestOffset(waiting, ReadAllAvailable())
+    seen = [part.split for part in reader.partitions(waiting, end) if isinstance(part, SplitPartition)]
+    assert (seen[0].start, seen[-1].end) == (records[41].physical_offset, end_of(records))
+    with pytest.raises(DataLossError, match="taken back what was confirmed"):
+        stream_reader(store).partitions(waiting, end)
+
+
+def test_a_batch_that_was_to_end_in_what_was_taken_back_ends_where_a_record_does(
+    store: Path, records: list[Record]
+) -> None:
+    """Its end is in the journal of the query, and of the log as it was before."""
+    start = checkpoint(records, 10)
+    end = checkpoint(records, 40, offset=records[40].physical_offset + 7)
+    write_state(store, end_of(records), epoch=2, epoch_start=records[20].physical_offset)
+    with pytest.raises(DataLossError, match=f"the checkpoint's {end['offset']} may be of what it took back"):
+        stream_reader(store).partitions(start, end)
+    reader = stream_reader(store, failOnDataLoss="false")
+    seen = [part.split for part in reader.partitions(start, end) if isinstance(part, SplitPartition)]
+    assert (seen[0].start, seen[-1].end) == (records[10].physical_offset, records[41].physical_offset)
+    following = reader.partitions(end, checkpoint(records, 79, epoch=2))[0]
+    assert isinstance(following, SplitPartition)
+    assert following.split.start == records[41].physical_offset
+
+
+def test_a_store_whose_node_has_left_no_state_is_data_loss_unless_that_is_accepted(
+    store: Path, records: list[Record]
+) -> None:
+    """Nobody says any more what is confirmed: what is read now may yet be taken back."""
+    start = stream_reader(store).latestOffset(checkpoint(records, 3), ReadAllAvailable())
+    (store / "rmqha" / "state.json").unlink()
+    with pytest.raises(DataLossError, match="no state of a node any more"):
+        stream_reader(store).latestOffset(start, ReadAllAvailable())
+    accepted = stream_reader(store, failOnDataLoss="false").latestOffset(start, ReadAllAvailable())
+    assert accepted == {"offset": end_of(records), "storeId": "", "epoch": 0}
+
+
+def test_a_stream_cannot_start_behind_the_log(store: Path, records: list[Record]) -> None:
+    with pytest.raises(OptionError, match=f"startingOffset={1 << 70}: .* ends at {end_of(records)}"):
+        stream_reader(store, startingOffset=str(1 << 70)).initialOffset()
+    at_end = stream_reader(store, startingOffset=str(end_of(records))).initialOffset()
+    assert at_end["offset"] == end_of(records)
 
 
 def test_a_checkpoint_that_a_new_epoch_does_not_touch_goes_on(store: Path, records: list[Record]) -> None:

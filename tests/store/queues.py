@@ -1,6 +1,7 @@
 """Logs of messages in queues, and what queues and index must say of them, found by reading the log from end to end."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,8 +99,13 @@ def records_of(log: CommitLog, start: int | None = None) -> list[Record]:
 
 def expected_of(log: CommitLog, start: int | None = None) -> Expected:
     """What store.md 3.11, 6 and 7.3 say of the log's messages."""
+    return expected_of_records(records_of(log, start))
+
+
+def expected_of_records(records: Iterable[Record]) -> Expected:
+    """What they say of these messages, which are in the order of their log."""
     expected = Expected()
-    for record in records_of(log, start):
+    for record in records:
         properties = record.properties
         kind = record.sys_flag & TRANSACTION_TYPES
         tags_code = java_hash(properties.get("TAGS", ""))

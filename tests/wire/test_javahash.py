@@ -1,10 +1,11 @@
 """Java's string hash, against values known from Java and against its definition (spec/store.md 3.11, 7.1, 7.2)."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.wire.javahash import index_hashes, java_hash, java_hashes, tags_hash
+from rmqha.wire.javahash import index_hashes, java_hash, java_hashes, stored_hashes, tags_hash
 
 KNOWN = {
     "": 0,
@@ -24,6 +25,7 @@ KNOWN = {
     "x\U0001f600": (31 * 31 * 0x78 + 31 * 0xD83D + 0xDE00),
 }
 ANY_TEXT = st.text(st.characters() | st.sampled_from("aé漢😀\ud800\udbff\udc00\udfff"), max_size=40)
+STORED = st.binary(max_size=40) | st.text("aé漢😀", max_size=10).map(str.encode)
 ASCII = st.text(st.characters(max_codepoint=127), max_size=300)
 
 
@@ -64,6 +66,16 @@ class JavaHashTests(SynchronousTestCase):
 
     def test_nothing_hashes_to_nothing(self) -> None:
         self.assertEqual(java_hashes([]).tolist(), [])
+
+    @given(st.lists(st.tuples(st.text("a漢", max_size=3), STORED), max_size=10))
+    def test_stored_texts_hash_as_what_they_are_read_as_behind_what_precedes_them(
+        self, texts: list[tuple[str, bytes]]
+    ) -> None:
+        data = np.frombuffer(b"".join(stored for _, stored in texts), np.uint8)
+        lengths = np.array([len(stored) for _, stored in texts], np.int64)
+        before = np.array([java_hash(prefix) for prefix, _ in texts], np.int64)
+        wanted = [plain_hash(prefix + stored.decode("utf-8", "surrogateescape")) for prefix, stored in texts]
+        self.assertEqual(stored_hashes(data, np.cumsum(lengths) - lengths, lengths, before).tolist(), wanted)
 
 
 class IndexHashTests(SynchronousTestCase):

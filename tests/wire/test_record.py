@@ -1,6 +1,8 @@
 """Records of the commit log (spec/store.md 3), and what may not pass for one."""
 
 import base64
+import hashlib
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -397,3 +399,14 @@ class RecordAsJsonTests(SynchronousTestCase):
         found = record_as_json(Record("T", b"no zlib", sys_flag=1))
         self.assertIsNone(found["inflatedLength"])
         self.assertNotIn("inflatedSha256", found)
+        self.assertIsNone(record_as_json(Record("T", zlib.compress(bytes(9999))[:-1], sys_flag=1))["inflatedLength"])
+
+    def test_a_small_body_that_stands_for_a_great_one_needs_little_memory(self) -> None:
+        great = bytes(64 << 20)
+        body = zlib.compress(great, 1)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        found = record_as_json(Record("T", body, sys_flag=1))
+        self.assertLess(tracemalloc.get_traced_memory()[1], 8 << 20)
+        self.assertEqual(found["inflatedLength"], len(great))
+        self.assertEqual(found["inflatedSha256"], hashlib.sha256(great).hexdigest())

@@ -23,16 +23,15 @@ from rmqha.pipeline.jobs.manifest import (
     Archive,
     ArchivedFile,
     Manifest,
+    open_staging,
     range_name,
-    staged_path,
-    temporary_path,
+    stage,
     uncovered,
 )
-from rmqha.pipeline.options import OnCorrupt, Options, Selection
+from rmqha.pipeline.options import Compression, OnCorrupt, Options, Selection
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import records_schema
 from rmqha.pipeline.segments import Split, log, log_skipped, read_records
-from rmqha.store.mappedfile import sync_folder
 from rmqha.store.nodestate import NodeState
 
 COMMIT_BYTES = 4 << 30
@@ -81,10 +80,11 @@ class _Staging:
     Use as a context, which leaves nothing of it behind where it was not finished.
     """
 
-    def __init__(self, root: Path, split: Split, schema: pa.Schema) -> None:
+    def __init__(self, root: Path, split: Split, schema: pa.Schema, compression: Compression) -> None:
         self._root = root
         self._split = split
         self._schema = schema
+        self._compression = compression.value
         self._path: Path | None = None
         self._rows = 0
         self._timestamps: list[int] = []
@@ -98,8 +98,9 @@ class _Staging:
         if self._path is not None:
             with suppress(OSError):  # where the disk takes no more, the writer has its footer left
                 self._writer.close()
-            self._file.close()
-            temporary_path(self._path).unlink(missing_ok=True)
+            with suppress(OSError):  # and the file what it has buffered
+                self._file.close()
+            self._temporary.unlink(missing_ok=True)
 
     def write(self, records: Records, batch: pa.RecordBatch) -> None:
         """Add messages, decoded. Raises OSError."""
@@ -115,12 +116,13 @@ class _Staging:
 
     def _begin(self, first_timestamp: int) -> None:
         hour = datetime.fromtimestamp(min(max(0, first_timestamp), MAX_TIMESTAMP_MS) / 1000, UTC)
-        folder = self._root / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"{range_name(self._split.start, self._split.end)}.parquet"
-        self._file = temporary_path(self._path).open("wb")
+        self._temporary, self._file = open_staging(self._root, self._split.start, self._split.end)
+        name = f"{range_name(self._split.start, self._split.end)}.parquet"
+        self._path = Path(f"date={hour:%Y-%m-%d}") / f"hour={hour:%H}" / name
         dictionary = [name for name in self._schema.names if name not in PLAIN_COLUMNS]
-        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", use_dictionary=dictionary)
+        self._writer = pq.ParquetWriter(
+            self._file, self._schema, compression=self._compression, use_dictionary=dictionary
+        )
 
     def _write_pending(self) -> None:
         if self._batches:
@@ -136,16 +138,15 @@ class _Staging:
         self._file.flush()
         os.fsync(self._file.fileno())
         size = self._file.tell()
-        temporary_path(self._path).rename(staged_path(self._path))
-        sync_folder(self._path.parent)
         return ArchivedFile(
-            path=str(self._path.relative_to(self._root)),
+            path=str(self._path),
             start=self._split.start,
             end=self._split.end,
             rows=self._rows,
             bytes=size,
             min_store_timestamp=min(self._timestamps),
             max_store_timestamp=max(self._timestamps),
+            staged=stage(self._temporary),
         )
 
 
@@ -158,10 +159,10 @@ def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
         log_skipped(error, end)
         skips.append(error)
 
-    with _Staging(Path(root), split, schema) as staging:
+    with _Staging(Path(root), split, schema, options.compression) as staging:
         handler = skipped if options.on_corrupt is OnCorrupt.SKIP else None
         try:
-            for records in read_records(split, options.batch_bytes, options.verify_body, handler):
+            for records in read_records(split, options.batch_bytes, options.verify_body, handler, options.drop_behind):
                 staging.write(records, decode(records, schema, options.decompress))
         except DataLossError as error:
             if options.fail_on_data_loss:
@@ -187,7 +188,8 @@ def archive(
 ) -> Archived:
     """Archive what of the log of ``options.path`` is not in the archive ``options.output`` yet.
 
-    A manifest covers about ``commit_bytes`` of log. Raises OptionError, StoreError, OSError.
+    A manifest covers about ``commit_bytes`` of log. Streams may archive meanwhile, another job may not. Raises
+    OptionError, StoreInUse, StoreError, OSError.
     """
     if options.output is None:
         raise OptionError("archive needs a folder to write to: output")
@@ -195,16 +197,21 @@ def archive(
         raise OptionError("an archive is of all messages, without a choice of topics, queues or tags")
     archive = Archive(options.output)
     plan = open_log(options)
-    with archive.locked():
-        archive.check_state(plan.state)
-        archive.complete()
-        manifests = []
-        for start, end in _ranges(archive, plan, commit_bytes):
+    start, end = plan.start(), plan.stop()
+    manifests = []
+    with archive.job_locked():
+        with archive.locked():
+            archive.check_state(plan.state, end)
+            archive.complete()
+        while following := _next_range(archive, plan, start, end, commit_bytes):
             on_split = partial(archive_split, root=str(options.output), options=options)
-            parts = run_range(engine, on_split, plan, start, end, progress)
-            manifests.append(merge_archived(start, end, parts, plan.state))
-            archive.commit(manifests[-1])
-        removed = archive.clean()
+            parts = run_range(engine, on_split, plan, *following, progress)
+            manifest = merge_archived(*following, parts, plan.state)
+            with archive.locked():
+                if archive.commit(manifest):  # else a stream was faster, and there is less left to do
+                    manifests.append(manifest)
+        with archive.locked():
+            removed = archive.clean()
         covered = archive.covered()
     return Archived(
         start=manifests[0].start if manifests else covered[-1][1] if covered else plan.end,
@@ -216,17 +223,13 @@ def archive(
     )
 
 
-def _ranges(archive: Archive, plan: LogPlan, commit_bytes: int) -> list[tuple[int, int]]:
-    """What is to be archived, in pieces of which each gets a manifest. Raises DataLossError, StoreError, OSError."""
+def _next_range(archive: Archive, plan: LogPlan, start: int, end: int, commit_bytes: int) -> tuple[int, int] | None:
+    """What is to be archived next: a piece that gets a manifest. Raises DataLossError, StoreError, OSError."""
     covered = archive.covered()
-    start, end = plan.start(), plan.stop()
     if covered and plan.options.fail_on_data_loss and covered[-1][1] < plan.min_offset:
         raise DataLossError(f"{archive.root} ends at {covered[-1][1]}, the log begins at {plan.min_offset}")
-    ranges = []
-    for low, high in uncovered(start, end, covered):
-        at = low
-        while at < high:
-            following = high if high - at <= commit_bytes else min(high, plan.record_start(at + commit_bytes))
-            ranges.append((at, following))
-            at = following
-    return ranges
+    left = uncovered(start, end, covered)
+    if not left:
+        return None
+    low, high = left[0]
+    return low, high if high - low <= commit_bytes else min(high, plan.record_start(low + commit_bytes))

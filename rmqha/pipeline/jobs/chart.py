@@ -1,97 +1,165 @@
-"""What ``stats`` found as one HTML page that needs nothing else: bars by topic, and messages a minute over time."""
+"""What ``stats`` found as a drawing: a PNG or SVG file, or an HTML page that needs nothing else."""
 
+import os
+import warnings
 from collections import Counter
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC
 from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import IO
 
-from rmqha.pipeline.jobs.stats import MINUTE_MS, Stats, TopicStats
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-WIDTH, BAR_HEIGHT, LABEL_WIDTH, TIMELINE_HEIGHT = 900, 18, 260, 160
-MOST_COLUMNS = 120
+from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.jobs.stats import Stats, TopicStats
+from rmqha.pipeline.jobs.table import HEADINGS, printable, table_rows
+
+FORMATS = (".png", ".svg", ".html")
+MOST_TOPICS = 30
+MOST_COLUMNS = 200
 """Columns of the timeline: more minutes than these share one."""
-MOST_BARS = 40
-HEADINGS = ("topic", "messages", "bytes", "queues", "msg/s", "bytes/s", "p50 ms", "p99 ms", "max ms")
+MOST_NAME_CHARS = 48
+MINUTES_A_DAY = 24 * 60
+LAST_DAY = 2_932_896
+"""31 December 9999, in days since 1970: there are no dates behind it."""
+WIDTH_INCHES, TIMELINE_INCHES, BAR_INCHES, FRAME_INCHES = 10.0, 3.0, 0.24, 0.8
+DOTS_PER_INCH = 120
+DRAWING = {"svg.fonttype": "none", "svg.hashsalt": "rmqha", "axes.spines.top": False, "axes.spines.right": False}
 STYLE = """body{font:14px sans-serif;margin:2em;color:#222}table{border-collapse:collapse}td,th{padding:2px 10px;
-border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child{text-align:left}rect{fill:#3b78b5}
-text{font:12px sans-serif;fill:#222}"""
+border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child{text-align:left}
+svg{max-width:100%;height:auto}"""
+Draw = Callable[[Stats, str], None]
+"""Draws statistics under a title."""
 
 
-def chart(stats: Stats, title: str) -> str:
-    """The page."""
-    parts = [
-        f"<!DOCTYPE html><html><head><meta charset='utf-8'><title>{escape(title)}</title><style>{STYLE}</style></head>",
-        f"<body><h1>{escape(title)}</h1>",
-        _table(stats),
-        "<h2>Messages by topic</h2>",
-        _bars({topic: one.messages for topic, one in stats.items()}),
-        "<h2>Bytes by topic</h2>",
-        _bars({topic: one.bytes for topic, one in stats.items()}),
-        "<h2>Messages over time</h2>",
-        _timeline(sum((one.minutes for one in stats.values()), Counter())),
-        "</body></html>\n",
-    ]
-    return "\n".join(parts)
+@contextmanager
+def chart_file(path: Path) -> Iterator[Draw]:
+    """What draws into a file, of the kind that its suffix says; the file is there in the end, whole, or not at all.
+
+    Raises OptionError for another suffix, and OSError where the file cannot be made, before anything is drawn.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise OptionError(f"{path}: a chart is a file named {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        try:
+            yield lambda stats, title: draw(stats, title, suffix, file)
+            file.flush()
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
-def table_rows(stats: Stats) -> list[tuple[str, ...]]:
-    """A row of texts for each topic, under ``HEADINGS``."""
-    return [_row(topic, one) for topic, one in stats.items()]
+def draw(stats: Stats, title: str, suffix: str, file: IO[bytes]) -> None:
+    """Draw into a file, in one of ``FORMATS``. Raises OSError."""
+    if suffix == ".html":
+        file.write(_page(stats, title).encode())
+        return
+    with style.context(DRAWING, after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a PNG: a box stands for it there
+        _figure(stats, title).savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=_no_date(suffix))
 
 
-def _row(topic: str, one: TopicStats) -> tuple[str, ...]:
-    return (
-        topic,
-        f"{one.messages:,}",
-        f"{one.bytes:,}",
-        str(len(one.queues)),
-        f"{one.messages / one.seconds:,.1f}",
-        f"{one.bytes / one.seconds:,.0f}",
-        f"{one.latency_ms(0.5):,}",
-        f"{one.latency_ms(0.99):,}",
-        f"{one.latency_max_ms:,}",
+def _no_date(suffix: str) -> dict[str, None] | None:
+    """The same statistics are the same file."""
+    return {"Date": None} if suffix == ".svg" else None
+
+
+def _page(stats: Stats, title: str) -> str:
+    """The table as text, and the drawing."""
+    drawing = BytesIO()
+    draw(stats, title, ".svg", drawing)
+    svg = drawing.getvalue().decode()
+    title = escape(printable(title))
+    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
+    rows = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in table_rows(stats))
+    return "\n".join(
+        (
+            f"<!DOCTYPE html><html><head><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style></head>",
+            f"<body><h1>{title}</h1>",
+            f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>",
+            svg[svg.index("<svg") :],
+            "</body></html>\n",
+        )
     )
 
 
-def _table(stats: Stats) -> str:
-    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
-    rows = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in table_rows(stats))
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+def _figure(stats: Stats, title: str) -> Figure:
+    bars = BAR_INCHES * min(len(stats), MOST_TOPICS) + FRAME_INCHES
+    heights = [TIMELINE_INCHES, bars, bars, bars] if stats else [TIMELINE_INCHES]
+    figure = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
+    figure.suptitle(_shown(title), parse_math=False)
+    if not stats:
+        figure.text(0.5, 0.5, "no messages", ha="center")
+        return figure
+    over_time, messages, size, latency = figure.subplots(4, height_ratios=heights)
+    _draw_over_time(over_time, sum((one.minutes for one in stats.values()), Counter()))
+    _draw_bars(messages, "Messages", stats, lambda one: one.messages)
+    _draw_bars(size, "Bytes", stats, lambda one: one.bytes)
+    _draw_latency(latency, stats)
+    return figure
 
 
-def _bars(values: dict[str, int]) -> str:
-    longest = sorted(values.items(), key=lambda item: -item[1])[:MOST_BARS]
-    scale = (WIDTH - LABEL_WIDTH - 120) / max(1, max((value for _, value in longest), default=1))
-    bars = [
-        f"<text x='{LABEL_WIDTH - 8}' y='{y + 13}' text-anchor='end'>{escape(topic)}</text>"
-        f"<rect x='{LABEL_WIDTH}' y='{y + 1}' width='{value * scale:.1f}' height='{BAR_HEIGHT - 3}'/>"
-        f"<text x='{LABEL_WIDTH + value * scale + 6:.1f}' y='{y + 13}'>{value:,}</text>"
-        for y, (topic, value) in zip(range(0, BAR_HEIGHT * len(longest), BAR_HEIGHT), longest, strict=True)
-    ]
-    return _svg(BAR_HEIGHT * len(longest), bars)
-
-
-def _timeline(minutes: Counter[int]) -> str:
-    if not minutes:
-        return "<p>no messages</p>"
+def _draw_over_time(axes: Axes, minutes: Counter[int]) -> None:
     first, last = min(minutes), max(minutes)
     width = (last - first) // MOST_COLUMNS + 1  # minutes in a column
-    columns: Counter[int] = Counter()
+    counts = [0] * ((last - first) // width + 1)
     for minute, count in minutes.items():
-        columns[(minute - first) // width] += count
-    step = WIDTH / ((last - first) // width + 1)
-    scale = TIMELINE_HEIGHT / max(columns.values())
-    bars = [
-        f"<rect x='{column * step:.1f}' y='{TIMELINE_HEIGHT - count * scale:.1f}' width='{max(1.0, step - 1):.1f}' "
-        f"height='{count * scale:.1f}'><title>{_time(first + column * width)}: {count:,}</title></rect>"
-        for column, count in sorted(columns.items())
-    ]
-    ends = f"<p>{_time(first)} to {_time(last)} UTC, columns of {width} min, highest {max(columns.values()):,}</p>"
-    return _svg(TIMELINE_HEIGHT, bars) + ends
+        counts[(minute - first) // width] += count
+    days = [min(LAST_DAY, (first + width * column) / MINUTES_A_DAY) for column in range(len(counts) + 1)]
+    axes.stairs(counts, days, fill=True)
+    axes.set_title(f"Messages over time (UTC), in columns of {width:,} min")
+    axes.set_xlim(days[0], days[-1])
+    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]  # matplotlib types most, not its dates
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def _time(minute: int) -> str:
-    return datetime.fromtimestamp(minute * MINUTE_MS / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+def _draw_bars(axes: Axes, heading: str, stats: Stats, of: Callable[[TopicStats], int]) -> None:
+    values = [of(stats[topic]) for topic in _topics(axes, heading, stats, of)]
+    axes.bar_label(axes.barh(range(len(values)), values), [f"{value:,}" for value in values], padding=4)
+    axes.xaxis.set_visible(False)
 
 
-def _svg(height: int, parts: list[str]) -> str:
-    return f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}'>{''.join(parts)}</svg>"
+def _draw_latency(axes: Axes, stats: Stats) -> None:
+    heading = "Latency from birth to store (ms, on a log scale: p50, p99, max)"
+    topics = _topics(axes, heading, stats, lambda one: one.latency_ms(0.99))
+    rows = range(len(topics))
+    p50, p99 = ([stats[topic].latency_ms(quantile) for topic in topics] for quantile in (0.5, 0.99))
+    most = [stats[topic].latency_max_ms for topic in topics]
+    axes.hlines(rows, p50, most, color="lightgrey", zorder=1)
+    for values, marker in ((most, ">"), (p99, "D"), (p50, "o")):
+        axes.plot(values, rows, marker)
+    for row, (low, high, end) in enumerate(zip(p50, p99, most, strict=True)):
+        text = f"{low:,} / {high:,} / {end:,}"
+        axes.annotate(text, (end, row), (8, 0), textcoords="offset points", va="center")
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_visible(False)
+
+
+def _topics(axes: Axes, heading: str, stats: Stats, of: Callable[[TopicStats], int]) -> list[str]:
+    """The topics that have most, named at the axis from top to bottom."""
+    topics = sorted(stats, key=lambda topic: (-of(stats[topic]), topic))[:MOST_TOPICS]
+    left_out = f": the first {MOST_TOPICS} of {len(stats):,}" if len(stats) > MOST_TOPICS else ""
+    axes.set_title(f"{heading} by topic{left_out}")
+    axes.set_yticks(range(len(topics)), [_shown(topic) for topic in topics], parse_math=False)
+    axes.set_ylim(len(topics) - 0.5, -0.5)
+    return topics
+
+
+def _shown(name: str) -> str:
+    """A name as there is room for: a long one without its middle."""
+    name = printable(name)
+    half = MOST_NAME_CHARS // 2
+    return name if len(name) <= MOST_NAME_CHARS else f"{name[:half]}…{name[-half:]}"

@@ -2,23 +2,27 @@
 
 ::
 
-    _manifest/<start>-<end>.json                          what one batch archived: a range of the log, and its files
-    date=2026-11-21/hour=01/<start>-<end>.parquet         messages of one range of the log
-    date=2026-11-21/hour=01/.<start>-<end>.parquet.staged the same before its manifest is written
+    _manifest/<start>-<end>.json                  what one batch archived: a range of the log, and its files
+    date=2026-11-21/hour=01/<start>-<end>.parquet messages of one range of the log
+    _staged/.<start>-<end>.<writer>.parquet.staged the same before its manifest is written
+    _staged/.<start>-<end>.<writer>.parquet.tmp    the same while it is written: its writer holds a lock on it
 
 A worker stages files; ``commit`` writes the manifest, which is the moment a batch is archived, and then gives the
 staged files their names. A file with its name is thus always in a manifest, so that whoever lists the folder sees no
-message twice; what a death between the two left undone is done by whoever opens the archive next.
+message twice; what a death between the two left undone is done by whoever commits next. Several writers may stage the
+same range at a time, also two tries of one task: each its own file, of which a manifest names one.
 """
 
 import fcntl
 import os
 import re
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -27,10 +31,14 @@ from rmqha.store.mappedfile import sync_folder
 from rmqha.store.nodestate import NodeState, replace_file
 
 MANIFEST_FOLDER = "_manifest"
-LOCK_NAME = ".lock"
+STAGING_FOLDER = "_staged"
+LOCK_NAME, JOB_LOCK_NAME = ".lock", ".job"
+LOCK_PATIENCE_SECONDS = 300.0
+"""For whoever commits now, which is short work but for a message that two have staged in different files."""
+LOCK_POLL_SECONDS = 0.05
 OFFSET_DIGITS = 20
 STAGED_SUFFIX, TEMPORARY_SUFFIX = ".staged", ".tmp"
-HIDDEN_NAME = re.compile(r"\.(\d+)-(\d+)\.parquet\.")
+RANGE_NAME = re.compile(r"\.?(\d+)-(\d+)\..*")
 
 
 class ArchiveError(StoreError):
@@ -44,7 +52,10 @@ def range_name(start: int, end: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """One Parquet file, its path relative to the archive: messages between two offsets of the log. Times in ms."""
+    """One Parquet file, its path relative to the archive: messages between two offsets of the log. Times in ms.
+
+    ``staged`` is its name before it was committed.
+    """
 
     path: str
     start: int
@@ -53,6 +64,7 @@ class ArchivedFile:
     bytes: int
     min_store_timestamp: int
     max_store_timestamp: int
+    staged: str = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +110,27 @@ class Archive:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._folder = root / MANIFEST_FOLDER
+        self._staging = root / STAGING_FOLDER
+
+    def locked(self, patience_seconds: float = LOCK_PATIENCE_SECONDS) -> AbstractContextManager[None]:
+        """Keep others from committing meanwhile; waits for who does now. Raises StoreInUse, OSError."""
+        return self._hold(LOCK_NAME, patience_seconds)
+
+    def job_locked(self) -> AbstractContextManager[None]:
+        """Keep other jobs from the same work; streams and queries may commit. Raises StoreInUse at once, OSError."""
+        return self._hold(JOB_LOCK_NAME, 0)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep others from committing meanwhile. Raises StoreInUse, OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    def _hold(self, name: str, patience_seconds: float) -> Iterator[None]:
+        make_folder(self._folder)
+        fd = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            give_up = time.monotonic() + patience_seconds
+            while not _lock(fd):
+                if time.monotonic() >= give_up:
+                    raise StoreInUse(f"{self.root}: another process archives to it")
+                time.sleep(LOCK_POLL_SECONDS)
             yield
-        except BlockingIOError:
-            raise StoreInUse(f"{self.root}: another process archives to it") from None
         finally:
             os.close(fd)
 
@@ -129,8 +151,7 @@ class Archive:
     def covered(self) -> list[tuple[int, int]]:
         """The ranges of the log that are archived: ascending, as long as they can be. By the manifests' names."""
         ranges: list[tuple[int, int]] = []
-        for path in self._manifest_paths():
-            start, end = (int(part) for part in path.stem.split("-"))
+        for start, end in map(_range_of, self._manifest_paths()):
             if ranges and start <= ranges[-1][1]:
                 ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
             else:
@@ -138,77 +159,142 @@ class Archive:
         return ranges
 
     def commit(self, manifest: Manifest) -> bool:
-        """Archive the batch, whose files are staged; False if all of its range is archived already.
+        """Archive the batch, whose files are staged; False, and nothing is done, if some of its range is archived.
 
-        Raises ArchiveError where a part of it is, or a file is missing; OSError. To be called under ``locked``.
+        Raises ArchiveError where files are not as they must be, OSError. To be called under ``locked``.
         """
-        left = uncovered(manifest.start, manifest.end, self.covered())
-        if not left:
+        whole = (manifest.start, manifest.end)
+        if uncovered(*whole, self.covered()) != [whole]:
             return False
-        if left != [(manifest.start, manifest.end)]:
-            raise ArchiveError(
-                f"a part of {manifest.start} to {manifest.end} was archived meanwhile: run it again, it goes on behind"
-            )
         for file in manifest.files:
-            if not staged_path(self.root / file.path).is_file():
-                raise ArchiveError(f"{self.root / file.path} was removed before its manifest was written: run it again")
-        replace_file(self._folder / f"{range_name(manifest.start, manifest.end)}.json", manifest.to_json())
+            if not (self._staging / file.staged).is_file():
+                raise ArchiveError(f"{self._staging / file.staged} was removed before it was archived: run it again")
+        self._check_strangers(manifest)
+        replace_file(self._folder / f"{range_name(*whole)}.json", manifest.to_json())
         self._publish(manifest)
         return True
+
+    def _check_strangers(self, manifest: Manifest) -> None:
+        """Raises ArchiveError if files of this range are there already, whose manifest somebody must have removed."""
+        whole = (manifest.start, manifest.end)
+        paths = {self.root / file.path for file in manifest.files}
+        for folder in {path.parent for path in paths}:
+            for path in set(folder.glob("*-*.parquet")) - paths:
+                if RANGE_NAME.fullmatch(path.name) and uncovered(*_range_of(path), [whole]) != [_range_of(path)]:
+                    raise ArchiveError(f"{path} is there, but no manifest has it: bring that back, or remove the file")
 
     def _publish(self, manifest: Manifest) -> None:
         folders = set()
         for file in manifest.files:
-            path = self.root / file.path
-            if staged_path(path).exists():
-                staged_path(path).rename(path)
+            staged, path = self._staging / file.staged, self.root / file.path
+            if staged.exists():
+                make_folder(path.parent)
+                staged.rename(path)
                 folders.add(path.parent)
         for folder in folders:
             sync_folder(folder)
 
     def complete(self) -> None:
         """Do what the death of an earlier process left undone: a committed file gets its name. Under ``locked``."""
-        for manifest in self.manifests():
-            self._publish(manifest)
+        manifests = [(*_range_of(path), path) for path in self._manifest_paths()]
+        staged = [_range_of(path) for path in self._staging.glob(f".*{STAGED_SUFFIX}")]
+        for begin, end, path in manifests:
+            if any(begin <= start < end for start, _ in staged):
+                self._publish(self._read(path))
 
     def clean(self) -> int:
         """Remove files of what is archived in other files; gives their number. Under ``locked``. Raises OSError.
 
-        What lies in no manifest's range yet may be somebody's who is at work.
+        What lies in no manifest's range yet may be somebody's who is at work, and so is what a writer holds.
         """
         covered = self.covered()
         removed = 0
-        for path in self.root.rglob(".*.parquet.*"):
-            match = HIDDEN_NAME.match(path.name)
-            if match is not None and uncovered(*(whole := (int(match[1]), int(match[2]))), covered) != [whole]:
-                path.unlink(missing_ok=True)
-                removed += 1
+        for path in self._staging.glob(".*.parquet.*"):
+            whole = _range_of(path)
+            removed += uncovered(*whole, covered) != [whole] and _remove_unheld(path)
         return removed
 
-    def check_state(self, state: NodeState | None) -> None:
-        """Raises ArchiveError if a store of this state is another one, or took back what is archived."""
-        manifests = self.manifests()
-        last = manifests[-1] if manifests else None
-        if last is None or last.store_id is None:
+    def check_state(self, state: NodeState | None, end: int) -> None:
+        """Raises ArchiveError if what lies before ``end`` in a store of this state is not to be archived here.
+
+        It may be another store, or have taken back what is archived, or be going to: what is not confirmed is no
+        archive's business.
+        """
+        if state is not None and end > state.offsets.confirmed:
+            raise ArchiveError(
+                f"only what is confirmed is archived, up to {state.offsets.confirmed} and not to {end}: what follows "
+                "may yet be taken back, and others written in its place (readUpTo=confirmed)"
+            )
+        paths = self._manifest_paths()
+        if not paths or (last := self._read(paths[-1])).store_id is None:
             return
         store_id = None if state is None else state.store_id
         if state is None or state.store_id != last.store_id:
             raise ArchiveError(f"{self.root} is the archive of store {last.store_id}, not of {store_id}")
-        if state.epoch > last.epoch and state.epoch_start < last.end:
+        if state.took_back(last.epoch, last.end):
             raise ArchiveError(
                 f"the store took back what follows {state.epoch_start} (epoch {state.epoch}), but up to {last.end} was "
                 f"archived in epoch {last.epoch}: archive to a new folder"
             )
 
 
-def staged_path(path: Path) -> Path:
-    """Where a file lies before it is committed: hidden from all who list the folder."""
-    return path.with_name(f".{path.name}{STAGED_SUFFIX}")
+def _range_of(path: Path) -> tuple[int, int]:
+    match = RANGE_NAME.fullmatch(path.name)
+    if match is None:
+        raise ArchiveError(f"{path} is not named by a range of the log: move it elsewhere")
+    return int(match[1]), int(match[2])
 
 
-def temporary_path(path: Path) -> Path:
-    """Where it is written: each writer its own."""
-    return path.with_name(f".{path.name}.{os.getpid()}.parquet{TEMPORARY_SUFFIX}")
+def open_staging(root: Path, start: int, end: int) -> tuple[Path, BinaryIO]:
+    """A new file for messages of this range, which nobody removes while it is open. Raises OSError."""
+    folder = root / STAGING_FOLDER
+    make_folder(folder)
+    while True:
+        path = folder / f".{range_name(start, end)}.{uuid.uuid4().hex}.parquet{TEMPORARY_SUFFIX}"
+        file = path.open("wb")
+        if _lock(file.fileno()) and os.fstat(file.fileno()).st_nlink:
+            return path, file
+        file.close()  # somebody who cleaned up was faster
+
+
+def stage(path: Path) -> str:
+    """Tell that a file of ``open_staging`` is whole; gives its name from now on. Raises OSError."""
+    staged = path.with_suffix(STAGED_SUFFIX)
+    path.rename(staged)
+    sync_folder(path.parent)
+    return staged.name
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, so that they outlive a power failure. Raises OSError."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def _lock(fd: int) -> bool:
+    """Lock a file for as long as it is open, if nobody else has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_unheld(path: Path) -> bool:
+    """Remove a file, unless its writer is at work."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        is_ours = _lock(fd)
+        if is_ours:
+            path.unlink(missing_ok=True)
+        return is_ours
+    finally:
+        os.close(fd)
 
 
 def uncovered(start: int, end: int, covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -224,10 +310,16 @@ def uncovered(start: int, end: int, covered: Iterable[tuple[int, int]]) -> list[
 
 
 def archived_paths(root: Path) -> Sequence[Path]:
-    """The files that count, in the order of the log: what a reader that must miss nothing opens. Raises OSError."""
-    paths = []
-    for manifest in Archive(root).manifests():
-        for file in manifest.files:
-            path = root / file.path
-            paths.append(path if path.exists() else staged_path(path))
-    return paths
+    """The files that count, in the order of the log: what a reader that must miss nothing opens.
+
+    Raises ArchiveError if one of them is gone, OSError.
+    """
+    return [_path_of(root, file) for manifest in Archive(root).manifests() for file in manifest.files]
+
+
+def _path_of(root: Path, file: ArchivedFile) -> Path:
+    path = root / file.path
+    for place in (path, root / STAGING_FOLDER / file.staged, path):  # it may get its name meanwhile
+        if place.exists():
+            return place
+    raise ArchiveError(f"{path} is in a manifest, but not there: somebody has removed it")

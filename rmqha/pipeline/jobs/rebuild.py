@@ -3,23 +3,24 @@
 A message says its place in its queue, so each split writes its units straight into the new files, and no two splits
 write the same bytes. Only where offsets of a queue leave a gap or step back is it put right afterwards, as dispatch
 would have it. Keys go through small files of hashes into the index, one chain from end to end. The rules are dispatch's
-own.
+own (``rmqha.pipeline.dispatch``).
 """
 
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.pipeline.dispatch import PLACED_DTYPE, BulkDispatch, PlacedUnits
+from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progress
 from rmqha.pipeline.options import Boundaries, Options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import Split, read_records
@@ -27,21 +28,20 @@ from rmqha.store.consumequeue import (
     CONSUME_QUEUE_FOLDER,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK,
-    UNIT,
     ConsumeQueue,
     Unit,
     queue_size_of,
 )
-from rmqha.store.index import ENTRIES_A_SLOT, INDEX_FOLDER, IndexedKey, IndexService, hashed, slots_of
+from rmqha.store.index import ENTRIES_A_SLOT, HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, slots_of
 from rmqha.store.lockfile import LockFile
 from rmqha.store.mappedfile import file_name, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER
-from rmqha.store.request import DispatchRequest, is_no_folder, read_dispatch_request
-from rmqha.wire.delay import DelayLevels
 
 QueueKey = tuple[str, int]
 PARTS_FOLDER = "keys"
 BLANKS_AT_ONCE = 4096
+ROWS_AT_ONCE = 1 << 18
+"""How many units, or keys, are written at once: it bounds the memory they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,48 +101,55 @@ class Rebuilt:
 
 def rebuild_split(split: Split, folder: str, file_size: int, batch_bytes: int) -> RebuiltSplit:
     """Write the units and keys of a split below ``folder``. Raises StoreError, OSError."""
-    levels = DelayLevels()
-    runs: Runs = {}
-    keys: list[IndexedKey] = []
-    messages = refused = 0
-    for batch in _requests(split, batch_bytes):
-        units: dict[QueueKey, list[tuple[int, Unit]]] = defaultdict(list)
-        for request in batch:
-            messages += 1
-            if request.is_queued and _has_no_place(request):
-                refused += 1
-            elif request.is_queued:
-                units[request.topic, request.queue_id].append((request.queue_offset, _unit(request, levels)))
-            keys += _keys(request)
-        for key, placed in units.items():
-            for run in _write_runs(_queue_folder(Path(folder), key), file_size, placed):
-                runs[key] = runs[key].then(run) if key in runs else run
-    np.save(_part_path(Path(folder), split.start), hashed(keys))
-    return RebuiltSplit(messages, refused, len(keys), runs)
+    dispatch = BulkDispatch()
+    queues = _QueueWriter(Path(folder), file_size, dispatch.topics)
+    messages = refused = keys = 0
+    with _part_path(Path(folder), split.start).open("wb") as part:
+        for found in map(dispatch, read_records(split, batch_bytes)):
+            queues.add(found.units)
+            part.write(found.keys.tobytes())
+            messages, refused, keys = messages + found.messages, refused + found.refused, keys + len(found.keys)
+    queues.write_waiting()
+    return RebuiltSplit(messages, refused, keys, queues.runs)
 
 
-def _requests(split: Split, batch_bytes: int) -> Iterator[list[DispatchRequest]]:
-    for records in read_records(split, batch_bytes):
-        view = records.buffer.data
-        found = [read_dispatch_request(view, position) for position in records.at.tolist()]
-        yield [request for request in found if isinstance(request, DispatchRequest)]
+class _QueueWriter:
+    """Writes units to their places, so many at once that even of many queues each has more than a few."""
 
+    def __init__(self, folder: Path, file_size: int, topics: Sequence[str]) -> None:
+        self.runs: Runs = {}
+        self._folder = folder
+        self._file_size = file_size
+        self._topics = topics
+        self._waiting: list[PlacedUnits] = []
 
-def _has_no_place(request: DispatchRequest) -> bool:
-    return is_no_folder(request.topic) or request.queue_offset < 0
+    def add(self, units: PlacedUnits) -> None:
+        """Units that follow those before in the log. Raises OSError."""
+        if len(units):
+            self._waiting.append(units)
+        if sum(map(len, self._waiting)) >= ROWS_AT_ONCE:
+            self.write_waiting()
 
+    def write_waiting(self) -> None:
+        """Write all units that were added. Raises OSError."""
+        if not self._waiting:
+            return
+        placed = np.concatenate(self._waiting, dtype=PLACED_DTYPE)  # else it would no longer be big-endian
+        self._waiting.clear()
+        queues = placed["topic"].astype(np.int64) << 32 | placed["queue_id"].view(np.uint32)
+        placed = placed[np.argsort(queues, kind="stable")]
+        follows = np.diff(placed["queue_offset"]) == 1
+        for name in ("topic", "queue_id"):
+            follows &= np.diff(placed[name]) == 0
+        for begin, end in pairwise([0, *(np.flatnonzero(~follows) + 1).tolist(), len(placed)]):
+            self._write_run(placed[begin:end])
 
-def _unit(request: DispatchRequest, levels: DelayLevels) -> Unit:
-    return Unit(request.physical_offset, request.size, request.tags_code(levels))
-
-
-def _keys(request: DispatchRequest) -> list[IndexedKey]:
-    if not request.is_indexed:
-        return []
-    return [
-        IndexedKey(f"{request.topic}#{key}", request.physical_offset, request.store_timestamp)
-        for key in request.index_keys()
-    ]
+    def _write_run(self, placed: PlacedUnits) -> None:
+        topic, queue_id, first, _ = placed[0].item()
+        key = self._topics[topic], queue_id
+        _write(_queue_folder(self._folder, key), self._file_size, first, placed["unit"].tobytes())
+        run = Run(first, first + len(placed))
+        self.runs[key] = self.runs[key].then(run) if key in self.runs else run
 
 
 def _queue_folder(folder: Path, key: QueueKey) -> Path:
@@ -150,18 +157,7 @@ def _queue_folder(folder: Path, key: QueueKey) -> Path:
 
 
 def _part_path(folder: Path, start: int) -> Path:
-    return folder / PARTS_FOLDER / f"{start:020d}.npy"
-
-
-def _write_runs(folder: Path, file_size: int, placed: Sequence[tuple[int, Unit]]) -> Iterator[Run]:
-    """Write units to their places; gives the stretches of them that follow one another."""
-    begin = 0
-    for at in range(1, len(placed) + 1):
-        if at == len(placed) or placed[at][0] != placed[at - 1][0] + 1:
-            first = placed[begin][0]
-            _write(folder, file_size, first, b"".join(UNIT.pack(*unit) for _, unit in placed[begin:at]))
-            yield Run(first, first + at - begin)
-            begin = at
+    return folder / PARTS_FOLDER / f"{start:020d}"
 
 
 def _write(folder: Path, file_size: int, first: int, units: bytes) -> None:
@@ -174,10 +170,10 @@ def _write(folder: Path, file_size: int, first: int, units: bytes) -> None:
         fd = os.open(folder / file_name(base), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.ftruncate(fd, file_size)
-            os.pwrite(fd, piece, position - base)
+            written = os.pwrite(fd, piece, position - base)  # a part only, where the disk is filling up
         finally:
             os.close(fd)
-        units, position = units[len(piece) :], position + len(piece)
+        units, position = units[written:], position + written
 
 
 def merge_runs(parts: Iterable[RebuiltSplit]) -> Runs:
@@ -195,15 +191,13 @@ def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) 
     In place, nobody may have the store open. A death leaves the store as it was, or without queues and index, which its
     node then builds by itself. Raises StoreError, OSError.
     """
-    plan = open_log(replace(options, boundaries=Boundaries.HOP))  # what a misled split writes could not be taken back
+    plan = open_log(options)
     root = plan.folder.parent
     target = options.output or root
     with ExitStack() as held:
         if options.output is None:
             held.callback(LockFile(root / "lock").release)
         folder = target / NODE_FOLDER / "rebuild"
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / PARTS_FOLDER).mkdir(parents=True)
         done = _build(plan, engine, progress, root, folder)
         _swap(folder, target)
     return done
@@ -213,13 +207,17 @@ def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder
     start, end = plan.start(), plan.stop()
     file_size = queue_size_of(root / CONSUME_QUEUE_FOLDER, None)
     on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, batch_bytes=plan.options.batch_bytes)
-    parts = run_range(engine, on_split, plan, start, end, progress)
+    _begin(folder)
+    try:
+        parts = engine.run(on_split, plan.splits(start, end), progress)
+    except WrongBoundary:  # misled splits have written what is in no log
+        _begin(folder)
+        parts = engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
     runs = merge_runs(parts)
-    (folder / CONSUME_QUEUE_FOLDER).mkdir(exist_ok=True)
     stepped_back = {key for key, run in runs.items() if not run.is_regular}
     for key in runs.keys() - stepped_back:
         _fill_gaps(_queue_folder(folder, key), file_size, runs[key])
-    _dispatch_again(plan.splits(start, end), stepped_back, folder, file_size, plan.options.batch_bytes)
+    _dispatch_again(list(plan.pieces(start, end)), stepped_back, folder, file_size, plan.options.batch_bytes)
     _build_index(folder, slots_of(root / INDEX_FOLDER))
     return Rebuilt(
         start,
@@ -230,6 +228,12 @@ def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder
         mended=sum(not run.is_regular or bool(run.gaps) for run in runs.values()),
         keys=sum(part.keys for part in parts),
     )
+
+
+def _begin(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in (PARTS_FOLDER, CONSUME_QUEUE_FOLDER):
+        (folder / name).mkdir(parents=True)
 
 
 def _fill_gaps(folder: Path, file_size: int, run: Run) -> None:
@@ -249,12 +253,13 @@ def _dispatch_again(
     for key in keys:
         shutil.rmtree(_queue_folder(folder, key))
     queues = {key: ConsumeQueue(_queue_folder(folder, key), *key, file_size) for key in keys}
-    levels = DelayLevels()
+    dispatch = BulkDispatch()
     for split in splits:
-        for request in (request for batch in _requests(split, batch_bytes) for request in batch):
-            queue = queues.get((request.topic, request.queue_id))
-            if queue is not None and request.is_queued and not _has_no_place(request):
-                queue.put(request.queue_offset, _unit(request, levels))
+        for records in read_records(split, batch_bytes):
+            for topic, queue_id, queue_offset, unit in dispatch(records).units.tolist():
+                queue = queues.get((dispatch.topics[topic], queue_id))
+                if queue is not None:
+                    queue.put(queue_offset, Unit(*unit))
     for queue in queues.values():
         queue.write_pending()
         queue.close()
@@ -264,7 +269,9 @@ def _build_index(folder: Path, slots: int) -> None:
     (folder / INDEX_FOLDER).mkdir()
     index = IndexService(folder / INDEX_FOLDER, slots, slots * ENTRIES_A_SLOT)
     for path in sorted((folder / PARTS_FOLDER).iterdir()):
-        index.put_hashed(np.load(path), datetime.now())
+        with path.open("rb") as part:
+            while len(keys := np.fromfile(part, HASHED_KEY_DTYPE, ROWS_AT_ONCE)):
+                index.put_hashed(keys, datetime.now())
     index.close()
     shutil.rmtree(folder / PARTS_FOLDER)
 

@@ -1,23 +1,57 @@
 """What is in the log, by topic: messages, bytes, rates, the time from a message's birth to the store, and queues."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, Ints, Records, decode
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import open_log
-from rmqha.pipeline.schema import records_schema
-from rmqha.pipeline.segments import Split
-from rmqha.pipeline.views import ViewReader
+from rmqha.pipeline.schema import TIMESTAMP, records_schema
+from rmqha.pipeline.segments import Split, read_selected
 
-TOPIC_SCHEMA = records_schema(["topic"])
+FRAME_SCHEMA = records_schema(["topic", "queueId", "queueOffset", "totalSize", "storeTimestamp"])
+QUEUE_SUMS_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("minQueueOffset", pa.int64()),
+        ("maxQueueOffset", pa.int64()),
+        ("firstStoreTimestamp", TIMESTAMP),
+        ("lastStoreTimestamp", TIMESTAMP),
+        ("latencySumMs", pa.int64()),
+        ("latencyMaxMs", pa.int64()),
+    ]
+)
+SUMMED = [
+    ("totalSize", "count"),
+    ("totalSize", "sum"),
+    ("queueOffset", "min"),
+    ("queueOffset", "max"),
+    ("storeTimestamp", "min"),
+    ("storeTimestamp", "max"),
+    ("latency", "sum"),
+    ("latency", "max"),
+]
+"""What makes of messages the columns of ``QUEUE_SUMS_SCHEMA``, from the third on; times made up are left out."""
+SUMMED_AGAIN = [
+    (name, "sum" if kind == "count" else kind)
+    for name, (_, kind) in zip(QUEUE_SUMS_SCHEMA.names[2:], SUMMED, strict=True)
+]
+EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 MINUTE_MS = 60_000
+VALUE_BITS = 33
+VALUE_MASK = (1 << VALUE_BITS) - 1
+assert MAX_TIMESTAMP_MS // MINUTE_MS <= VALUE_MASK
 QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -98,42 +132,50 @@ Stats = dict[str, TopicStats]
 """By topic."""
 
 
-def stats_of(records: Records) -> Stats:
-    """Of some messages."""
-    if not len(records):
-        return {}
-    topics = decode(records, TOPIC_SCHEMA).column(0).dictionary_encode()
-    codes = topics.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    queue_id, size = records.ints("queueId")[order], records.ints("totalSize")[order]
-    stored = np.clip(records.ints("storeTimestamp")[order], 0, MAX_TIMESTAMP_MS)
-    born = np.clip(records.ints("bornTimestamp")[order], 0, MAX_TIMESTAMP_MS)
-    latency = np.maximum(0, stored - born)
-    ends = np.cumsum(np.bincount(codes, minlength=len(topics.dictionary)))
-    stats = {}
-    for topic, begin, end in zip(topics.dictionary.to_pylist(), [0, *ends[:-1]], ends, strict=True):
-        mine = slice(begin, end)
-        stats[topic] = _topic_stats(queue_id[mine], size[mine], stored[mine], latency[mine])
-    return stats
+class _Frame:
+    """What of some messages is summed and counted."""
+
+    def __init__(self, records: Records) -> None:
+        columns = decode(records, FRAME_SCHEMA)
+        self._topic = columns["topic"].dictionary_encode()
+        self._columns = columns.set_column(0, "topic", self._topic)
+        self._stored = np.clip(records.ints("storeTimestamp"), 0, MAX_TIMESTAMP_MS)
+        self._latency = np.maximum(0, self._stored - np.clip(records.ints("bornTimestamp"), 0, MAX_TIMESTAMP_MS))
+
+    def queue_sums(self) -> pa.Table:
+        """A row of each queue, of ``QUEUE_SUMS_SCHEMA``."""
+        table = pa.Table.from_batches([self._columns]).append_column("latency", pa.array(self._latency))
+        return _as_sums(table.group_by(["topic", "queueId"], use_threads=False).aggregate(SUMMED))
+
+    def count_latencies(self, counts: dict[str, Counter[int]]) -> None:
+        """Add how many messages of each topic have a latency in each of the buckets."""
+        self._count(np.searchsorted(LATENCY_BOUNDS_MS, self._latency, side="right") - 1, counts)
+
+    def count_minutes(self, counts: dict[str, Counter[int]]) -> None:
+        """Add how many messages of each topic were stored in each minute."""
+        self._count(self._stored // MINUTE_MS, counts)
+
+    def _count(self, values: Ints, counts: dict[str, Counter[int]]) -> None:
+        codes = self._topic.indices.to_numpy().astype(np.int64)
+        found, numbers = np.unique(codes << VALUE_BITS | values, return_counts=True)
+        topics = self._topic.dictionary.take(pa.array(found >> VALUE_BITS)).to_pylist()
+        for topic, value, number in zip(topics, (found & VALUE_MASK).tolist(), numbers.tolist(), strict=True):
+            counts[topic][value] += number
 
 
-def _topic_stats(queue_id: Ints, size: Ints, stored: Ints, latency: Ints) -> TopicStats:
-    return TopicStats(
-        messages=len(size),
-        bytes=int(size.sum()),
-        first_store_ms=int(stored.min()),
-        last_store_ms=int(stored.max()),
-        latency_sum_ms=int(latency.sum()),
-        latency_max_ms=int(latency.max()),
-        latencies=_counts(np.searchsorted(LATENCY_BOUNDS_MS, latency, side="right") - 1),
-        queues=_counts(queue_id),
-        minutes=_counts(stored // MINUTE_MS),
-    )
+def _as_sums(grouped: pa.Table) -> pa.Table:
+    return grouped.rename_columns(QUEUE_SUMS_SCHEMA.names).cast(QUEUE_SUMS_SCHEMA)
 
 
-def _counts(values: Ints) -> Counter[int]:
-    found, counts = np.unique(values, return_counts=True)
-    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+def _merged_sums(parts: list[pa.Table]) -> pa.Table:
+    """The same of all parts together."""
+    whole = pa.concat_tables([QUEUE_SUMS_SCHEMA.empty_table(), *parts])
+    return _as_sums(whole.group_by(["topic", "queueId"], use_threads=False).aggregate(SUMMED_AGAIN))
+
+
+def queue_sums_of_split(split: Split, options: Options) -> pa.Table:
+    """The sums of each queue's messages that the options select. Raises StoreError, OSError."""
+    return _merged_sums([_Frame(records).queue_sums() for records in read_selected(split, options)])
 
 
 def _least(one: int | None, other: int | None) -> int | None:
@@ -155,7 +197,36 @@ def merge_stats(parts: Iterable[Stats]) -> Stats:
 
 def stats_of_split(split: Split, options: Options) -> Stats:
     """Of the messages of one split that the options select. Raises StoreError, OSError."""
-    return merge_stats(stats_of(records) for records in ViewReader(options, TOPIC_SCHEMA).messages(split))
+    sums = []
+    latencies: dict[str, Counter[int]] = defaultdict(Counter)
+    minutes: dict[str, Counter[int]] = defaultdict(Counter)
+    for records in read_selected(split, options):
+        frame = _Frame(records)
+        sums.append(frame.queue_sums())
+        frame.count_latencies(latencies)
+        frame.count_minutes(minutes)
+    stats: Stats = defaultdict(TopicStats)
+    for row in _merged_sums(sums).to_pylist():
+        stats[row["topic"]].add(_of_queue(row))
+    for topic, one in stats.items():
+        one.latencies, one.minutes = latencies[topic], minutes[topic]
+    return dict(stats)
+
+
+def _of_queue(row: dict[str, Any]) -> TopicStats:
+    return TopicStats(
+        messages=row["messages"],
+        bytes=row["bytes"],
+        first_store_ms=_in_ms(row["firstStoreTimestamp"]),
+        last_store_ms=_in_ms(row["lastStoreTimestamp"]),
+        latency_sum_ms=row["latencySumMs"],
+        latency_max_ms=row["latencyMaxMs"],
+        queues=Counter({row["queueId"]: row["messages"]}),
+    )
+
+
+def _in_ms(time: datetime | None) -> int | None:
+    return None if time is None else (time - EPOCH) // MILLISECOND
 
 
 def stats(options: Options, engine: Engine, progress: Progress = no_progress) -> Stats:

@@ -48,7 +48,7 @@ class Verified:
         }
 
 
-def verify_split(split: Split, batch_bytes: int) -> Verified:
+def verify_split(split: Split, batch_bytes: int, drop_behind: bool = False) -> Verified:
     """Prove the records of one split. Raises BoundaryError, DataLossError, OSError."""
     problems: list[Problem] = []
     count = 0
@@ -61,7 +61,8 @@ def verify_split(split: Split, batch_bytes: int) -> Verified:
         if len(problems) < MOST_PROBLEMS:
             problems.append(Problem(error.offset, end, error.reason))
 
-    messages = sum(len(records) for records in read_records(split, batch_bytes, verify_body=True, skipped=skipped))
+    proved = read_records(split, batch_bytes, verify_body=True, skipped=skipped, drop_behind=drop_behind)
+    messages = sum(len(records) for records in proved)
     return Verified(split.start, split.end, messages, tuple(problems), count)
 
 
@@ -84,7 +85,8 @@ def verify(options: Options, engine: Engine, progress: Progress = no_progress) -
     start, end = plan.start(), plan.stop()
     if plan.state is None and end == plan.end and not is_locked(_store_of(plan) / "lock"):
         end = _written_end(plan)
-    parts = run_range(engine, partial(verify_split, batch_bytes=options.batch_bytes), plan, start, end, progress)
+    on_split = partial(verify_split, batch_bytes=options.batch_bytes, drop_behind=options.drop_behind)
+    parts = run_range(engine, on_split, plan, start, end, progress)
     return merge_verified(start, end, parts)
 
 

@@ -1,0 +1,168 @@
+"""Where a segment can be cut: places inside of it where records begin, without reading all sizes before them.
+
+A consume queue names such places. Where none does, what looks like a record's start may be a body's content, made by
+someone who knows where it would lie. But if everything that looks so, in as many bytes as the longest record has, leads
+from size to size to one and the same place, then a record begins there: one of those starts was a record's. Only a body
+longer than ``LONGEST_RECORD_BYTES`` can still mislead, and reading finds that out: a split must end where the next one
+begins. ``cut_by_hop`` reads all sizes instead and cannot be misled.
+"""
+
+import logging
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from pathlib import Path
+
+import numpy as np
+
+from rmqha.pipeline.segments import (
+    RECORD_START_BYTES,
+    SegmentReader,
+    Skipped,
+    Split,
+    plausible_starts,
+    read_records,
+)
+from rmqha.store.consumequeue import ConsumeQueue, Unit
+from rmqha.store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+HOP_BYTES = 1 << 22
+LONGEST_RECORD_BYTES = (4 << 20) + (128 << 10)
+"""Of a broker whose maxMessageSize is the default, 4 MiB: with the longest topic and properties."""
+QUEUES_ASKED = 4
+
+
+class BoundaryQueues:
+    """The longest queues of a store, opened when they are first asked; maybe none. Use as a context."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._queues: list[ConsumeQueue] | None = None
+
+    def __enter__(self) -> "BoundaryQueues":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for queue in self._queues or ():
+            queue.close()
+
+    def first_units(self, offset: int) -> Iterator[Unit]:
+        """Of each queue the first unit of a message at ``offset`` of the log or behind, as far as units ascend."""
+        if self._queues is None:
+            self._queues = list(_open_longest(self._folder))
+        for queue in self._queues:
+            try:
+                unit = _first_unit(queue, offset)
+            except (OSError, ValueError) as error:  # its node deletes what has expired
+                log.info("consume queue %s/%d gives no boundary: %s", queue.topic, queue.queue_id, error)
+                continue
+            if unit is not None:
+                yield unit
+
+
+def _open_longest(folder: Path) -> Iterator[ConsumeQueue]:
+    allocated: dict[Path, int] = defaultdict(int)
+    sizes: dict[Path, int] = {}
+    for path in folder.glob("*/[0-9]*/[0-9]*"):
+        try:
+            status = path.stat()
+        except OSError:  # deleted since
+            continue
+        allocated[path.parent] += status.st_blocks  # a queue's last file has its full size from the first unit on
+        sizes[path.parent] = max(status.st_size, sizes.get(path.parent, 0))
+    for queue_folder in sorted(allocated, key=lambda one: -allocated[one])[:QUEUES_ASKED]:
+        try:
+            number = int(queue_folder.name)
+            queue = ConsumeQueue(queue_folder, queue_folder.parent.name, number, sizes[queue_folder], owned=False)
+            queue.find_end()
+        except (StoreError, OSError, ValueError, ZeroDivisionError) as error:
+            log.info("%s gives no boundaries: %s", queue_folder, error)
+            continue
+        yield queue
+
+
+def _first_unit(queue: ConsumeQueue, offset: int) -> Unit | None:
+    def place(number: int) -> int:
+        unit = queue.unit(number)
+        return -1 if unit is None or unit.is_blank else unit.physical_offset
+
+    numbers = range(queue.min_offset, queue.max_offset)
+    found = bisect_left(numbers, offset, key=place)
+    return queue.unit(numbers[found]) if found < len(numbers) else None
+
+
+def cut_by_signs(piece: Split, split_bytes: int, queues: BoundaryQueues) -> list[Split]:
+    """Splits of about ``split_bytes``, longer where no place is known to begin a record. Raises DataLossError, OSError.
+
+    They may be wrong if a body is longer than ``LONGEST_RECORD_BYTES``, or the log is corrupt: reading tells.
+    """
+    starts = [piece.start]
+    target = piece.start + split_bytes
+    with SegmentReader(piece.path, piece.base) as segment:
+        while target < piece.end:
+            found = _start_by_queues(segment, piece, target, target + split_bytes, queues)
+            if found is None:
+                found = _start_by_chains(segment, piece, target, starts[-1])
+            if found is not None:
+                starts.append(target := found)
+            target += split_bytes
+    return _between(piece, starts)
+
+
+def _start_by_queues(
+    segment: SegmentReader, piece: Split, target: int, limit: int, queues: BoundaryQueues
+) -> int | None:
+    """The nearest message from ``target`` to before ``limit`` that a queue names, if it is there."""
+    named = [
+        unit.physical_offset
+        for unit in queues.first_units(target)
+        if target <= unit.physical_offset < min(limit, piece.end)
+        and _size_at(segment, unit.physical_offset) == unit.size <= piece.end - unit.physical_offset
+    ]
+    return min(named, default=None)
+
+
+def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: int) -> int | None:
+    """The first place at or behind ``target`` to which all that may be true leads; records begin at ``known``."""
+    low = max(known, target - LONGEST_RECORD_BYTES)
+    starts, sizes = plausible_starts(segment.read(low, target - low + RECORD_START_BYTES), low)
+    size_at = dict(zip(starts.tolist(), sizes.tolist(), strict=True))
+    leading = [low] if low == known else np.setdiff1d(starts, starts + sizes).tolist()
+    heapify(leading)
+    while leading:
+        at: int = heappop(leading)
+        while leading and leading[0] == at:
+            heappop(leading)
+        size = size_at.get(at) if at <= target else _size_at(segment, at)
+        if size is None or at + size > piece.end:  # leads nowhere: it was no record's, or no more follow in this file
+            continue
+        if at >= target and not leading:
+            return at
+        heappush(leading, at + size)
+    return None
+
+
+def _size_at(segment: SegmentReader, offset: int) -> int | None:
+    """The size of what looks like a record's start in this place, else None."""
+    starts, sizes = plausible_starts(segment.read(offset, RECORD_START_BYTES), offset)
+    return int(sizes[0]) if len(starts) else None
+
+
+def cut_by_hop(piece: Split, split_bytes: int, skipped: Skipped | None) -> list[Split]:
+    """Splits of about ``split_bytes``, by the sizes of all records. Raises StoreError, OSError."""
+    starts = [piece.start]
+    if piece.size > split_bytes:
+        for records in read_records(piece, HOP_BYTES, skipped=skipped):
+            offsets = records.physical_offset
+            while (number := int(np.searchsorted(offsets, starts[-1] + split_bytes))) < len(offsets):
+                starts.append(int(offsets[number]))
+    return _between(piece, starts)
+
+
+def _between(piece: Split, starts: list[int]) -> list[Split]:
+    ends = [*starts[1:], piece.end]
+    return [replace(piece, start=start, end=end) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,246 @@
+"""Spark's processes from outside: frozen, looked at, killed and started again. Works on Linux."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Final, Self
+
+from rmqha.pipeline.jobs.manifest import Archive
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "stream_into_parquet.py"
+POLL_SECONDS: Final = 0.005
+STEPS: Final = 200
+"""Of workers, between two looks at which there are."""
+WAIT_SECONDS: Final = 300.0
+
+
+class ProcessError(Exception):
+    """What was waited for did not happen."""
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Look often until the condition holds; ``what`` completes "waited for" in the error. Raises ProcessError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ProcessError(f"waited {seconds:g} s for {what}")
+        time.sleep(POLL_SECONDS)
+
+
+def _text_of(path: Path) -> str:
+    """A file's of a process that may be gone, and then has none."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def stat_of(pid: int) -> list[str]:
+    """State, parent, process group, session and so on, as proc(5) has them from the third field on; X if it is gone."""
+    return _text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() or ["X", "0", "0", "0"]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it is there, and not only its exit status."""
+    return stat_of(pid)[0] not in "XZ"
+
+
+def open_files(pid: int) -> list[str]:
+    """The paths of the files that it has open; none if it is gone."""
+    paths = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                paths.append(os.readlink(entry))
+    return paths
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that it started, and those that they did."""
+    found = [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in _text_of(path).split()]
+    return found + [one for child in found for one in descendants(child)]
+
+
+def spark_workers(pid: int) -> list[int]:
+    """The Python processes below this one that run Spark's tasks, and what forks them."""
+    return [
+        child for child in descendants(pid) if "pyspark.worker" in _text_of(Path(f"/proc/{child}/cmdline")).split("\0")
+    ]
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """A signal for processes of which some may be gone."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def freeze(pids: list[int]) -> None:
+    """SIGSTOP, and wait until they stand still."""
+    signal_all(pids, signal.SIGSTOP)
+    wait_until(lambda: all(stat_of(pid)[0] in "TXZ" for pid in pids), f"{pids} to stand still")
+
+
+class Stage(Enum):
+    """How far a batch of the archive has come: its end is noted; a file is being written, staged, in a manifest."""
+
+    NOTED = "noted"
+    WRITTEN = "written"
+    STAGED = "staged"
+    COMMITTED = "committed"
+
+
+class StreamProcess:
+    """``examples/stream_into_parquet.py --follow`` by spark-submit: the JVM, its driver and its workers.
+
+    A context manager: leaving it kills what still runs.
+    """
+
+    def __init__(self, work: Path, store: Path, lake: Path, interval: str = "100 milliseconds") -> None:
+        self.lake = lake
+        self._checkpoint = lake.with_name(f"{lake.name}.checkpoint")
+        self._log_path = work / "stream.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        conf = {
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str(work / "spark"),
+            "spark.log.level": "ERROR",
+        }
+        self._command = [
+            str(Path(sys.executable).with_name("spark-submit")),
+            "--master=local[2,4]",  # a task is tried four times
+            *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
+            *(str(EXAMPLE), str(store), str(lake), "--follow", interval),
+        ]
+
+    def start(self) -> Self:
+        """Start it, on its checkpoint if there is one."""
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The JVM, which leads the session."""
+        assert self._process is not None, "it was started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM is there, which ends when the query fails."""
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self) -> str:
+        """What it printed last."""
+        return self._log_path.read_text("utf-8", "replace")[-5000:]
+
+    def kill(self) -> None:
+        """SIGKILL for all its processes, and wait for their end."""
+        if self._process is None:
+            return
+        wait_until(self._are_all_dead, "all processes of the stream to end")
+        self._process.wait()
+
+    def _are_all_dead(self) -> bool:
+        pids = self._pids()
+        signal_all(pids, signal.SIGKILL)
+        return not pids
+
+    def _pids(self) -> list[int]:
+        """Its processes; Spark's workers leave the process group, but not the session."""
+        pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+        return [pid for pid in pids if stat_of(pid)[3] == str(self.pid) and is_alive(pid)]
+
+    def wait_for_batch(self) -> None:
+        """Wait until Spark has noted as done what it has begun."""
+        wait_until(lambda: not self._batch_ends(), "the batch to be done")
+
+    def kill_in_a_batch(self, stage: Stage) -> None:
+        """The same when a batch has come to this stage, before it is done."""
+        wait_until(lambda: self._is_frozen_at(stage), f"a batch at the stage {stage.name}")
+        self.kill()
+
+    def _is_frozen_at(self, stage: Stage) -> bool:
+        """Whether the processes are frozen now, because a batch has come so far and is not done."""
+        assert self.is_running, self.log_tail()
+        if not self._is_at(stage):
+            return False
+        pids = self._pids()
+        freeze(pids)
+        if self._batch_ends():
+            return True
+        signal_all(pids, signal.SIGCONT)
+        return False
+
+    def _is_at(self, stage: Stage) -> bool:
+        ends = self._batch_ends()
+        if stage is Stage.WRITTEN:
+            return bool(self._files("tmp")) and bool(ends)
+        if stage is Stage.STAGED:
+            return bool(self._files("staged")) and bool(ends)
+        if stage is Stage.COMMITTED:
+            covered = Archive(self.lake).covered()
+            return any(covered and end <= covered[-1][1] for end in ends)
+        return bool(ends)
+
+    def _batch_ends(self) -> list[int]:
+        """Up to where in the log batches reach that Spark has noted, but not yet as done."""
+        noted = {path.name: path for path in (self._checkpoint / "offsets").glob("[0-9]*")}
+        done = {path.name for path in (self._checkpoint / "commits").glob("[0-9]*")}
+        last_lines = [noted[name].read_text().splitlines()[-1] for name in noted.keys() - done]
+        return [json.loads(line)["offset"] for line in last_lines]
+
+    def _files(self, kind: str) -> list[Path]:
+        return list(self.lake.rglob(f".*.parquet.{kind}"))
+
+    def kill_writing_worker(self) -> int:
+        """SIGKILL a worker in the middle of a Parquet file, and nothing else; gives its process id.
+
+        Workers run step by step meanwhile: a file is written in a few milliseconds.
+        """
+        killed: list[int] = []
+
+        def has_killed() -> bool:
+            assert self.is_running, self.log_tail()
+            workers = spark_workers(self.pid)
+            for _ in range(STEPS):
+                if killed or not self._batch_ends():
+                    break
+                killed.extend(self._kill_one_that_writes(workers))
+            return bool(killed)
+
+        wait_until(has_killed, "a worker that writes")
+        wait_until(lambda: not is_alive(killed[0]), "the worker to end")
+        return killed[0]
+
+    def _kill_one_that_writes(self, workers: list[int]) -> list[int]:
+        """The worker that was killed, if one has a file begun."""
+        freeze(workers)
+        killed = [pid for pid in workers if any(path.endswith(".parquet.tmp") for path in open_files(pid))][:1]
+        signal_all(killed, signal.SIGKILL)
+        signal_all(workers, signal.SIGCONT)
+        return killed
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()

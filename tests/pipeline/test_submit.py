@@ -1,0 +1,86 @@
+"""Jobs and queries as clusters run them: by ``spark-submit``, and with executors that are processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyspark
+
+import rmqha.pipeline.__main__ as entry
+from tests.fixtures import expected, facts, max_offset, unpacked
+
+SUBMIT = Path(sys.executable).with_name("spark-submit")
+FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+TIMEOUT_SECONDS = 300.0
+
+
+def submit(tmp_path: Path, *arguments: object) -> tuple[int, list[str]]:
+    """The exit status of a submitted job, and what its Python told: Spark's own log is on stderr, not this."""
+    done = subprocess.run(
+        [SUBMIT, "--master", "local[2]", "--driver-java-options", FAST_JVM, entry.__file__, *map(str, arguments)],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert ("Running Spark version" in done.stderr) == (done.returncode == 0), done.stderr  # only good ones need it
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_a_submitted_job_runs_on_spark(tmp_path: Path) -> None:
+    messages, end = facts()["records"], max_offset("slave")
+    assert submit(tmp_path, "verify", unpacked("slave")) == (0, [f"{messages} sound messages from 0 to {end}"])
+
+
+def test_a_submitted_job_takes_its_options(tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
+    status, (line,) = submit(tmp_path, "stats", unpacked("slave"), "--json", "-osplitBytes=1m", "--chart", chart)
+    assert status == 0
+    assert sum(topic["messages"] for topic in json.loads(line).values()) == facts()["records"]
+    assert "TOrder1" in chart.read_text()
+
+
+def test_a_submitted_jobs_failure_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
+    assert submit(tmp_path, "verify", tmp_path) == (1, [f"rmqha: {tmp_path} is no store: it has no commitlog"])
+    status, (line,) = submit(tmp_path, "verify", unpacked("slave"), "-ocolour=red")
+    assert (status, line.split(":")[:2]) == (2, ["rmqha", " verify has no option colour"])
+
+
+ON_EXECUTORS = """
+import json, sys
+from rmqha.pipeline.cli import job
+from rmqha.pipeline.session import session
+
+master, store = sys.argv[1:]
+spark = session(master, {"spark.sql.shuffle.partitions": "2", "spark.executor.extraJavaOptions": "-XX:+UseSerialGC"})
+log = spark.read.format("rmqha").option("splitBytes", "1m").load(store)
+print(json.dumps({row["topic"]: row["count"] for row in log.groupBy("topic").count().collect()}))
+print(len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()))
+job(["verify", store, "--master", master, "-o", "splitBytes=1m", "--json"])
+"""
+
+
+def test_a_query_and_a_job_run_on_executors_that_are_processes_of_their_own(tmp_path: Path) -> None:
+    home = tmp_path / "spark"  # workers of a local cluster leave their files in Spark's home
+    home.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        (home / path.name).symlink_to(path)
+    done = subprocess.run(
+        [sys.executable, "-c", ON_EXECUTORS, "local-cluster[2,1,1024]", unpacked("slave")],
+        env={**os.environ, "SPARK_HOME": str(home)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    counts, executors, verified = map(json.loads, done.stdout.splitlines())
+    assert counts == Counter(line["topic"] for line in expected() if "blank" not in line)
+    assert executors == 3  # the driver is counted
+    assert (verified["messages"], verified["to"]) == (facts()["records"], max_offset("slave"))
