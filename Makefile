@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker news clean
+.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-spark news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -17,7 +17,7 @@ $(READY): pyproject.toml setup.py
 	$(BIN)/pip install --quiet --editable '.[dev,fuzz]' || $(BIN)/pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY)  ## a master and a slave as two twistd processes, and the proof that the copy is identical
+demo: $(READY)  ## masters and slaves as twistd processes, killed; the proof that copies are identical; Spark SQL over them
 	$(BIN)/python examples/demo.py
 
 test: lint types imports unit trial wheel  ## all checks and tests
@@ -65,6 +65,9 @@ bench-sync: $(READY)  ## puts that wait for slaves: latency, rate, and what a fu
 
 bench-broker: $(READY)  ## the official Java producer: our master and slave against the Java 4.9.3 pair, one run
 	$(BIN)/python -m benchmarks.broker
+
+bench-spark: $(READY)  ## the log as data: our source and jobs against binaryFiles, a pyarrow script and Spark's writer, one run
+	$(BIN)/python -m benchmarks.spark
 
 news: $(READY)  ## what the next release's news would say
 	$(BIN)/towncrier build --draft --version next

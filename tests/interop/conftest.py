@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -14,6 +13,7 @@ import pytest
 
 from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.proxy import FaultProxy
+from tests.needs import need
 
 from .nodes import OurBroker, RmqhaNode
 from .rocketmq import HA_PORT_STEP, SMALL_FILES, Broker, Driver, NameServer, class_path, java_home_problem
@@ -67,11 +67,7 @@ class RelayFactory(Protocol):
 @pytest.fixture(scope="session")
 def java_class_path() -> str:
     """The release on this machine: without a JDK or Maven tests are skipped, but on CI they fail."""
-    problem = java_home_problem()
-    if problem is not None:
-        if os.environ.get("CI", "").lower() not in ("", "0", "false"):
-            pytest.fail(problem)
-        pytest.skip(problem)
+    need(java_home_problem())
     return class_path()
 
 

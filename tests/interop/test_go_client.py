@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from rmqha.testing.nodes import NameServerNode, TwistdNode
+from tests.needs import need
 
 from .goclient import Consumers, go_client, go_compiler, produce
 from .nodes import OurBroker
@@ -28,12 +28,8 @@ ROUND = 8
 @pytest.fixture(scope="module")
 def built() -> None:
     """The client: without a compiler tests are skipped, but on CI they fail."""
-    if go_compiler() is not None:
-        go_client()
-    elif os.environ.get("CI", "").lower() not in ("", "0", "false"):
-        pytest.fail("no Go compiler")
-    else:
-        pytest.skip("no Go compiler")
+    need(None if go_compiler() else "no Go compiler")
+    go_client()
 
 
 @pytest.fixture

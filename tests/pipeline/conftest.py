@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqha.pipeline.session import session
+from rmqha.pipeline.session import JavaError, find_java, session
+from tests.needs import need
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def java() -> Path:
+    """What Spark runs on: without it tests are skipped, but on CI they fail."""
+    try:
+        return find_java()
+    except JavaError as error:
+        need(str(error))
+        raise
+
+
+@pytest.fixture(scope="session")
+def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session of two threads, whose tables and scratch files are pytest's to remove."""
     folder: Path = tmp_path_factory.mktemp("spark")
     running = session(

@@ -36,6 +36,7 @@ from .processes import WAIT_SECONDS, Stage, StreamProcess, freeze, open_files, s
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("java")
 java_class_path, namesrv, java_brokers = interop.java_class_path, interop.namesrv, interop.java_brokers
 java_master, our_slave, driver = interop.java_master, interop.our_slave, interop.driver
 

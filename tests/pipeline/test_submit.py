@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyspark
+import pytest
 
 import rmqha.pipeline.__main__ as entry
 from tests.fixtures import expected, facts, max_offset, unpacked
@@ -15,6 +16,8 @@ from tests.fixtures import expected, facts, max_offset, unpacked
 SUBMIT = Path(sys.executable).with_name("spark-submit")
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TIMEOUT_SECONDS = 300.0
+
+pytestmark = pytest.mark.usefixtures("java")
 
 
 def submit(tmp_path: Path, *arguments: object) -> tuple[int, list[str]]:
