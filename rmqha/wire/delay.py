@@ -32,8 +32,8 @@ class DelayLevels:
         return self._delays_ms[level - 1] if 1 <= level <= self.max_level else UNKNOWN_LEVEL_MS
 
     def delivery_time(self, level: int, store_timestamp: int) -> int:
-        """When a message stored then is to be delivered, in ms."""
-        return store_timestamp + self.delay_ms(level)
+        """When a message stored then is to be delivered, in ms; a made-up time wraps around, as Java's long does."""
+        return (store_timestamp + self.delay_ms(level) + (1 << 63)) % (1 << 64) - (1 << 63)
 
     def tags_code(self, delay: str, store_timestamp: int) -> int | None:
         """tagsCode in the consume queue of the schedule topic, by property DELAY; None if that is no level."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -100,15 +100,27 @@ class RebuildTests(SynchronousTestCase):
         rebuilt(store, output=output)
         self.assertEqual(queue_files(output), queue_files(unpacked("slave")))
 
+    def store_of(self, queue_offsets: Iterable[int]) -> Path:
+        """Messages of one queue, and a queue file that says which size such files have."""
+        store = new_folder(self) / "store"
+        stores.make_store(store, [replace(make_record(0, b"b" * 300), queue_offset=at) for at in queue_offsets])
+        (store / "consumequeue" / "Seen" / "0").mkdir(parents=True)
+        (store / "consumequeue" / "Seen" / "0" / f"{0:020d}").write_bytes(bytes(QUEUE_FILE_SIZE))
+        return store
+
     def test_gaps_and_steps_back_become_what_dispatch_makes_of_them(self) -> None:
         for offsets in ([7, 8, 12, 13, 140, 141], [3, 4, 5, 4, 5, 6, 7], [150, 151, 2], [0, 0, 0, 1], [99, 100, 101]):
-            store = new_folder(self) / "store"
-            stores.make_store(store, [replace(make_record(0, b"b" * 300), queue_offset=offset) for offset in offsets])
-            (store / "consumequeue" / "Seen" / "0").mkdir(parents=True)
-            (store / "consumequeue" / "Seen" / "0" / f"{0:020d}").write_bytes(bytes(QUEUE_FILE_SIZE))
+            store = self.store_of(offsets)
             with self.subTest(offsets=offsets):
                 rebuilt(store, splitBytes=900, batchBytes=500)
                 self.assertEqual(queue_files(store), self.dispatched(store))
+
+    def test_a_queue_of_very_many_gaps_is_built_as_dispatch_builds_it(self) -> None:
+        self.patch(rebuild_module, "MOST_GAPS", 3)
+        store = self.store_of(range(0, 60, 3))
+        done = rebuilt(store, splitBytes=900, batchBytes=500)
+        self.assertEqual((done.queues, done.mended), (1, 1))
+        self.assertEqual(queue_files(store), self.dispatched(store))
 
     def test_what_a_split_that_began_in_a_body_has_written_is_thrown_away(self) -> None:
         records, forged_at = forged_in_a_body()

@@ -44,3 +44,7 @@ class DelayLevelsTests(SynchronousTestCase):
     def test_what_is_no_level_gives_no_tags_code(self) -> None:
         self.assertEqual([DelayLevels().tags_code(delay, STORED) for delay in ("0", "-1", "x", "")], [None] * 4)
         self.assertIsNone(DelayLevels("").tags_code("1", STORED))
+
+    def test_a_made_up_time_stays_a_javas_long(self) -> None:
+        self.assertEqual(DelayLevels().tags_code("1", (1 << 63) - 1000), -(1 << 63))
+        self.assertEqual(DelayLevels().tags_code("1", -(1 << 63)), -(1 << 63) + 1000)

@@ -129,7 +129,7 @@ class Archive:
             while not _lock(fd):
                 if time.monotonic() >= give_up:
                     raise StoreInUse(f"{self.root}: another process archives to it")
-                time.sleep(LOCK_POLL_SECONDS)
+                time.sleep(LOCK_POLL_SECONDS)  # a lock on a file cannot be waited for with an end
             yield
         finally:
             os.close(fd)

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -40,13 +40,17 @@ from rmqha.store.nodestate import NODE_FOLDER
 QueueKey = tuple[str, int]
 PARTS_FOLDER = "keys"
 BLANKS_AT_ONCE = 4096
+MOST_GAPS = 1000
+"""Of one queue: beyond that it is built message by message, and its gaps are not kept."""
 ROWS_AT_ONCE = 1 << 18
 """How many units, or keys, are written at once: it bounds the memory they take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Units of one queue, by queue offsets: ``gaps`` of it are not written; irregular if offsets stepped back."""
+    """Units of one queue, by queue offsets: ``gaps`` of it are not written; irregular if offsets stepped back, or
+    ``MOST_GAPS`` are not enough.
+    """
 
     first: int
     end: int
@@ -56,9 +60,11 @@ class Run:
     def then(self, later: "Run") -> "Run":
         """Both, of which the other's messages follow in the log."""
         if later.first < self.end:
-            return replace(self, end=max(self.end, later.end), is_regular=False)
+            return Run(self.first, max(self.end, later.end), is_regular=False)
         gap = ((self.end, later.first),) if later.first > self.end else ()
-        return Run(self.first, later.end, self.gaps + gap + later.gaps, self.is_regular and later.is_regular)
+        gaps = self.gaps + gap + later.gaps
+        is_regular = self.is_regular and later.is_regular and len(gaps) <= MOST_GAPS
+        return Run(self.first, later.end, gaps if is_regular else (), is_regular)
 
 
 Runs = dict[QueueKey, Run]
@@ -214,10 +220,10 @@ def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder
         _begin(folder)
         parts = engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
     runs = merge_runs(parts)
-    stepped_back = {key for key, run in runs.items() if not run.is_regular}
-    for key in runs.keys() - stepped_back:
+    irregular = {key for key, run in runs.items() if not run.is_regular}
+    for key in runs.keys() - irregular:
         _fill_gaps(_queue_folder(folder, key), file_size, runs[key])
-    _dispatch_again(list(plan.pieces(start, end)), stepped_back, folder, file_size, plan.options.batch_bytes)
+    _dispatch_again(list(plan.pieces(start, end)), irregular, folder, file_size, plan.options.batch_bytes)
     _build_index(folder, slots_of(root / INDEX_FOLDER))
     return Rebuilt(
         start,
