@@ -175,7 +175,7 @@ class PlantedBugTests(SynchronousTestCase):
                 (record.check_record, "segment_room < END_FILE_MIN_BLANK_LENGTH", "segment_room < 0"),
                 (record._to_str, '"surrogateescape"', '"replace"'),
                 (record._to_str, ', "surrogateescape"', ""),
-                (record.record_as_json, "except zlib.error:", "except ZeroDivisionError:"),
+                (record._inflated_facts, "except zlib.error:", "except ZeroDivisionError:"),
                 (record.peek_size, "if total_size < smallest:", "if total_size < 0:"),
             ],
         )

@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.jobs.chart import DOTS_PER_INCH, FORMATS, MOST_TOPICS, WIDTH_INCHES, chart_file, draw
+from rmqha.pipeline.jobs.chart import DOTS_PER_INCH, MOST_TOPICS, WIDTH_INCHES, chart_file, draw
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.stats import LATENCY_BOUNDS_MS, Stats, TopicStats, stats
 from rmqha.pipeline.jobs.table import UNPRINTABLE, table_rows
@@ -170,11 +170,6 @@ class ChartTests(SynchronousTestCase):
         minutes = Counter(dict.fromkeys(range(29_000_000, 29_005_000), 1))
         texts = texts_of(drawn({"T": topic_stats(0, minutes)}, ".svg"))
         self.assertIn("Messages over time (UTC), in columns of 25 min", texts)
-
-    def test_the_same_statistics_are_the_same_file(self) -> None:
-        found = {"T": topic_stats(0)}
-        for suffix in FORMATS:
-            self.assertEqual(drawn(found, suffix), drawn(found, suffix))
 
 
 class ChartFileTests(SynchronousTestCase):

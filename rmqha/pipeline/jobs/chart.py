@@ -31,7 +31,7 @@ LAST_DAY = 2_932_896
 """31 December 9999, in days since 1970: there are no dates behind it."""
 WIDTH_INCHES, TIMELINE_INCHES, BAR_INCHES, FRAME_INCHES = 10.0, 3.0, 0.24, 0.8
 DOTS_PER_INCH = 120
-DRAWING = {"svg.fonttype": "none", "svg.hashsalt": "rmqha", "axes.spines.top": False, "axes.spines.right": False}
+DRAWING = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
 STYLE = """body{font:14px sans-serif;margin:2em;color:#222}table{border-collapse:collapse}td,th{padding:2px 10px;
 border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child{text-align:left}
 svg{max-width:100%;height:auto}"""
@@ -65,12 +65,8 @@ def draw(stats: Stats, title: str, suffix: str, file: IO[bytes]) -> None:
         return
     with style.context(DRAWING, after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a PNG: a box stands for it there
-        _figure(stats, title).savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=_no_date(suffix))
-
-
-def _no_date(suffix: str) -> dict[str, None] | None:
-    """The same statistics are the same file."""
-    return {"Date": None} if suffix == ".svg" else None
+        undated = {"Date": None} if suffix == ".svg" else None  # of the drawing: that of the log is what matters
+        _figure(stats, title).savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=undated)
 
 
 def _page(stats: Stats, title: str) -> str:
