@@ -291,6 +291,14 @@ class MappedFileQueueTests(SynchronousTestCase):
         self.assertIsNone(queue.find(SIZE))
         self.assertEqual(bytes(queue.create(SIZE).segment), bytes(SIZE))
 
+    def test_a_segment_that_is_deleted_while_they_are_listed_is_left_out(self) -> None:
+        expired = make_file(self.folder, 0)
+        make_file(self.folder, SIZE)
+        entries = list(os.scandir(self.folder))
+        expired.unlink()
+        self.patch(os, "scandir", lambda _: iter(entries))
+        self.assertEqual(list_segments(self.folder), [(SIZE, SIZE)])
+
     def test_the_folder_is_made_with_the_first_segment(self) -> None:
         queue = MappedFileQueue(self.folder / "a" / "b", SIZE)
         self.addCleanup(queue.close)
