@@ -108,7 +108,7 @@ def _wait_for_ctrl_c(cluster: Cluster) -> None:
     """Wait, and no longer than anything runs."""
     with suppress(KeyboardInterrupt):
         while any(node.is_running for node in cluster.processes()):
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # no one call waits for the end of several processes
 
 
 @click.command()

@@ -139,7 +139,7 @@ async def read(client: MQClient) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["2m-2s-async", "2m-2s-sync"])
-@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]
+@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
 async def test_with_one_master_killed_its_slave_is_read_and_the_other_master_written(name: str, tmp_path: Path) -> None:
     with cluster.running(name, tmp_path, base_port=0) as running:
         async with stopping(MQClient.of_name_servers(REACTOR, running.name_server.address)) as client:
@@ -173,7 +173,7 @@ def kill_at(count: int, node: TwistdNode) -> Callable[[SendResult], None]:
     return heard
 
 
-@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]
+@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
 async def test_the_command_runs_masters_without_slaves_until_it_is_interrupted(tmp_path: Path) -> None:
     arguments = ["2m-noslave", f"--work={tmp_path}", "--base-port=0"]
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, start_new_session=True) as command:

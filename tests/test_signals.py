@@ -18,7 +18,7 @@ def test_a_signal_sent_again_and_again_does_not_spoil_a_clean_end(number: signal
         while node.is_running:
             with suppress(ProcessLookupError):
                 os.kill(node.pid, number)
-            time.sleep(0.002)
+            time.sleep(0.002)  # signals in quick succession, not a busy loop
         assert node.wait() == 0
         assert node.errors() == []
         assert node.events("stopped at")

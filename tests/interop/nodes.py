@@ -33,13 +33,15 @@ from .rocketmq import (
 WAIT_S: Final = 60.0
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = WAIT_S) -> None:
-    """Wait until the condition holds; `what` completes "waited for" in the error if it never does."""
+def wait_until(
+    condition: Callable[[], bool], what: str, timeout: float = WAIT_S, interval: float = POLL_INTERVAL_S
+) -> None:
+    """Look every `interval` s until the condition holds; `what` completes "waited for" in the error if it does not."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             raise InteropError(f"waited {timeout} s for {what}")
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(interval)  # a condition of other processes tells nobody that it has come
 
 
 def assert_equal_logs(one: Path, other: Path, start: int, end: int) -> None:

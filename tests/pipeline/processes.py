@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 from rmqha.pipeline.jobs.manifest import Archive
+from tests.interop.nodes import wait_until
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "stream_into_parquet.py"
 POLL_SECONDS: Final = 0.005
@@ -23,17 +23,8 @@ STEPS: Final = 200
 WAIT_SECONDS: Final = 300.0
 
 
-class ProcessError(Exception):
-    """What was waited for did not happen."""
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Look often until the condition holds; ``what`` completes "waited for" in the error. Raises ProcessError."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise ProcessError(f"waited {seconds:g} s for {what}")
-        time.sleep(POLL_SECONDS)
+look_often_until = partial(wait_until, timeout=WAIT_SECONDS, interval=POLL_SECONDS)
+"""A moment of work is short."""
 
 
 def _text_of(path: Path) -> str:
@@ -87,7 +78,7 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
 def freeze(pids: list[int]) -> None:
     """SIGSTOP, and wait until they stand still."""
     signal_all(pids, signal.SIGSTOP)
-    wait_until(lambda: all(stat_of(pid)[0] in "TXZ" for pid in pids), f"{pids} to stand still")
+    look_often_until(lambda: all(stat_of(pid)[0] in "TXZ" for pid in pids), f"{pids} to stand still")
 
 
 class Stage(Enum):
@@ -156,7 +147,7 @@ class StreamProcess:
         """SIGKILL for all its processes, and wait for their end."""
         if self._process is None:
             return
-        wait_until(self._are_all_dead, "all processes of the stream to end")
+        look_often_until(self._are_all_dead, "all processes of the stream to end")
         self._process.wait()
 
     def _are_all_dead(self) -> bool:
@@ -171,11 +162,11 @@ class StreamProcess:
 
     def wait_for_batch(self) -> None:
         """Wait until Spark has noted as done what it has begun."""
-        wait_until(lambda: not self._batch_ends(), "the batch to be done")
+        look_often_until(lambda: not self._batch_ends(), "the batch to be done")
 
     def kill_in_a_batch(self, stage: Stage) -> None:
         """The same when a batch has come to this stage, before it is done."""
-        wait_until(lambda: self._is_frozen_at(stage), f"a batch at the stage {stage.name}")
+        look_often_until(lambda: self._is_frozen_at(stage), f"a batch at the stage {stage.name}")
         self.kill()
 
     def _is_frozen_at(self, stage: Stage) -> bool:
@@ -227,8 +218,8 @@ class StreamProcess:
                 killed.extend(self._kill_one_that_writes(workers))
             return bool(killed)
 
-        wait_until(has_killed, "a worker that writes")
-        wait_until(lambda: not is_alive(killed[0]), "the worker to end")
+        look_often_until(has_killed, "a worker that writes")
+        look_often_until(lambda: not is_alive(killed[0]), "the worker to end")
         return killed[0]
 
     def _kill_one_that_writes(self, workers: list[int]) -> list[int]:

@@ -59,7 +59,7 @@ def end_of(records: Sequence[Record]) -> int:
 def write_state(store: Path, confirmed: int, **changes: object) -> NodeState:
     """The state that a node of ours leaves, with all its offsets at ``confirmed``."""
     offsets = Offsets(0, confirmed, confirmed, confirmed, confirmed)
-    state = replace(NodeState(store_id="one store", offsets=offsets), **changes)  # type: ignore[arg-type]
+    state = replace(NodeState(store_id="one store", offsets=offsets), **changes)  # type: ignore[arg-type]  # by names of fields
     state.write(store)
     return state
 

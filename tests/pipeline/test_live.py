@@ -99,7 +99,7 @@ class Live:
             return f"a batch was {stage.value}"
         if kind == "worker":
             return f"process {self.stream.kill_writing_worker()}"  # Spark starts another one
-        time.sleep(self.rng.uniform(0, LONGEST_PAUSE_S))
+        time.sleep(self.rng.uniform(0, LONGEST_PAUSE_S))  # the moment is a drawn one, whatever is going on
         if kind == "slave":
             wait_until(lambda: self.unconfirmed > 0, "bytes that the slave has not confirmed")
             self.slave.kill()

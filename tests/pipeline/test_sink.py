@@ -92,15 +92,20 @@ def test_a_stream_that_lost_its_checkpoint_adds_nothing_twice(
     check_once(store, lake)
 
 
-def test_a_batch_that_died_after_its_manifest_is_completed(
-    spark: SparkSession, store: Path, lake: Path, tmp_path: Path
-) -> None:
-    """Spark runs a batch again whose end it has not noted: here the last one, whose files had no names yet."""
-    checkpoint = tmp_path / "checkpoint"
-    stream(spark, store, lake, checkpoint, maxBytesPerTrigger="20k")
+def forget_last_batch(checkpoint: Path) -> None:
+    """Let Spark run the last batch again: it does where it has not noted that one's end."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_batch_that_died_after_its_manifest_is_completed(
+    spark: SparkSession, store: Path, lake: Path, tmp_path: Path
+) -> None:
+    """The batch that Spark runs again is one whose files had no names yet."""
+    checkpoint = tmp_path / "checkpoint"
+    stream(spark, store, lake, checkpoint, maxBytesPerTrigger="20k")
+    forget_last_batch(checkpoint)
     take_names_back(lake)
     stream(spark, store, lake, checkpoint)
     check_once(store, lake)
@@ -112,9 +117,7 @@ def test_a_batch_that_died_before_its_manifest_is_run_again(
     """The same, in other splits than before: what the first try staged is removed."""
     checkpoint = tmp_path / "checkpoint"
     stream(spark, store, lake, checkpoint, maxBytesPerTrigger="20k")
-    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    forget_last_batch(checkpoint)
     manifest = max((lake / "_manifest").glob("*.json"))
     take_names_back(lake)
     manifest.unlink()

@@ -100,9 +100,9 @@ def test_a_table_of_the_catalog_is_refused_as_spark_would_lose_its_options(spark
 def test_columns_are_those_asked_for(spark: SparkSession, store: Path, records: list[Record]) -> None:
     by_option = read(spark, store, columns="queueId,body,propertiesMap")
     assert by_option.columns == ["queueId", "body", "propertiesMap"]
-    assert by_option.filter("queueId = 3").first().propertiesMap["KEYS"] == "k3"  # type: ignore[union-attr]
+    assert by_option.filter("queueId = 3").first().propertiesMap["KEYS"] == "k3"  # type: ignore[union-attr]  # there is a row
     by_schema = spark.read.format("rmqha").schema("keys string, storeTimestamp timestamp").load(str(store))
-    assert by_schema.agg(sql.count_distinct("keys")).first()[0] == 80  # type: ignore[index]
+    assert by_schema.agg(sql.count_distinct("keys")).first()[0] == 80  # type: ignore[index]  # as above
     with pytest.raises(PySparkException, match="keys is string, not int"):
         spark.read.format("rmqha").schema("keys int").load(str(store)).collect()
 

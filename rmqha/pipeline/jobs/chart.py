@@ -116,7 +116,7 @@ def _draw_over_time(axes: Axes, minutes: Counter[int]) -> None:
     axes.set_xlim(days[0], days[-1])
     locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]  # matplotlib types most, not its dates
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]  # as above
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
