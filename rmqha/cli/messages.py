@@ -1,0 +1,154 @@
+"""``rmqha put`` and ``rmqha pull``: messages to brokers and from them."""
+
+import sys
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import click
+
+from rmqha.cli.shared import (
+    JSON,
+    WAY,
+    Interrupted,
+    Trouble,
+    print_json,
+    record_line,
+    run_reactor,
+    the_reactor,
+    tls_files,
+    with_options,
+)
+from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult, SendStatus
+from rmqha.client.bulk import BulkPull, Edge, put_all
+from rmqha.exitcodes import ExitCode
+from rmqha.wire.record import Record
+
+
+def _client(
+    reactor: Any,
+    namesrv: str | None,
+    broker: str | None,
+    tls: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> MQClient:
+    """As the options of WAY say."""
+    files = tls_files(tls_cert, tls_key, tls_ca).client()
+    if (namesrv is None) == (broker is None):
+        raise Trouble(ExitCode.USAGE, "give --namesrv, or else --broker")
+    try:
+        if broker is not None:
+            return MQClient.of_broker(reactor, broker, files)
+        return MQClient.of_name_servers(reactor, namesrv or "", files, tls)
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+
+
+def _run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None]) -> None:
+    async def run() -> None:
+        try:
+            await work
+        finally:
+            await client.stop()
+
+    run_reactor(reactor, run)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("--tags", default="", help="The message's tag.")
+@click.option("--keys", default="", help="Its keys, separated by blanks.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Send it so many times.")
+@click.option("--group", default="rmqha-put", help="The producer group.")
+@with_options(WAY)
+@JSON
+def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: str, as_json: bool, **way: Any) -> None:
+    """Send BODY to TOPIC; without BODY each line of standard input, when it has ended.
+
+    Exit code 6 if a message is in its master's log and not where else it was to be (disk, slave) in time; the counts by
+    status come last. Retries may send a message twice.
+    """
+    bodies = [body.encode()] if body is not None else sys.stdin.buffer.read().splitlines()
+    messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
+    reactor = the_reactor()
+    client = _client(reactor, **way)
+    statuses: Counter[SendStatus] = Counter()
+
+    def sent(result: SendResult) -> None:
+        statuses[result.status] += 1
+        if as_json:
+            print_json(_sent_as_json(result))
+
+    try:
+        _run_client(reactor, client, put_all(Producer(client, group), messages, sent))
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+    finally:
+        if not as_json:
+            for status, number in statuses.items():
+                click.echo(f"{status.name} {number}")
+    if set(statuses) - {SendStatus.SEND_OK}:
+        raise Trouble(ExitCode.STALLED, "not all messages are where they were to be")
+
+
+def _sent_as_json(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status.name,
+        "msgId": result.msg_id,
+        "offsetMsgId": result.offset_msg_id,
+        "topic": result.queue.topic,
+        "brokerName": result.queue.broker_name,
+        "queueId": result.queue.queue_id,
+        "queueOffset": result.queue_offset,
+    }
+
+
+def _edge_or_offset(_: click.Context, __: click.Parameter, text: str) -> Edge | int:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return Edge(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither min, nor max, nor an offset") from None
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--from", "start", default="min", callback=_edge_or_offset, help="min, max, or an offset in each queue.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--max", "most", type=click.IntRange(min=1), default=None, help="End after so many messages.")
+@click.option("--tags", default="*", help="Only these: TagA || TagB.")
+@click.option("--group", default="rmqha-pull", help="The consumer group; its offsets are neither used nor changed.")
+@click.option("--body", "only_body", is_flag=True, help="Print the bodies as they are, one a line.")
+@with_options(WAY)
+@JSON
+def pull(
+    topic: str,
+    start: Edge | int,
+    follow: bool,
+    most: int | None,
+    tags: str,
+    group: str,
+    only_body: bool,
+    as_json: bool,
+    **way: Any,
+) -> None:
+    """Print the messages of all queues of TOPIC, one a line as dump does; from a slave where its master is gone."""
+    reactor = the_reactor()
+    client = _client(reactor, **way)
+
+    def got(record: Record) -> None:
+        if only_body:
+            click.echo(record.body)
+        else:
+            click.echo(record_line(record.physical_offset, record, as_json))
+
+    work = BulkPull(PullConsumer(client, group), reactor, got, start, follow, tags, most)
+    try:
+        _run_client(reactor, client, work.run(topic))
+    except Interrupted:
+        if not follow:
+            raise

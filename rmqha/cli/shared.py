@@ -1,0 +1,198 @@
+"""What the commands share: options, the store opened, a bar, the reactor run until an answer is there."""
+
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ReactorNotRunning
+from twisted.python.failure import Failure
+
+from rmqha.client import MQBrokerError, MQClientError
+from rmqha.exitcodes import ExitCode
+from rmqha.settings import Settings, SettingsError, make_settings
+from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.reader import StoreReader
+from rmqha.tls import TLSError, TLSFiles
+from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
+
+STORE = click.argument("store", type=click.Path(path_type=Path))
+TLS = (
+    click.option(
+        "--tls-ca", default=None, help="tls:HOST:PORT: authorities trusted, a PEM file; default: the platform's."
+    ),
+    click.option("--tls-cert", default=None, help="tls:HOST:PORT: the certificate to show, a PEM file."),
+    click.option("--tls-key", default=None, help="Its key, a PEM file; default: in that of --tls-cert."),
+)
+WAY = (
+    click.option(
+        "--namesrv", default=None, metavar="HOST:PORT;…", help="Name servers, which know the topic's brokers."
+    ),
+    click.option("--broker", default=None, metavar="HOST:PORT", help="One broker instead: its listenPort."),
+    click.option("--tls", is_flag=True, help="Ask the brokers that name servers tell over TLS."),
+    *TLS,
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable, one JSON object (dump: one a line).")
+
+
+Answer = TypeVar("Answer")
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command], Command]:
+    """All these options, in their order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+class Trouble(Exception):
+    """Ends the command with one line on stderr and an exit code."""
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Interrupted(Trouble):
+    """Somebody pressed Ctrl-C."""
+
+    def __init__(self) -> None:
+        super().__init__(ExitCode.STALLED, "interrupted")
+
+
+class Commands(click.Group):
+    """Turns what can be wrong with a store into its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # `rmqha dump … | head`: nobody reads on
+            with suppress(OSError):
+                sys.stdout.close()
+            ctx.exit(ExitCode.FINE)
+        except (Trouble, StoreError, SettingsError, MQClientError, MQBrokerError, OSError) as error:
+            click.echo(f"rmqha: {error}", err=True)
+            ctx.exit(_exit_code_of(error))
+
+
+def _exit_code_of(error: Exception) -> ExitCode:
+    if isinstance(error, Trouble):
+        return error.code
+    if isinstance(error, MQClientError):
+        return ExitCode.CANNOT_CONNECT
+    if isinstance(error, StoreInUse):
+        return ExitCode.IN_USE
+    if isinstance(error, StoreError):
+        return ExitCode.CORRUPT
+    return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.IO_ERROR
+
+
+@contextmanager
+def open_store(path: Path) -> Iterator[StoreReader]:
+    if not path.is_dir():
+        raise Trouble(ExitCode.USAGE, f"{path}: there is no such store")
+    store = StoreReader(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def progress_bar(title: str, start: int, end: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while long work runs, if a person watches."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(title, total=max(0, end - start))
+        yield lambda offset: bar.update(task, completed=offset - start)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    click.echo(orjson.dumps(content).decode())
+
+
+def settings_of(store: Path) -> Settings:
+    return make_settings({"storePathRootDir": str(store)})
+
+
+def result_of(done: Deferred[None]) -> None:
+    """What a Deferred that has fired gives. Raises what it failed with."""
+    failures: list[Failure] = []
+    done.addErrback(failures.append)
+    if failures:
+        failures[0].raiseException()
+
+
+def the_reactor() -> Any:
+    """Imported when it is needed: most commands run none."""
+    from twisted.internet import reactor
+
+    return reactor
+
+
+def tls_files(certificate: str | None, key: str | None, authorities: str | None) -> TLSFiles:
+    try:
+        return TLSFiles.load(certificate, key, authorities)
+    except TLSError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+
+
+def run_reactor(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    """Run the reactor until the answer is there. Raises what asking raises, and Interrupted."""
+    answers: list[Answer] = []
+    failures: list[Failure] = []
+    ended: Deferred[None] = Deferred()
+
+    def begin() -> None:
+        asking: Deferred[Answer] = Deferred.fromCoroutine(ask())
+
+        def interrupt() -> Deferred[None]:
+            asking.cancel()
+            return ended
+
+        reactor.addSystemEventTrigger("before", "shutdown", interrupt)
+        asking.addCallbacks(answers.append, failures.append).addBoth(end)
+
+    def end(_: object) -> None:
+        ended.callback(None)
+        with suppress(ReactorNotRunning):  # it was interrupted
+            reactor.stop()
+
+    reactor.callWhenRunning(begin)
+    reactor.run()
+    if failures and failures[0].check(CancelledError) is None:
+        failures[0].raiseException()
+    if not answers:
+        raise Interrupted
+    return answers[0]
+
+
+def blank_line(offset: int, blank: Blank, as_json: bool) -> str:
+    if as_json:
+        return orjson.dumps({"blank": blank.size, "offset": offset, "magic": BLANK_MAGIC_CODE}).decode()
+    return f"{offset:>20}  blank of {blank.size} bytes"
+
+
+def record_line(offset: int, record: Record, as_json: bool) -> str:
+    fields = record_as_json(record)
+    if as_json:
+        return orjson.dumps(fields).decode()
+    keys = " ".join(f"{name}={fields['properties'][name]}" for name in ("TAGS", "KEYS") if name in fields["properties"])
+    return (
+        f"{offset:>20}  {fields['topic']} queue {record.queue_id} offset {record.queue_offset}  "
+        f"{len(record.body)} bytes  {record.store_timestamp} ms  {keys}".rstrip()
+    )
