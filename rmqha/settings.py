@@ -263,6 +263,26 @@ def read_properties(path: Path) -> dict[str, str]:
         raise SettingsError(f"{path}: {error}") from error
 
 
+def parse_override(text: str) -> tuple[str, str]:
+    """The key and the value of one ``--set``. Raises SettingsError."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise SettingsError(f"--set {text}: not of the form KEY=VALUE")
+    return key.strip(), value
+
+
+def store_settings(store: Path, properties: Mapping[str, str], overrides: Mapping[str, str]) -> Settings:
+    """The settings of the store in the folder ``store``, whatever storePathRootDir says.
+
+    ``overrides`` win over ``properties``. A storePathCommitLog of ``properties`` is used only if storePathRootDir is
+    this folder too: it does not belong to a copy of the store elsewhere. Raises SettingsError.
+    """
+    given = dict(properties)
+    if make_settings(given).store_path_root_dir.resolve() != store.resolve():
+        given.pop("storePathCommitLog", None)
+    return make_settings({**given, **overrides, "storePathRootDir": str(store)})
+
+
 def make_settings(properties: Mapping[str, str]) -> Settings:
     """Settings from texts by RocketMQ's keys. Raises SettingsError naming the key and the reason."""
     return with_properties(Settings(), properties)

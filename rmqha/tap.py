@@ -23,6 +23,7 @@ from rmqha.settings import (
     TlsMode,
     make_settings,
     parse_byte_count,
+    parse_override,
     read_properties,
 )
 from rmqha.tls import ClientTLS, ServerTLS, TLSFiles
@@ -141,10 +142,11 @@ class Options(ProcessOptions):
 
     def opt_set(self, text: str) -> None:
         """any other setting of broker.conf, KEY=VALUE; may be repeated"""
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise usage.UsageError(f"--set {text}: not of the form KEY=VALUE")
-        self._overrides[key.strip()] = value
+        try:
+            key, value = parse_override(text)
+        except SettingsError as error:
+            raise usage.UsageError(str(error)) from error
+        self._overrides[key] = value
 
     def postOptions(self) -> None:
         """Check all that can be checked before anything runs. Raises UsageError."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.shared import JSON, STORE, blank_line, open_store, print_json, record_line, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, blank_line, open_store, print_json, record_line, settings_of
 from rmqha.store.derived import open_queues
 from rmqha.wire.record import Blank
 
@@ -14,10 +14,19 @@ from rmqha.wire.record import Blank
 @click.option("--from", "start", type=click.IntRange(min=0), default=0, help="First offset; the record at or after it.")
 @click.option("--to", "end", type=click.IntRange(min=0), default=None, help="End before this offset.")
 @click.option("--topic", default=None, help="Only this topic's messages.")
+@SETTINGS
 @JSON
-def dump(store: Path, start: int, end: int | None, topic: str | None, as_json: bool) -> None:
+def dump(
+    store: Path,
+    start: int,
+    end: int | None,
+    topic: str | None,
+    conf: Path | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Print the records of the commit log, one a line."""
-    with open_store(store) as reader:
+    with open_store(store, settings_of(store, conf, sets)) as reader:
         for offset, record in reader.records(start, end):
             if isinstance(record, Blank):
                 if topic is None:
@@ -28,11 +37,13 @@ def dump(store: Path, start: int, end: int | None, topic: str | None, as_json: b
 
 @click.command()
 @STORE
+@SETTINGS
 @JSON
-def queues(store: Path, as_json: bool) -> None:
+def queues(store: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
     """Show the first and the next offset of every queue."""
-    with open_store(store) as reader:
-        table = open_queues(reader.root, settings_of(store), owned=False)
+    settings = settings_of(store, conf, sets)
+    with open_store(store, settings) as reader:
+        table = open_queues(reader.root, settings, owned=False)
         found: dict[str, dict[str, dict[str, int]]] = {}
         for (topic, queue_id), queue in sorted(table.queues.items()):
             queue.find_end()

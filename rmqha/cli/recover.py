@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.shared import JSON, STORE, Trouble, print_json, progress_bar, result_of, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, result_of, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
@@ -13,12 +13,14 @@ from rmqha.store.nodestate import NodeState
 
 @click.command()
 @STORE
+@SETTINGS
 @JSON
-def recover(store: Path, as_json: bool) -> None:
+def recover(store: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
     """Run recovery as a node's start would, and say what it found and cut. Nothing is lost: what is cut is kept."""
-    if not (store / "commitlog").is_dir():
+    settings = settings_of(store, conf, sets)
+    if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
-    opened = MessageStore(settings_of(store))
+    opened = MessageStore(settings)
     found, had_state = opened.recovery, NodeState.read(store) is not None
     confirmed = min(found.end, opened.node_state.offsets.confirmed)
     final_state = replace(opened.node_state, state="STOPPED", offsets=opened.offsets(confirmed))
@@ -51,11 +53,13 @@ def recover(store: Path, as_json: bool) -> None:
 
 @click.command()
 @STORE
-def rebuild(store: Path) -> None:
+@SETTINGS
+def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
     """Make consume queues and index anew from the log, after recovery."""
-    if not (store / "commitlog").is_dir():
+    settings = settings_of(store, conf, sets)
+    if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
-    opened = MessageStore(settings_of(store))
+    opened = MessageStore(settings)
     log = opened.commit_log
     with progress_bar("rebuilding", log.min_offset, log.verified_offset) as progress:
         opened.rebuild(progress)

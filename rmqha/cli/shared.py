@@ -15,12 +15,15 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
 from rmqha.client import MQBrokerError, MQClientError
+from rmqha.commands import SETTINGS, Trouble, settings_of
 from rmqha.exitcodes import ExitCode
-from rmqha.settings import Settings, SettingsError, make_settings
+from rmqha.settings import Settings, SettingsError
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.reader import StoreReader
 from rmqha.tls import TLSError, TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
+
+__all__ = ["SETTINGS", "Trouble", "settings_of"]  # of ``rmqha.commands``, for the commands here
 
 STORE = click.argument("store", type=click.Path(path_type=Path))
 TLS = (
@@ -54,14 +57,6 @@ def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command
         return command
 
     return add
-
-
-class Trouble(Exception):
-    """Ends the command with one line on stderr and an exit code."""
-
-    def __init__(self, code: ExitCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Interrupted(Trouble):
@@ -99,10 +94,11 @@ def _exit_code_of(error: Exception) -> ExitCode:
 
 
 @contextmanager
-def open_store(path: Path) -> Iterator[StoreReader]:
+def open_store(path: Path, settings: Settings | None = None) -> Iterator[StoreReader]:
+    """A store read from outside; the settings say where its log is, and how long segments are."""
     if not path.is_dir():
         raise Trouble(ExitCode.USAGE, f"{path}: there is no such store")
-    store = StoreReader(path)
+    store = StoreReader(path, settings)
     try:
         yield store
     finally:
@@ -123,10 +119,6 @@ def progress_bar(title: str, start: int, end: int) -> Iterator[Callable[[int], N
 
 def print_json(content: dict[str, Any]) -> None:
     click.echo(orjson.dumps(content).decode())
-
-
-def settings_of(store: Path) -> Settings:
-    return make_settings({"storePathRootDir": str(store)})
 
 
 def result_of(done: Deferred[None]) -> None:

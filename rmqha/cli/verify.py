@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, STORE, Trouble, open_store, print_json, progress_bar, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, open_store, print_json, progress_bar, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.store.audit import Audit, audit
 from rmqha.store.reader import Comparison, StoreReader, Verification
@@ -14,13 +14,15 @@ from rmqha.store.reader import Comparison, StoreReader, Verification
 @click.command()
 @STORE
 @click.option("--against", type=click.Path(path_type=Path), default=None, help="Another store, to compare with.")
+@SETTINGS
 @JSON
-def verify(store: Path, against: Path | None, as_json: bool) -> None:
+def verify(store: Path, against: Path | None, conf: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
     """Prove every record (size, magic, CRC, own offset), queues and index by the log, and one store against another."""
-    with open_store(store) as reader:
+    settings = settings_of(store, conf, sets)
+    with open_store(store, settings) as reader:
         proof = _verify(reader, str(store))
         with progress_bar("queues and index", reader.log.min_offset, proof.end) as progress:
-            audited = audit(reader, proof.end, settings_of(store), progress)
+            audited = audit(reader, proof.end, settings, progress)
         comparison: Comparison | None = None
         if against is not None:
             with open_store(against) as other:

@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -13,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from rmqha.commands import SETTINGS, Trouble, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.store.errors import StoreError, StoreInUse
 
@@ -22,7 +25,6 @@ if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs impo
     from rmqha.pipeline.jobs.stats import Stats
     from rmqha.pipeline.options import Options
 
-Command = TypeVar("Command", bound=Callable[..., None])
 LOCAL, SPARK = "local", "spark"
 SPARK_CONF = {"spark.python.unix.domain.socket.enabled": "false"}
 """A job has few and long tasks; and PySpark 4.3's workers may end with a traceback where this is on."""
@@ -59,14 +61,6 @@ READING = ("readUpTo", "failOnDataLoss", "splitBytes", "minPartitions", "batchBy
 RECORDS = ("verifyBody", "onCorrupt", "dropBehind")
 COLUMNS = ("columns", "properties", "decompress")
 MISSING = "{module} is not installed: pip install 'rmqha[spark]'"
-
-
-class Trouble(Exception):
-    """Ends the command with one line on stderr and an exit code."""
-
-    def __init__(self, code: ExitCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Jobs(click.Group):
@@ -125,7 +119,26 @@ def job() -> None:
     """
 
 
-def _with_log_options(command: Command) -> Command:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options that all jobs have say."""
+
+    store: Path
+    engine: str | None
+    master: str | None
+    texts: tuple[str, ...]
+    conf: Path | None
+    sets: tuple[str, ...]
+    as_json: bool
+
+
+def _with_log_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that all jobs have; the command gets them as its first argument, ``Asked``."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(Asked(**{field.name: given.pop(field.name) for field in fields(Asked)}), **given)
+
     for option in reversed(
         (
             click.argument("store", type=click.Path(path_type=Path)),
@@ -145,28 +158,30 @@ def _with_log_options(command: Command) -> Command:
                 metavar="NAME=VALUE",
                 help="Which part of the log is read, and how: see below. May be given several times.",
             ),
+            SETTINGS,
             click.option("--json", "as_json", is_flag=True, help="Machine-readable, one JSON object."),
         )
     ):
-        command = option(command)
-    return command
+        run = option(run)
+    return run
 
 
-def _options(store: Path, texts: tuple[str, ...], **paths: Path | None) -> "Options":
+def _options(asked: Asked, **paths: Path | None) -> "Options":
     from rmqha.pipeline.options import parse_options
     from rmqha.pipeline.plan import log_folder
 
     given = {}
-    for text in texts:
+    for text in asked.texts:
         name, separator, value = text.partition("=")
         if not separator:
             raise Trouble(ExitCode.USAGE, f"--option {text}: it is NAME=VALUE")
         given[name] = value
     _refuse_what_is_not_taken(given)
-    paths["path"] = store
+    paths["path"] = asked.store
     options = parse_options({**given, **{name: str(path) for name, path in paths.items() if path is not None}})
-    log_folder(options.path)  # where there is none, that is known before Spark starts
-    return options
+    settings = settings_of(asked.store, asked.conf, asked.sets)
+    log_folder(options.path, settings.store_path_commit_log)  # where there is none, that is known before Spark starts
+    return replace(options, settings=settings)
 
 
 def _refuse_what_is_not_taken(names: Iterable[str]) -> None:
@@ -180,17 +195,17 @@ def _refuse_what_is_not_taken(names: Iterable[str]) -> None:
 
 
 @contextmanager
-def _engine(name: str | None, master: str | None) -> Iterator["Engine"]:
+def _engine(asked: Asked) -> Iterator["Engine"]:
     from rmqha.pipeline.jobs.engine import LocalEngine, SparkEngine
     from rmqha.pipeline.session import JavaError, session, was_submitted
 
-    if name == LOCAL and master is not None:
+    if asked.engine == LOCAL and asked.master is not None:
         raise Trouble(ExitCode.USAGE, "--master is of --engine spark")
-    if name == LOCAL or (name is None and master is None and not was_submitted()):
+    if asked.engine == LOCAL or (asked.engine is None and asked.master is None and not was_submitted()):
         yield LocalEngine()
         return
     try:
-        spark = session(master, SPARK_CONF)
+        spark = session(asked.master, SPARK_CONF)
     except JavaError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
     try:
@@ -215,17 +230,17 @@ def _print_json(content: dict[str, Any]) -> None:
 
 @job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", "dropBehind"))
 @_with_log_options
-def verify(store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool) -> None:
+def verify(asked: Asked) -> None:
     """Prove every record of a log.
 
     That is its magic, lengths, own offset, and the CRC of its body. Exit code 1 if some are none.
     """
     from rmqha.pipeline.jobs.verify import verify as verify_log
 
-    options = _options(store, texts)
-    with _engine(engine, master) as running, _progress("verify") as progress:
+    options = _options(asked)
+    with _engine(asked) as running, _progress("verify") as progress:
         found = verify_log(options, running, progress)
-    if as_json:
+    if asked.as_json:
         _print_json(found.as_json())
     else:
         click.echo(f"{found.messages} sound messages from {found.start} to {found.end}")
@@ -238,20 +253,18 @@ def verify(store: Path, engine: str | None, master: str | None, texts: tuple[str
 @job.command(cls=Job, takes=(*READING, "boundaries"))
 @_with_log_options
 @click.option("--against", type=click.Path(path_type=Path), required=True, help="The other store.")
-def compare(
-    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, against: Path
-) -> None:
+def compare(asked: Asked, against: Path) -> None:
     """Compare two logs, byte by byte.
 
     Exit code 1 if they differ, or end at different offsets.
     """
     from rmqha.pipeline.jobs.compare import compare as compare_logs
 
-    options = _options(store, texts, replica=against)
-    with _engine(engine, master) as running, _progress("compare") as progress:
+    options = _options(asked, replica=against)
+    with _engine(asked) as running, _progress("compare") as progress:
         found = compare_logs(options, running, progress)
     common = found.common
-    if as_json:
+    if asked.as_json:
         _print_json(found.as_json())
     elif common.differs_at is None:
         click.echo(f"identical from {common.start} to {common.end}")
@@ -273,9 +286,7 @@ def compare(
     metavar="FILE",
     help="Draw them too: FILE is named .png, .svg or .html.",
 )
-def stats(
-    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, chart: Path | None
-) -> None:
+def stats(asked: Asked, chart: Path | None) -> None:
     """Count messages by topic.
 
     Shows messages, bytes, rates, queues, and quantiles of the time from a message's birth to its store. A chart shows
@@ -283,11 +294,11 @@ def stats(
     """
     from rmqha.pipeline.jobs.stats import stats as stats_of_log
 
-    options = _options(store, texts)
-    with _chart(chart) as draw, _engine(engine, master) as running, _progress("stats") as progress:
+    options = _options(asked)
+    with _chart(chart) as draw, _engine(asked) as running, _progress("stats") as progress:
         found = stats_of_log(options, running, progress)
-        draw(found, f"Messages of {store}")
-    if as_json:
+        draw(found, f"Messages of {asked.store}")
+    if asked.as_json:
         _print_json({topic: one.as_json() for topic, one in found.items()})
     else:
         _print_table(found)
@@ -318,19 +329,17 @@ def _print_table(found: "Stats") -> None:
 @job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", *RECORDS, *COLUMNS, "compression"))
 @_with_log_options
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="The archive's folder; made if need be.")
-def archive(
-    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, output: Path
-) -> None:
+def archive(asked: Asked, output: Path) -> None:
     """Add what is new to an archive in Parquet.
 
     Each message is there exactly once; run it as often as you like.
     """
     from rmqha.pipeline.jobs.archive import archive as archive_log
 
-    options = _options(store, texts, output=output)
-    with _engine(engine, master) as running, _progress("archive") as progress:
+    options = _options(asked, output=output)
+    with _engine(asked) as running, _progress("archive") as progress:
         done = archive_log(options, running, progress)
-    if as_json:
+    if asked.as_json:
         _print_json(done.as_json())
         return
     click.echo(f"{done.messages} messages from {done.start} to {done.end} in {done.files} new files of {output}")
@@ -341,19 +350,17 @@ def archive(
 @job.command(cls=Job, takes=READING)
 @_with_log_options
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Build there, of a store that is in use.")
-def rebuild(
-    store: Path, engine: str | None, master: str | None, texts: tuple[str, ...], as_json: bool, output: Path | None
-) -> None:
+def rebuild(asked: Asked, output: Path | None) -> None:
     """Build consume queues and index anew.
 
     They take the place of the old ones, and the store may not be in use; or they are built elsewhere: --output.
     """
     from rmqha.pipeline.jobs.rebuild import rebuild as rebuild_store
 
-    options = _options(store, texts, output=output)
-    with _engine(engine, master) as running, _progress("rebuild") as progress:
+    options = _options(asked, output=output)
+    with _engine(asked) as running, _progress("rebuild") as progress:
         done = rebuild_store(options, running, progress)
-    if as_json:
+    if asked.as_json:
         _print_json(done.as_json())
         return
     click.echo(f"{done.queues} queues and {done.keys} keys of {done.messages} messages from {done.start} to {done.end}")

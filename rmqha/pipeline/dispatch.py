@@ -41,10 +41,10 @@ TOPIC_DTYPE = np.dtype([("number", "i4"), ("is_folder", "?"), ("is_schedule", "?
 class BulkDispatch:
     """Dispatches messages; ``topics`` are those that it has met."""
 
-    def __init__(self) -> None:
+    def __init__(self, levels: DelayLevels | None = None) -> None:
         self.topics: list[str] = []
         self._known: dict[bytes, tuple[int, bool, bool, int]] = {}
-        self._levels = DelayLevels()
+        self._levels = levels or DelayLevels()
 
     def __call__(self, records: Records) -> Dispatched:
         """The units and keys of these messages, which have been laid out."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from rmqha.pipeline.errors import OptionError
+from rmqha.settings import Settings
 
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
@@ -96,6 +97,8 @@ class Selection:
 class Options:
     """The options, with their defaults. Offsets are numbers or None for earliest and latest; times are in ms.
 
+    ``settings`` are those of the store's node, if they are known: where its log is, and how its files are made.
+
     ``drop_behind`` is for a long scan beside a busy broker: whatever of the log, but for its last two segments, was not
     in the page cache before, leaves it again behind the reader. Queries that come again then read from the disk again:
     so it is off by default.
@@ -130,6 +133,7 @@ class Options:
     replica: Path | None = None
     output: Path | None = None
     compression: Compression = Compression.ZSTD
+    settings: Settings = Settings()
 
 
 Value = TypeVar("Value")

@@ -56,9 +56,11 @@ class LogFile:
 class LogPlan:
     """A log as it was when it was looked at, which ends for readers at ``end``.
 
-    ``state`` is None if no node of ours has run there.
+    ``store`` is the folder above it, in which queues, index and state are. ``state`` is None if no node of ours has
+    run there.
     """
 
+    store: Path
     folder: Path
     files: tuple[LogFile, ...]
     end: int
@@ -96,7 +98,7 @@ class LogPlan:
             return []
         by_hop = (boundaries or self.options.boundaries) is Boundaries.HOP
         found: list[Split] = []
-        with BoundaryQueues(self.folder.parent / CONSUME_QUEUE_FOLDER) as queues:
+        with BoundaryQueues(self.store / CONSUME_QUEUE_FOLDER) as queues:
             for piece in self.pieces(start, end):
                 split_bytes = self._split_bytes(end - start, piece)
                 try:
@@ -224,10 +226,10 @@ def open_log(options: Options, known_end: int = 0) -> LogPlan:
     Where no node of ours has run, it ends with the last sound record; ``known_end`` is where it ended before, and saves
     proving what lies before that. Raises StoreError, OSError.
     """
-    store, folder = _folders(options.path)
+    store, folder = _folders(options.path, options.settings.store_path_commit_log)
     state = NodeState.read(store)  # before the files: those it tells of are there then
-    files = _log_files(folder)
-    plan = LogPlan(folder, files, 0, state, options)
+    files = _log_files(folder, options.settings.mapped_file_size_commit_log)
+    plan = LogPlan(store, folder, files, 0, state, options)
     if state is None:
         return replace(plan, end=_sound_end(files, known_end))
     end: int = getattr(state.offsets, options.read_up_to.value)
@@ -238,15 +240,15 @@ def open_log(options: Options, known_end: int = 0) -> LogPlan:
     return replace(plan, end=max(files[0].base, min(end, files[-1].end)))
 
 
-def log_folder(path: Path) -> Path:
-    """Where a store's segments are. Raises StoreError, OSError."""
-    return _folders(path)[1]
+def log_folder(path: Path, configured: Path | None = None) -> Path:
+    """Where a store's segments are; ``configured`` is storePathCommitLog. Raises StoreError, OSError."""
+    return _folders(path, configured)[1]
 
 
-def _folders(path: Path) -> tuple[Path, Path]:
+def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
     if not path.is_dir():
         raise StoreError(f"{path} is no folder on this machine: executors and driver must both see the store there")
-    folder = path / LOG_FOLDER
+    folder = configured or path / LOG_FOLDER
     if folder.is_dir():
         return path, folder
     names = [entry.name for entry in path.iterdir()]
@@ -258,9 +260,9 @@ def _folders(path: Path) -> tuple[Path, Path]:
     raise StoreError(f"{path} is no store: it has no {LOG_FOLDER}")
 
 
-def _log_files(folder: Path) -> tuple[LogFile, ...]:
+def _log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
     found = list_segments(folder)
-    size = segment_size_of(folder, None)
+    size = segment_size_of(folder, configured_size)
     bases = [base for base, _ in found]
     limits = [*bases[1:], bases[-1] + size] if bases else []
     return tuple(

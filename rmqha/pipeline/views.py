@@ -150,7 +150,7 @@ def _queues(reader: ViewReader, split: Split) -> Batches:
     folder = reader.options.output
     (folder / PARTS_FOLDER).mkdir(parents=True, exist_ok=True)
     file_size = queue_size_of(Path(split.path).parent.parent / CONSUME_QUEUE_FOLDER, None)
-    found = rebuild_split(split, str(folder), file_size, reader.options.batch_bytes)
+    found = rebuild_split(split, str(folder), file_size, reader.options)
     if found.runs:
         runs = found.runs.items()
         yield _batch(reader.schema, [(split.start, *key, run.first, run.end, run.is_regular) for key, run in runs])

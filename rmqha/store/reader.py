@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog, segment_size_of
 from rmqha.store.errors import StoreError
 from rmqha.store.lockfile import is_locked
@@ -48,13 +49,18 @@ class Comparison:
 class StoreReader:
     """A store of a node or of a Java broker: the folder that holds ``commitlog``, or that folder itself."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises StoreError if there is no log, OSError."""
+    def __init__(self, path: Path, settings: Settings | None = None) -> None:
+        """``settings`` say where the log is and how long its segments are, if the store does not show it.
+
+        Raises StoreError if there is no log, OSError.
+        """
         self.root = path
-        folder = _log_folder(path)
+        folder = settings.store_path_commit_log if settings is not None else None
+        folder = folder or _log_folder(path)
+        size = settings.mapped_file_size_commit_log if settings is not None else None
         self.live = is_locked(path / LOCK_FILE)
         self.state = NodeState.read(path)
-        self.log = CommitLog(folder, segment_size_of(folder, None), owned=False)
+        self.log = CommitLog(folder, segment_size_of(folder, size), owned=False)
         self.limit = self._limit()
 
     def _limit(self) -> int:

@@ -13,6 +13,7 @@ from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.segments import SegmentReader, Split
+from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
 
 
@@ -81,7 +82,8 @@ def compare(options: Options, engine: Engine, progress: Progress = no_progress) 
     """Compare the log of ``options.path`` with that of ``options.replica``. Raises OptionError, StoreError, OSError."""
     if options.replica is None:
         raise OptionError("compare needs the other store: replica")
-    ours, theirs = (open_log(replace(options, path=path)) for path in (options.path, options.replica))
+    ours = open_log(options)
+    theirs = open_log(replace(options, path=options.replica, settings=Settings()))  # it may be made otherwise
     start, end = max(ours.min_offset, theirs.min_offset), min(ours.end, theirs.end)
     sizes = [plan.files[0].end - plan.files[0].base for plan in (ours, theirs) if plan.files]
     if len(set(sizes)) > 1:

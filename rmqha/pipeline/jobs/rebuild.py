@@ -105,13 +105,13 @@ class Rebuilt:
         }
 
 
-def rebuild_split(split: Split, folder: str, file_size: int, batch_bytes: int) -> RebuiltSplit:
+def rebuild_split(split: Split, folder: str, file_size: int, options: Options) -> RebuiltSplit:
     """Write the units and keys of a split below ``folder``. Raises StoreError, OSError."""
-    dispatch = BulkDispatch()
+    dispatch = BulkDispatch(options.settings.message_delay_level)
     queues = _QueueWriter(Path(folder), file_size, dispatch.topics)
     messages = refused = keys = 0
     with _part_path(Path(folder), split.start).open("wb") as part:
-        for found in map(dispatch, read_records(split, batch_bytes)):
+        for found in map(dispatch, read_records(split, options.batch_bytes)):
             queues.add(found.units)
             part.write(found.keys.tobytes())
             messages, refused, keys = messages + found.messages, refused + found.refused, keys + len(found.keys)
@@ -198,7 +198,7 @@ def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) 
     node then builds by itself. Raises StoreError, OSError.
     """
     plan = open_log(options)
-    root = plan.folder.parent
+    root = plan.store
     target = options.output or root
     with ExitStack() as held:
         if options.output is None:
@@ -211,8 +211,9 @@ def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) 
 
 def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder: Path) -> Rebuilt:
     start, end = plan.start(), plan.stop()
-    file_size = queue_size_of(root / CONSUME_QUEUE_FOLDER, None)
-    on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, batch_bytes=plan.options.batch_bytes)
+    settings = plan.options.settings
+    file_size = queue_size_of(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
+    on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, options=plan.options)
     _begin(folder)
     try:
         parts = engine.run(on_split, plan.splits(start, end), progress)
@@ -223,8 +224,9 @@ def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder
     irregular = {key for key, run in runs.items() if not run.is_regular}
     for key in runs.keys() - irregular:
         _fill_gaps(_queue_folder(folder, key), file_size, runs[key])
-    _dispatch_again(list(plan.pieces(start, end)), irregular, folder, file_size, plan.options.batch_bytes)
-    _build_index(folder, slots_of(root / INDEX_FOLDER))
+    _dispatch_again(list(plan.pieces(start, end)), irregular, folder, file_size, plan.options)
+    slots = settings.max_hash_slot_num or slots_of(root / INDEX_FOLDER)
+    _build_index(folder, slots, settings.max_index_num or slots * ENTRIES_A_SLOT)
     return Rebuilt(
         start,
         end,
@@ -251,7 +253,7 @@ def _fill_gaps(folder: Path, file_size: int, run: Run) -> None:
 
 
 def _dispatch_again(
-    splits: Sequence[Split], keys: set[QueueKey], folder: Path, file_size: int, batch_bytes: int
+    splits: Sequence[Split], keys: set[QueueKey], folder: Path, file_size: int, options: Options
 ) -> None:
     """Build some queues message by message, as dispatch does."""
     if not keys:
@@ -259,9 +261,9 @@ def _dispatch_again(
     for key in keys:
         shutil.rmtree(_queue_folder(folder, key))
     queues = {key: ConsumeQueue(_queue_folder(folder, key), *key, file_size) for key in keys}
-    dispatch = BulkDispatch()
+    dispatch = BulkDispatch(options.settings.message_delay_level)
     for split in splits:
-        for records in read_records(split, batch_bytes):
+        for records in read_records(split, options.batch_bytes):
             for topic, queue_id, queue_offset, unit in dispatch(records).units.tolist():
                 queue = queues.get((dispatch.topics[topic], queue_id))
                 if queue is not None:
@@ -271,9 +273,9 @@ def _dispatch_again(
         queue.close()
 
 
-def _build_index(folder: Path, slots: int) -> None:
+def _build_index(folder: Path, slots: int, entries: int) -> None:
     (folder / INDEX_FOLDER).mkdir()
-    index = IndexService(folder / INDEX_FOLDER, slots, slots * ENTRIES_A_SLOT)
+    index = IndexService(folder / INDEX_FOLDER, slots, entries)
     for path in sorted((folder / PARTS_FOLDER).iterdir()):
         with path.open("rb") as part:
             while len(keys := np.fromfile(part, HASHED_KEY_DTYPE, ROWS_AT_ONCE)):

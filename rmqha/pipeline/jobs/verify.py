@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rmqha.pipeline.errors import CorruptLogError
@@ -83,15 +82,11 @@ def verify(options: Options, engine: Engine, progress: Progress = no_progress) -
     """
     plan = open_log(replace(options, on_corrupt=OnCorrupt.SKIP))
     start, end = plan.start(), plan.stop()
-    if plan.state is None and end == plan.end and not is_locked(_store_of(plan) / "lock"):
+    if plan.state is None and end == plan.end and not is_locked(plan.store / "lock"):
         end = _written_end(plan)
     on_split = partial(verify_split, batch_bytes=options.batch_bytes, drop_behind=options.drop_behind)
     parts = run_range(engine, on_split, plan, start, end, progress)
     return merge_verified(start, end, parts)
-
-
-def _store_of(plan: LogPlan) -> Path:
-    return plan.folder.parent
 
 
 def _written_end(plan: LogPlan) -> int:
