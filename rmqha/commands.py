@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
+from rmqha.confkeys import parse_override, store_settings
 from rmqha.exitcodes import ExitCode
-from rmqha.settings import Settings, SettingsError, parse_override, read_properties, store_settings
+from rmqha.settings import Settings, SettingsError, read_properties
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

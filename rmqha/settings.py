@@ -139,6 +139,7 @@ class Settings:
     broker_ip1: str = _setting("brokerIP1", _nonempty, "")
     broker_ip2: str = _setting("brokerIP2", _nonempty, "")
     namesrv_addr: str = _setting("namesrvAddr", str, "")
+    bind_address: str = _setting("bindAddress", str, "")
     listen_port: int = _setting("listenPort", PORT, 10911)
     ha_listen_port: int | None = _setting("haListenPort", PORT, None)
     ha_master_address: str = _setting("haMasterAddress", str, "")
@@ -261,26 +262,6 @@ def read_properties(path: Path) -> dict[str, str]:
             return javaproperties.load(file)
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: {error}") from error
-
-
-def parse_override(text: str) -> tuple[str, str]:
-    """The key and the value of one ``--set``. Raises SettingsError."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise SettingsError(f"--set {text}: not of the form KEY=VALUE")
-    return key.strip(), value
-
-
-def store_settings(store: Path, properties: Mapping[str, str], overrides: Mapping[str, str]) -> Settings:
-    """The settings of the store in the folder ``store``, whatever storePathRootDir says.
-
-    ``overrides`` win over ``properties``. A storePathCommitLog of ``properties`` is used only if storePathRootDir is
-    this folder too: it does not belong to a copy of the store elsewhere. Raises SettingsError.
-    """
-    given = dict(properties)
-    if make_settings(given).store_path_root_dir.resolve() != store.resolve():
-        given.pop("storePathCommitLog", None)
-    return make_settings({**given, **overrides, "storePathRootDir": str(store)})
 
 
 def make_settings(properties: Mapping[str, str]) -> Settings:

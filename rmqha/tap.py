@@ -6,8 +6,10 @@ from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
 from twisted.python import usage
 
+from rmqha.confkeys import judge_keys, parse_override
 from rmqha.endpoints import make_endpoint, remoting_address_of, uses_tls
 from rmqha.ha.allowlist import AllowList
 from rmqha.ha.replica import StartFrom
@@ -23,11 +25,11 @@ from rmqha.settings import (
     TlsMode,
     make_settings,
     parse_byte_count,
-    parse_override,
     read_properties,
 )
 from rmqha.tls import ClientTLS, ServerTLS, TLSFiles
 
+_log = Logger()
 NO_REMOTING = "none"
 
 SETTING_OPTIONS = {
@@ -128,6 +130,7 @@ class Options(ProcessOptions):
     ]
 
     settings: Settings
+    setting_warnings: list[str]
     slave: SlaveOptions
     hold: Hold
     client_tls: ClientTLS
@@ -151,7 +154,9 @@ class Options(ProcessOptions):
     def postOptions(self) -> None:
         """Check all that can be checked before anything runs. Raises UsageError."""
         try:
-            self.settings = make_settings(self._properties())
+            properties = self._properties()
+            self.settings = make_settings(properties)
+            self.setting_warnings = judge_keys(properties, self.settings.broker_role is BrokerRole.SLAVE)
             self.slave = SlaveOptions(
                 StartFrom.parse(self["from"]),
                 self.choice(OnGap, "on-gap"),
@@ -287,7 +292,7 @@ class Options(ProcessOptions):
             master_remoting,
             master_address=self._master_address() if is_slave else None,
             connect=lambda address: make_endpoint(reactor, address, self.client_tls),
-            bind_address=self["bind"],
+            bind_address=self["bind"] or self.settings.bind_address,
             hold=self.hold,
             tls=self.server_tls,
             allow_list=self.allow_list,
@@ -303,4 +308,6 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     go_by_monotonic_time(reactor)
+    for warning in options.setting_warnings:
+        _log.warn("{warning}", warning=warning)
     return Node(options.plan(reactor), reactor, partial(leave, reactor))

@@ -4,8 +4,12 @@ import itertools
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
+
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")  # a busy machine makes an example slow, and not wrong
 
 
 @pytest.fixture(autouse=True)

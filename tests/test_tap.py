@@ -162,7 +162,7 @@ class AcceptedTests(OptionsTestCase):
             "--set=flushDiskType=ASYNC_FLUSH",
             "--set",
             "haTransferBatchSize=1024",
-            "--set=unknownToUs=a=b",
+            "--set=metricsLabel=a=b",
             "--set=haSendHeartbeatInterval=100",
         ).settings
         self.assertEqual(settings.flush_disk_type, FlushDiskType.ASYNC_FLUSH)

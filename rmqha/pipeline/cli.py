@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rmqha.commands import SETTINGS, Trouble, settings_of
+from rmqha.confkeys import with_nearest
 from rmqha.exitcodes import ExitCode
 from rmqha.store.errors import StoreError, StoreInUse
 
@@ -191,7 +192,10 @@ def _refuse_what_is_not_taken(names: Iterable[str]) -> None:
     strange = [name for name in names if name.lower() not in taken]
     if strange:
         there_are = ", ".join(command.takes)
-        raise Trouble(ExitCode.USAGE, f"{command.name} has no option {', '.join(strange)}: there are {there_are}")
+        raise Trouble(
+            ExitCode.USAGE,
+            f"{command.name} has no option {with_nearest(strange, command.takes)}: there are {there_are}",
+        )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from rmqha.confkeys import with_nearest
 from rmqha.pipeline.errors import OptionError
 from rmqha.settings import Settings
 
@@ -302,7 +303,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     values = _parsed(texts, PARSERS)
     selection = Selection(**_parsed(texts, SELECTIONS))  # type: ignore[arg-type]
     if texts:
-        raise OptionError(f"there is no option {', '.join(sorted(texts))}: there are {', '.join(PARSERS | SELECTIONS)}")
+        strange = [name for name in given if name.lower() in texts]
+        known = PARSERS | SELECTIONS
+        raise OptionError(f"there is no option {with_nearest(strange, known)}: there are {', '.join(known)}")
     return Options(selection=selection, **values)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,162 @@
+"""Which keys a broker.conf may have: those that rmqha uses, those that only Java's brokers use, and no others.
+
+A key that nobody knows is an error, with the nearest right one: it is misspelt. A key of Java's that rmqha does not use
+is named in a warning. Where leaving it out would weaken what its user asked for, the node refuses to start:
+``REFUSED`` and ``EFFECTS`` decide that key by key.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from rmqha.settings import SETTING_KEYS, Settings, SettingsError, make_settings
+
+JAVA_SETTINGS = Path(__file__).with_name("java_settings.txt")
+"""The keys that Java's brokers know, one a line, each with the releases that know it."""
+LEAST_LIKENESS = 0.7
+TLS_PREFIX = "tls."
+
+
+@cache
+def java_keys() -> frozenset[str]:
+    """The keys that Java's brokers know, of 4.9 and 5."""
+    lines = JAVA_SETTINGS.read_text("utf-8").splitlines()
+    return frozenset(line.split()[0] for line in lines if line and not line.startswith("#"))
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of ``names`` that ``name`` was probably meant to be, whatever their case; None if none is like it."""
+    by_lower = {candidate.lower(): candidate for candidate in names}
+    found = get_close_matches(name.lower(), by_lower, 1, LEAST_LIKENESS)
+    return by_lower[found[0]] if found else None
+
+
+def with_nearest(strange: Collection[str], names: Iterable[str]) -> str:
+    """Unknown names as a text: each with the right one that is nearest, if there is one."""
+    known = tuple(names)
+    hints = [(name, nearest(name, known)) for name in strange]
+    return ", ".join(name if hint is None else f"{name} (did you mean {hint}?)" for name, hint in hints)
+
+
+def check_keys(properties: Mapping[str, str]) -> None:
+    """Raises SettingsError if a key is known neither to rmqha nor to Java's brokers."""
+    known = SETTING_KEYS | java_keys()
+    strange = [key for key in properties if key not in known]
+    if not strange:
+        return
+    by_tls = " (certificates are given by --tls-cert, --tls-key, --tls-ca)" if _any_tls(strange) else ""
+    noun = "setting" if len(strange) == 1 else "settings"
+    raise SettingsError(f"unknown {noun} {with_nearest(strange, known)}{by_tls}")
+
+
+def _any_tls(keys: Iterable[str]) -> bool:
+    return any(key.startswith(TLS_PREFIX) for key in keys)
+
+
+def _is_true(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _is_given(text: str) -> bool:
+    return bool(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """What a key of Java's would ask for that rmqha does not do. ``applies`` says for which values.
+
+    ``masters_only`` if a slave that merely copies is not concerned.
+    """
+
+    applies: Callable[[str], bool]
+    reason: str
+    masters_only: bool = False
+
+
+REFUSED = {
+    "aclEnable": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
+    "authenticationEnabled": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
+    "authorizationEnabled": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
+    "useTLS": Unsupported(_is_true, "rmqha goes by the address: --master=tls:HOST:PORT, and --tls-cert for its ports"),
+    "enableControllerMode": Unsupported(
+        _is_true, "rmqha does not speak to controllers: there could be two masters of one name"
+    ),
+    "inBrokerContainer": Unsupported(_is_true, "rmqha runs one broker in a process"),
+    "allAckInSyncStateSet": Unsupported(
+        _is_true, "rmqha waits for a number of replicas: set inSyncReplicas instead", masters_only=True
+    ),
+    "enabledAppendPropCRC": Unsupported(
+        _is_true, "rmqha's master writes no CRC of properties: Java would cut its records", masters_only=True
+    ),
+    "forceVerifyPropCRC": Unsupported(
+        _is_true, "rmqha's master writes no CRC of properties: Java would cut its records", masters_only=True
+    ),
+    "storeType": Unsupported(
+        lambda text: text not in ("", "default"), "rmqha keeps consume queues in files (storeType=default)"
+    ),
+    "messageStorePlugIn": Unsupported(_is_given, "rmqha has no tiered storage: retention would delete it all"),
+    "readOnlyCommitLogStorePaths": Unsupported(_is_given, "rmqha keeps the log in one folder"),
+}
+"""A node does not start with these: safety, durability or compatibility would be less than was asked for."""
+
+EFFECTS = {
+    "enableSlaveActingMaster": Unsupported(_is_true, "a slave does not act for a master that is gone"),
+    "enableRemoteEscape": Unsupported(_is_true, "a slave does not act for a master that is gone"),
+    "enableMultiDispatch": Unsupported(_is_true, "queues of light messages (LMQ) are not built"),
+    "enableLmq": Unsupported(_is_true, "queues of light messages (LMQ) are not built"),
+    "enableConsumeQueueExt": Unsupported(_is_true, "consume queues have no extension files"),
+    "enablePropertyFilter": Unsupported(_is_true, "consumers that filter by SQL92 are refused"),
+    "fetchNamesrvAddrByAddressServer": Unsupported(_is_true, "name servers are those of namesrvAddr alone"),
+    "duplicationEnable": Unsupported(_is_true, "the log is dispatched as soon as it is proved"),
+    "transientStorePoolEnable": Unsupported(_is_true, "puts are written to the page cache at once"),
+    "rejectPullConsumerEnable": Unsupported(_is_true, "pulls are not refused"),
+    "haMaxGapNotInSync": Unsupported(_is_given, "the limit of rmqha is haSlaveFallbehindMax"),
+    "configBlackList": Unsupported(_is_given, "only the settings that rmqha can change at run time can be changed"),
+}
+"""A node starts with these, and its log says what will be different."""
+
+
+def judge_keys(properties: Mapping[str, str], is_slave: bool) -> list[str]:
+    """The warnings for keys that a node does not use. Raises SettingsError for those that it must not ignore."""
+    check_keys(properties)
+    refused = _applying(REFUSED, properties, is_slave)
+    if refused:
+        raise SettingsError("; ".join(refused.values()))
+    warned = _applying(EFFECTS, properties, is_slave)
+    unused = sorted(properties.keys() - SETTING_KEYS - warned.keys())
+    if unused:
+        noun = "a setting" if len(unused) == 1 else "settings"
+        return [*warned.values(), f"rmqha does not use {noun} of Java's broker: {', '.join(unused)}"]
+    return list(warned.values())
+
+
+def _applying(rules: Mapping[str, Unsupported], properties: Mapping[str, str], is_slave: bool) -> dict[str, str]:
+    """What is to be said, by the keys whose values ask for more than rmqha does."""
+    return {
+        key: f"{key}={properties[key].strip()}: {rule.reason}"
+        for key, rule in rules.items()
+        if rule.applies(properties.get(key, "").strip()) and not (rule.masters_only and is_slave)
+    }
+
+
+def parse_override(text: str) -> tuple[str, str]:
+    """The key and the value of one ``--set``. Raises SettingsError."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise SettingsError(f"--set {text}: not of the form KEY=VALUE")
+    return key.strip(), value
+
+
+def store_settings(store: Path, properties: Mapping[str, str], overrides: Mapping[str, str]) -> Settings:
+    """The settings of the store in the folder ``store``, whatever storePathRootDir says, for who only looks at it.
+
+    ``overrides`` win over ``properties``. A storePathCommitLog of ``properties`` is used only if storePathRootDir is
+    this folder too: it does not belong to a copy of the store elsewhere. Raises SettingsError.
+    """
+    given = dict(properties)
+    check_keys({**given, **overrides})
+    if make_settings(given).store_path_root_dir.resolve() != store.resolve():
+        given.pop("storePathCommitLog", None)
+    return make_settings({**given, **overrides, "storePathRootDir": str(store)})
