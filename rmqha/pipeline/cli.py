@@ -346,6 +346,12 @@ def archive(asked: Asked, output: Path) -> None:
     if asked.as_json:
         _print_json(done.as_json())
         return
+    if done.proved is not None:
+        start, end = done.proved
+        click.echo(f"{output} was the archive of another store: its log is the same from {start} to {end}")
+    if not done.messages and done.log_end < done.end:
+        click.echo(f"nothing is new: {output} reaches to {done.end}, the log to {done.log_end}")
+        return
     click.echo(f"{done.messages} messages from {done.start} to {done.end} in {done.files} new files of {output}")
     if done.skipped:
         click.echo(f"{done.skipped} stretches of the log are no records, and were skipped")

@@ -122,8 +122,11 @@ def read_records(
     verify_body: bool = False,
     skipped: Skipped | None = None,
     drop_behind: bool = False,
+    passed: Callable[[Bytes], None] | None = None,
 ) -> Iterator[Records]:
     """All messages of the split, in pieces of about ``batch_bytes`` of log, one message at least each.
+
+    ``passed`` is given all bytes of the split, in their order, of what is no record too.
 
     With ``skipped``, what is no record is skipped and told of. With ``drop_behind``, pages of a cold segment that only
     this brings into the page cache do not stay there. Raises CorruptLogError, BoundaryError if the last
@@ -132,14 +135,16 @@ def read_records(
     with SegmentReader(split.path, split.base) as segment:
         behind = segment.pages_behind(split.start, split.end) if drop_behind and not is_hot(split.path) else None
         reading = _Reading(segment, split, batch_bytes, verify_body)
-        while reading.at < split.end:
+        while (start := reading.at) < split.end:
             try:
                 records = reading.next()
             except CorruptLogError as error:
                 if skipped is None:
                     raise
                 skipped(error, reading.resume_after(error.offset))
+                reading.hand_on(start, passed)
                 continue
+            reading.hand_on(start, passed)
             if behind is not None:
                 behind.passed(reading.at - split.base)
             if len(records):
@@ -170,6 +175,7 @@ class _Reading:
         self._batch_bytes = batch_bytes
         self._verify_body = verify_body
         self._problem: CorruptLogError | None = None
+        self._buffer, self._buffer_at = np.empty(0, np.uint8), split.start
 
     def next(self) -> Records:
         """The messages that come next; none at a blank. Raises as ``read_records``."""
@@ -187,10 +193,21 @@ class _Reading:
         self.at = records.end
         return self._proved(records)
 
+    def hand_on(self, start: int, passed: Callable[[Bytes], None] | None) -> None:
+        """Give the bytes from ``start`` on that lie behind the reader now. Raises OSError."""
+        if passed is None:
+            return
+        if start == self._buffer_at and self.at - start <= len(self._buffer):
+            passed(self._buffer[: self.at - start])
+            return
+        for at in range(start, self.at, SEARCH_BYTES):
+            passed(self._segment.read(at, min(SEARCH_BYTES, self.at - at)))
+
     def _read(self, size: int) -> tuple[Bytes, Records]:
         """That many bytes, and the messages that are whole in them. Raises DataLossError if the file ends before."""
         size = min(size, self._split.end - self.at)
         buffer = self._segment.read(self.at, size)
+        self._buffer, self._buffer_at = buffer, self.at
         records = lay_out(buffer, self.at, np.array(hop(buffer, 0, len(buffer))[0], np.int64))
         if len(buffer) < size and not len(records):
             raise DataLossError(f"{self._split.path} ends at {self.at + len(buffer)}, before {self._split.end}")

@@ -14,9 +14,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourc
 from pyspark.sql.types import StructType
 
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.jobs.archive import ArchivedSplit, archive_split, merge_archived
+from rmqha.pipeline.jobs.archive import ArchivedSplit, archive_split, commit_proved, merge_archived
+from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive, ArchiveError, uncovered
+from rmqha.pipeline.jobs.overlap import Proof
 from rmqha.pipeline.options import Options, Selection, parse_options
+from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.segments import Split
 from rmqha.pipeline.views import SPLITS_SCHEMA
 from rmqha.store.nodestate import NodeState
@@ -94,25 +97,35 @@ def _commit(options: Options, messages: Sequence[WriterCommitMessage | None]) ->
     """Archive what all tasks have staged, but for what others have archived meanwhile. Raises StoreError, OSError."""
     staged = [message for message in messages if isinstance(message, Staged) and message.store is not None]
     archive = _archive_of(options)
-    with archive.locked():
+    if not staged:
+        with archive.locked():
+            archive.complete()
+            archive.clean()
+        return
+    store = _only({message.store for message in staged if message.store is not None})
+    read_log = replace(options, path=store, output=None)
+    proof = Proof(archive, NodeState.read(store), lambda: open_log(read_log), LocalEngine())
+
+    def commit() -> None:
         archive.complete()
-        if staged:
-            state = _state_of(archive, staged)
-            parts = sorted(chain.from_iterable(message.parts for message in staged), key=lambda part: part[0].start)
-            for run in _runs(_left(options, parts, archive.covered())):
-                is_new = archive.commit(merge_archived(run[0].start, run[-1].end, run, state))
-                assert is_new, "nobody else commits meanwhile"
+        state = _state_of(archive, staged, store)
+        parts = sorted(chain.from_iterable(message.parts for message in staged), key=lambda part: part[0].start)
+        for run in _runs(_left(options, parts, archive.covered())):
+            is_new = archive.commit(merge_archived(run[0].start, run[-1].end, run, state))
+            assert is_new, "nobody else commits meanwhile"
         archive.clean()
 
+    commit_proved(archive, proof, commit)
 
-def _state_of(archive: Archive, staged: Sequence[Staged]) -> NodeState | None:
+
+def _state_of(archive: Archive, staged: Sequence[Staged], store: Path) -> NodeState | None:
     """The state in which the store was read. Raises ArchiveError if it cannot be archived, or not any more."""
-    now = NodeState.read(_only({message.store for message in staged if message.store is not None}))
+    now = NodeState.read(store)
     state = min((message.state for message in staged), key=lambda state: 0 if state is None else state.epoch)
     end = max((split.end for message in staged for split, _ in message.parts), default=0)
     if state is not None and (now is None or now.took_back(state.epoch, end)):
         raise ArchiveError("the store took back what was read, before it was archived: read it again")
-    archive.check_state(now, end)
+    archive.check_confirmed(now, end)
     return state
 
 

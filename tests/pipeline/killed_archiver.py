@@ -2,11 +2,12 @@
 
 ``python -m tests.pipeline.killed_archiver job|stream STORE FOLDER`` makes FOLDER/1, FOLDER/2, … and prints for each a
 line of JSON: the files that were to be seen in it at the kill, and those of them that were in no manifest. It ends with
-the first run that nobody had to kill.
+the first run that nobody had to kill. If there is FOLDER/before, each folder is a copy of that to begin with.
 """
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -81,6 +82,8 @@ def main(run: Callable[[Path, Path], None], store: Path, folder: Path) -> None:
     while not is_whole:
         step += 1
         lake = folder / str(step)
+        if (folder / "before").is_dir():
+            shutil.copytree(folder / "before", lake)
 
         def killed(step: int = step, lake: Path = lake) -> None:
             kill_at(step, lake)

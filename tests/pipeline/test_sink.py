@@ -31,11 +31,16 @@ def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-def check_once(store: Path, lake: Path) -> None:
+def offsets_of(store: Path) -> list[int]:
+    """Where all messages lie."""
     reader = StoreReader(store)
     offsets = [offset for offset, record in reader.records(0, None) if not isinstance(record, Blank)]
     reader.close()
-    assert archived_offsets(lake) == offsets
+    return offsets
+
+
+def check_once(store: Path, lake: Path) -> None:
+    assert archived_offsets(lake) == offsets_of(store)
     assert visible_files(lake) == sorted(archived_paths(lake))
 
 
@@ -152,14 +157,23 @@ def test_spark_reads_the_folder_by_date_and_hour_and_nothing_that_is_not_archive
     assert {(row.date, row.hour) for row in rows} == {(row.date, row.hour) for row in utc}
 
 
-def test_another_store_is_refused(spark: SparkSession, store: Path, lake: Path) -> None:
-    for name in ("one", "other"):
-        NodeState(name, offsets=Offsets(written=16384, confirmed=16384)).write(store)
-        if name == "one":
-            save(spark, store, lake)
-        else:
-            with pytest.raises(Exception, match="archive of store one, not of other"):
-                save(spark, store, lake)
+def test_another_store_goes_on_if_its_log_is_the_same(spark: SparkSession, store: Path, lake: Path) -> None:
+    for name, end in (("one", 16384), ("other", 32768)):
+        NodeState(name, offsets=Offsets(written=end, confirmed=end)).write(store)
+        save(spark, store, lake)
+    assert [manifest.store_id for manifest in Archive(lake).manifests()] == ["one", "other"]
+    offsets = [offset for offset in offsets_of(store) if offset < 32768]
+    assert archived_offsets(lake) == offsets
+
+
+def test_another_log_is_refused(spark: SparkSession, store: Path, lake: Path, tmp_path: Path) -> None:
+    other = make_store(tmp_path / "other", seed=2)
+    NodeState("one", offsets=Offsets(written=16384, confirmed=16384)).write(store)
+    save(spark, store, lake)
+    NodeState("other", offsets=Offsets(written=32768, confirmed=32768)).write(other)
+    with pytest.raises(Exception, match=r"archive of store one .*; the log of store other differs from it at 0"):
+        save(spark, other, lake)
+    assert {manifest.store_id for manifest in Archive(lake).manifests()} == {"one"}
 
 
 @pytest.mark.parametrize(

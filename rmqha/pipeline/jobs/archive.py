@@ -5,13 +5,14 @@ manifests, see ``manifest``. Bodies go from the log to the file within one proce
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,17 +24,20 @@ from rmqha.pipeline.jobs.manifest import (
     Archive,
     ArchivedFile,
     Manifest,
+    RangeHash,
     open_staging,
     range_name,
     stage,
     uncovered,
 )
+from rmqha.pipeline.jobs.overlap import Proof
 from rmqha.pipeline.options import Compression, OnCorrupt, Options, Selection
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import records_schema
 from rmqha.pipeline.segments import Split, log, log_skipped, read_records
 from rmqha.store.nodestate import NodeState
 
+Result = TypeVar("Result")
 COMMIT_BYTES = 4 << 30
 """Of log, in one manifest: what a death in the middle costs at most."""
 ROW_GROUP_BYTES = 32 << 20
@@ -43,17 +47,24 @@ PLAIN_COLUMNS = ("body", "properties", "keys")
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSplit:
-    """What became of a range of the log; no file if it has no message. ``skipped`` stretches of it are no records."""
+    """What became of a range of the log; no file if it has no message. ``skipped`` stretches of it are no records.
+
+    ``sha256`` is of its bytes in the log, None if some were not there.
+    """
 
     start: int
     end: int
     file: ArchivedFile | None
     skipped: int = 0
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run archived: ``end`` is where the archive reaches to now."""
+    """What a run archived: ``end`` is where the archive reaches to now, ``log_end`` where the log did.
+
+    ``proved`` is the range that was proved to be another store's too, of which the archive was before.
+    """
 
     start: int
     end: int
@@ -61,6 +72,8 @@ class Archived:
     files: int
     skipped: int
     removed_files: int
+    log_end: int
+    proved: tuple[int, int] | None
 
     def as_json(self) -> dict[str, Any]:
         """What ``rmqha job archive --json`` prints."""
@@ -71,6 +84,8 @@ class Archived:
             "files": self.files,
             "skipped": self.skipped,
             "removedFiles": self.removed_files,
+            "logEnd": self.log_end,
+            "proved": self.proved,
         }
 
 
@@ -160,15 +175,25 @@ def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
         skips.append(error)
 
     with _Staging(Path(root), split, schema, options.compression) as staging:
-        handler = skipped if options.on_corrupt is OnCorrupt.SKIP else None
+        digest = sha256()
+        is_whole = True
         try:
-            for records in read_records(split, options.batch_bytes, options.verify_body, handler, options.drop_behind):
+            for records in read_records(
+                split,
+                options.batch_bytes,
+                options.verify_body,
+                skipped if options.on_corrupt is OnCorrupt.SKIP else None,
+                options.drop_behind,
+                lambda passed: digest.update(passed.data),
+            ):
                 staging.write(records, decode(records, schema, options.decompress))
         except DataLossError as error:
             if options.fail_on_data_loss:
                 raise
             log.warning("%s", error)
-        return ArchivedSplit(split.start, split.end, staging.finish(), len(skips))
+            is_whole = False
+        file = staging.finish()
+        return ArchivedSplit(split.start, split.end, file, len(skips), digest.hexdigest() if is_whole else None)
 
 
 def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: NodeState | None) -> Manifest:
@@ -180,7 +205,20 @@ def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: 
         epoch=0 if state is None else state.epoch,
         files=tuple(part.file for part in parts if part.file is not None),
         skipped=sum(part.skipped for part in parts),
+        hashes=tuple(RangeHash(part.start, part.end, part.sha256) for part in parts if part.sha256 is not None),
     )
+
+
+def commit_proved(archive: Archive, proof: Proof, commit: Callable[[], Result]) -> Result:
+    """Commit under the archive's lock, when the store's log is proved to be what is archived. Gives what that gives.
+
+    Raises WrongArchive, StoreError, OSError.
+    """
+    while True:
+        with archive.locked():
+            if not proof.pending():  # nobody has archived another store's log since it was proved
+                return commit()
+        proof.prove()
 
 
 def archive(
@@ -188,8 +226,9 @@ def archive(
 ) -> Archived:
     """Archive what of the log of ``options.path`` is not in the archive ``options.output`` yet.
 
-    A manifest covers about ``commit_bytes`` of log. Streams may archive meanwhile, another job may not. Raises
-    OptionError, StoreInUse, StoreError, OSError.
+    A manifest covers about ``commit_bytes`` of log. Streams may archive meanwhile, another job may not. An archive of
+    another store is gone on with if the log is proved to be the same where both hold it. Raises OptionError,
+    StoreInUse, WrongArchive, StoreError, OSError.
     """
     if options.output is None:
         raise OptionError("archive needs a folder to write to: output")
@@ -201,15 +240,16 @@ def archive(
     manifests = []
     with archive.job_locked():
         with archive.locked():
-            archive.check_state(plan.state, end)
+            archive.check_confirmed(plan.state, end)
             archive.complete()
+        proof = Proof(archive, plan.state, lambda: plan, engine, progress)
+        proof.prove()
         while following := _next_range(archive, plan, start, end, commit_bytes):
             on_split = partial(archive_split, root=str(options.output), options=options)
             parts = run_range(engine, on_split, plan, *following, progress)
             manifest = merge_archived(*following, parts, plan.state)
-            with archive.locked():
-                if archive.commit(manifest):  # else a stream was faster, and there is less left to do
-                    manifests.append(manifest)
+            if commit_proved(archive, proof, partial(archive.commit, manifest)):
+                manifests.append(manifest)  # else a stream was faster, and there is less left to do
         with archive.locked():
             removed = archive.clean()
         covered = archive.covered()
@@ -220,6 +260,8 @@ def archive(
         files=sum(len(manifest.files) for manifest in manifests),
         skipped=sum(manifest.skipped for manifest in manifests),
         removed_files=removed,
+        log_end=end,
+        proved=(proof.proved[0][0], proof.proved[-1][1]) if proof.proved and plan.state is not None else None,
     )
 
 

@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,6 +43,10 @@ RANGE_NAME = re.compile(r"\.?(\d+)-(\d+)\..*")
 
 class ArchiveError(StoreError):
     """The archive is not this store's, or not as its manifests say."""
+
+
+class WrongArchive(ArchiveError):
+    """The archive is of another log than the one that was to be archived; nothing was changed."""
 
 
 def range_name(start: int, end: int) -> str:
@@ -68,8 +72,19 @@ class ArchivedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeHash:
+    """The SHA-256 of the log's bytes from ``start`` to before ``end``."""
+
+    start: int
+    end: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What one batch archived: all of the log from ``start`` to before ``end``.
+
+    ``hashes`` are of its splits, by which another store's log is proved to be the same; older manifests have none.
 
     ``store_id`` and ``epoch`` are those of state.json, None and 0 for a store that no node of ours has run; ``skipped``
     counts stretches that were no records.
@@ -81,6 +96,7 @@ class Manifest:
     epoch: int
     files: tuple[ArchivedFile, ...]
     skipped: int = 0
+    hashes: tuple[RangeHash, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -97,8 +113,15 @@ class Manifest:
         try:
             content: dict[str, Any] = orjson.loads(text)
             files = tuple(ArchivedFile(**file) for file in content["files"])
+            hashes = tuple(RangeHash(**one) for one in content.get("hashes", ()))
             return cls(
-                content["start"], content["end"], content["store_id"], content["epoch"], files, content["skipped"]
+                start=content["start"],
+                end=content["end"],
+                store_id=content["store_id"],
+                epoch=content["epoch"],
+                files=files,
+                skipped=content["skipped"],
+                hashes=hashes,
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"it lacks or misuses {error}") from error
@@ -214,28 +237,36 @@ class Archive:
             removed += uncovered(*whole, covered) != [whole] and _remove_unheld(path)
         return removed
 
-    def check_state(self, state: NodeState | None, end: int) -> None:
-        """Raises ArchiveError if what lies before ``end`` in a store of this state is not to be archived here.
-
-        It may be another store, or have taken back what is archived, or be going to: what is not confirmed is no
-        archive's business.
-        """
+    @staticmethod
+    def check_confirmed(state: NodeState | None, end: int) -> None:
+        """Raises ArchiveError if a store of this state may yet take back what lies before ``end``."""
         if state is not None and end > state.offsets.confirmed:
             raise ArchiveError(
                 f"only what is confirmed is archived, up to {state.offsets.confirmed} and not to {end}: what follows "
                 "may yet be taken back, and others written in its place (readUpTo=confirmed)"
             )
-        paths = self._manifest_paths()
-        if not paths or (last := self._read(paths[-1])).store_id is None:
-            return
-        store_id = None if state is None else state.store_id
-        if state is None or state.store_id != last.store_id:
-            raise ArchiveError(f"{self.root} is the archive of store {last.store_id}, not of {store_id}")
-        if state.took_back(last.epoch, last.end):
-            raise ArchiveError(
-                f"the store took back what follows {state.epoch_start} (epoch {state.epoch}), but up to {last.end} was "
-                f"archived in epoch {last.epoch}: archive to a new folder"
-            )
+
+    def strangers(self, state: NodeState | None) -> list[Manifest]:
+        """The last manifests that are not of the store with this state, the last one first.
+
+        What they say must be proved of its log before that may be archived here. Of stores without an id, which are all
+        alike, it is the last range of the last manifest. Raises ArchiveError if the store took back what is archived of
+        it, OSError.
+        """
+        found: list[Manifest] = []
+        for path in reversed(self._manifest_paths()):
+            manifest = self._read(path)
+            if state is None and manifest.store_id is None:
+                return found or [replace(manifest, files=manifest.files[-1:], hashes=manifest.hashes[-1:])]
+            if state is not None and state.store_id == manifest.store_id:
+                if state.took_back(manifest.epoch, manifest.end):
+                    raise ArchiveError(
+                        f"the store took back what follows {state.epoch_start} (epoch {state.epoch}), but up to "
+                        f"{manifest.end} was archived in epoch {manifest.epoch}: archive to a new folder"
+                    )
+                return found
+            found.append(manifest)
+        return found
 
 
 def _range_of(path: Path) -> tuple[int, int]:
@@ -314,10 +345,11 @@ def archived_paths(root: Path) -> Sequence[Path]:
 
     Raises ArchiveError if one of them is gone, OSError.
     """
-    return [_path_of(root, file) for manifest in Archive(root).manifests() for file in manifest.files]
+    return [archived_path(root, file) for manifest in Archive(root).manifests() for file in manifest.files]
 
 
-def _path_of(root: Path, file: ArchivedFile) -> Path:
+def archived_path(root: Path, file: ArchivedFile) -> Path:
+    """Where a file that a manifest names is. Raises ArchiveError if it is gone."""
     path = root / file.path
     for place in (path, root / STAGING_FOLDER / file.staged, path):  # it may get its name meanwhile
         if place.exists():
