@@ -6,7 +6,6 @@ have been lost; the times say which part of it.
 """
 
 import sys
-from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -21,10 +20,12 @@ def run(spark: SparkSession, store: str, topic: str, key: str, since: str = "", 
     reader = spark.read.format("rmqha").options(columns=COLUMNS, topic=topic)
     for option, time in (("startingTimestamp", since), ("endingTimestamp", until)):
         if time:
-            reader = reader.option(option, str(round(datetime.fromisoformat(time).timestamp() * 1000)))
+            reader = reader.option(option, time)
     has_key = sql.array_contains(sql.split("keys", " "), key) | (sql.col("propertiesMap")["UNIQ_KEY"] == key)
     return reader.load(store).where(has_key).drop("propertiesMap").orderBy("physicalOffset")
 
 
 if __name__ == "__main__":
+    if not 4 <= len(sys.argv) <= 6:
+        raise SystemExit(f"usage: python {sys.argv[0]} STORE TOPIC KEY [FROM [TO]], times as 2026-11-21T01:30+00:00")
     run(session(), *sys.argv[1:6]).show(truncate=False)

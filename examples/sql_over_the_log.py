@@ -21,4 +21,6 @@ def run(spark: SparkSession, store: str, query: str = BUSIEST) -> DataFrame:
 
 
 if __name__ == "__main__":
+    if not 2 <= len(sys.argv) <= 3:
+        raise SystemExit(f"usage: python {sys.argv[0]} STORE [QUERY]")
     run(session(), *sys.argv[1:3]).show(truncate=False)

@@ -1,4 +1,7 @@
-"""How a command or a node says how it ended (design contract: scripts rely on these numbers)."""
+"""How a command or a node says how it ended. Scripts rely on these numbers: this is their only table.
+
+README and the help of the commands show it; a test keeps them equal.
+"""
 
 from enum import IntEnum
 
@@ -16,3 +19,25 @@ class ExitCode(IntEnum):
     CANNOT_CONNECT = 7
     IO_ERROR = 8
     IN_USE = 9
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.FINE: "fine",
+    ExitCode.CORRUPT: "corruption or a difference found",
+    ExitCode.USAGE: "wrong usage: an option, a setting, an unknown topic, no store, an archive of another log",
+    ExitCode.GAP: "GAP: the master has deleted what comes next",
+    ExitCode.AHEAD: "AHEAD: the master's log is shorter than ours",
+    ExitCode.DIVERGED: "DIVERGED: the master's log is another",
+    ExitCode.STALLED: "STALLED or timed out; put: stored, but not on every disk or slave in time",
+    ExitCode.CANNOT_CONNECT: "cannot connect",
+    ExitCode.IO_ERROR: "input/output error, or refused by a broker",
+    ExitCode.IN_USE: "store or archive in use",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+}
+"""What each code means, of nodes and of commands."""
+
+
+def table(codes: "tuple[ExitCode, ...]" = tuple(ExitCode)) -> list[tuple[str, str]]:
+    """Code and meaning of these codes, as texts, for help."""
+    return [(str(int(code)), MEANINGS[code]) for code in codes]

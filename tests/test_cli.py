@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.reader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
+from rmqha.times import iso_time
 from rmqha.wire.record import Record
 from tests.fixtures import copy_of, expected, expected_clean_extra, max_offset, new_folder, open_files, unpacked
 
@@ -93,7 +95,7 @@ def flip_bit(store: Path, offset: int, bit: int = 0) -> None:
 class UsageTests(CommandTestCase):
     def test_help_tells_commands_and_exit_codes(self) -> None:
         text = " ".join(self.output_of("--help").split())
-        for word in ("dump", "verify", "recover", "status", "put", "pull", "9 store in use"):
+        for word in ("dump", "verify", "recover", "status", "put", "pull", "store or archive in use"):
             self.assertIn(word, text)
         for command in ("dump", "verify", "recover", "status"):
             self.assertIn("--json", self.output_of(command, "-h"))
@@ -123,7 +125,7 @@ class UsageTests(CommandTestCase):
         (folder / "notes.txt").write_text("")
         for command in ("dump", "verify", "status"):
             with self.subTest(command):
-                self.assertEqual(self.complaint(1, command, folder), f"{folder} is no store: it has no commitlog")
+                self.assertEqual(self.complaint(2, command, folder), f"{folder} is no store: it has no commitlog")
 
 
 class DumpTests(CommandTestCase):
@@ -167,9 +169,49 @@ class DumpTests(CommandTestCase):
         self.assertEqual(len(lines), sum(offset_of(line) < 262144 for line in expected()))
         self.assertEqual(
             lines[0],
-            f"{0:>20}  TTelemetry_8 queue 3 offset 0  100 bytes  1795205893844 ms  TAGS=TagB KEYS=key498",
+            f"{0:>20}  TTelemetry_8 queue 3 offset 0  100 bytes  2026-11-20T20:18:13.844Z  TAGS=TagB KEYS=key498",
         )
         self.assertEqual(lines[-1].strip(), "185821  blank of 76323 bytes")
+
+    def test_the_first_and_the_last_of_them(self) -> None:
+        store, whole = unpacked("slave"), expected()
+        for count in (0, 1, 5, 700, len(whole), 10**6):
+            with self.subTest(count):
+                self.assertEqual(self.lines(store, "-n", count), whole[:count])
+                self.assertEqual(self.lines(store, "--tail", count), whole[max(0, len(whole) - count) :])
+        of_topic = [line for line in whole if line.get("topic") == "TPay-4"]
+        self.assertEqual(self.lines(store, "--topic=TPay-4", "--tail=3"), of_topic[-3:])
+        self.assertEqual(self.lines(store, f"--from={offset_of(whole[-2])}", "--tail=3"), whole[-2:])
+        self.complaint(2, "dump", store, "-n", 1, "--tail", 1)
+
+    def test_from_a_time(self) -> None:
+        """From the first message that was stored then or later, as Java's records have it."""
+        store, whole = unpacked("slave"), expected()
+        for number in (0, 1, len(whole) // 2, len(whole) - 2):
+            time = whole[number].get("storeTimestamp") or whole[number - 1]["storeTimestamp"]
+            first = next(place for place, line in enumerate(whole) if line.get("storeTimestamp", 0) >= time)
+            with self.subTest(time):
+                self.assertEqual(self.lines(store, f"--from={iso_time(time)}"), whole[first:])
+        self.assertEqual(self.lines(store, "--from=2100-01-01T00:00:00Z"), [])
+        result = self.run_command("dump", store, "--from=2026-11-20T20:18:13")
+        self.assertEqual(result.exit_code, 2)
+        self.assertIn("has no zone", result.stderr)
+
+    def test_bodies_are_shown_on_demand(self) -> None:
+        line = self.output_of("dump", self.store(), "-n", 1, "--body").rstrip("\n")
+        self.assertTrue(line.isprintable() and line.endswith("…"), line)
+
+    def test_ctrl_c_ends_with_130(self) -> None:
+        """A dump that nobody reads on waits for ever in its write."""
+        command = [RMQHA, "dump", str(unpacked("slave")), "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            self.assertTrue(process.stdout.readline())
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            self.assertEqual(process.stderr.read(), b"rmqha: interrupted\n")
+            self.assertEqual(process.wait(300), 130)
 
     def test_an_empty_store_has_no_records(self) -> None:
         self.assertEqual(self.output_of("dump", new_folder(self)), "")

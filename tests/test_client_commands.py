@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from rmqha.testing.nodes import TwistdNode, free_port
+from rmqha.times import iso_time
 from rmqha.wire.record import parse_msg_id
 
 from .tls.authority import Authority
@@ -18,7 +20,7 @@ from .tls.authority import Authority
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SMALL_FILES = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000")
 MASTER_OPTIONS = ("--role=async-master", "--port=0", *SMALL_FILES)
-SECONDS = 60
+SECONDS = 300
 NOBODY = "127.0.0.1:1"
 
 
@@ -118,13 +120,43 @@ def test_following_goes_on_until_it_is_interrupted(master: TwistdNode, way: str)
             follower.kill()
 
 
+def test_messages_since_a_time_are_read(master: TwistdNode, way: str) -> None:
+    """As they are stored, a second apart, which no clock of a broker is too coarse for."""
+    output_of("put", "Times", "first", way)
+    (first,) = objects_of("pull", "Times", way) if wait_for_messages(master, way, "Times", 1) else ()
+    master.wait_until_found(lambda: time.time() * 1000 > first["storeTimestamp"] + 1000 or None, "a second", SECONDS)
+    output_of("put", "Times", "second", way)
+    wait_for_messages(master, way, "Times", 2)
+    since = iso_time(first["storeTimestamp"] + 1)
+    assert output_of("pull", "Times", way, f"--from={since}", "--body") == b"second\n"
+    assert output_of("pull", "Times", way, "--from=2100-01-01T00:00:00+01:00") == b""
+    assert run("pull", "Times", way, "--from=2026-11-21T01:30").returncode == 2
+
+
+def test_ctrl_c_while_lines_are_read_is_130(way: str) -> None:
+    """Nothing was sent yet."""
+    arguments = [RMQHA, "put", "Interrupted", way]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as putter:
+        assert putter.stdin is not None
+        assert putter.stderr is not None
+        try:
+            putter.stdin.write(b"x" * (1 << 20))  # more than a pipe holds: it reads
+            putter.stdin.flush()
+            putter.send_signal(signal.SIGINT)
+            assert putter.wait(SECONDS) == 130
+            assert putter.stderr.read() == b"rmqha: interrupted\n"
+        finally:
+            putter.kill()
+    assert_complains(2, "no broker carries topic Interrupted", "pull", "Interrupted", way)
+
+
 def test_what_is_wrong_is_one_line_and_a_status(way: str) -> None:
     assert_complains(2, "give --namesrv, or else --broker", "put", "T", "x")
     assert_complains(2, "give --namesrv, or else --broker", "pull", "T", way, "--namesrv=127.0.0.1:1")
     assert_complains(2, "0x01 or 0x02", "put", "T", "x", "--keys=a\x02b", way)
     assert_complains(7, f"{NOBODY} does not answer", "put", "T", "x", f"--broker={NOBODY}")
     assert_complains(7, f"{NOBODY} does not answer", "pull", "T", f"--namesrv={NOBODY}")
-    assert_complains(7, "no broker carries topic Unknown", "pull", "Unknown", way)
+    assert_complains(2, "no broker carries topic Unknown", "pull", "Unknown", way)
     assert_complains(8, "code 1:", "put", "bad topic!", "x", way)
     assert run("pull", "T", way, "--from=soon").returncode == 2
 

@@ -21,8 +21,7 @@ def main() -> None:
     """Look at RocketMQ stores and HA nodes: dump, verify, recover, status; put messages to brokers and pull them.
 
     STORE is a storePathRootDir, of a node of ours or of a Java broker. A node itself is run by twistd: see
-    twistd rmqha --help. Exit codes: 0 fine, 1 corruption or difference found, 2 usage, 3 GAP, 4 AHEAD, 5 DIVERGED,
-    6 STALLED or timed out, 7 cannot connect, 8 input/output error or refused by a broker, 9 store in use.
+    twistd rmqha --help. Errors are one line on stderr; RMQHA_DEBUG=1 in the environment adds their tracebacks.
     """
 
 

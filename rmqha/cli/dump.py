@@ -1,38 +1,144 @@
 """``rmqha dump`` and ``rmqha queues``: what is in a store."""
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, blank_line, open_store, print_json, record_line, settings_of
+from rmqha.cli.shared import (
+    JSON,
+    SETTINGS,
+    STORE,
+    Trouble,
+    blank_line,
+    open_store,
+    print_json,
+    record_line,
+    settings_of,
+)
+from rmqha.exitcodes import ExitCode
 from rmqha.store.derived import open_queues
-from rmqha.wire.record import Blank
+from rmqha.store.reader import StoreReader
+from rmqha.times import parse_time
+from rmqha.wire.record import Blank, Record
+
+PREVIEW_BYTES = 60
+UNPRINTABLE = "\ufffd"
+Records = Iterator[tuple[int, Record | Blank]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSince:
+    """A start by time: the first message stored at ``timestamp``, in ms since 1970, or later."""
+
+    timestamp: int
+
+
+def _offset_or_time(_: click.Context, __: click.Parameter, text: str) -> int | StoredSince:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return StoredSince(parse_time(text))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no offset: {error}") from None
 
 
 @click.command()
 @STORE
-@click.option("--from", "start", type=click.IntRange(min=0), default=0, help="First offset; the record at or after it.")
+@click.option(
+    "--from",
+    "start",
+    default="0",
+    callback=_offset_or_time,
+    metavar="OFFSET|TIME",
+    help="Begin with the record at or after it, or with what was stored then: 2026-11-21T01:30:00Z.",
+)
 @click.option("--to", "end", type=click.IntRange(min=0), default=None, help="End before this offset.")
 @click.option("--topic", default=None, help="Only this topic's messages.")
+@click.option("-n", "first", type=click.IntRange(min=0), default=None, metavar="N", help="The first N of them.")
+@click.option("--tail", type=click.IntRange(min=0), default=None, metavar="N", help="The last N of them.")
+@click.option("--body", "with_body", is_flag=True, help="Show how each body begins, as text.")
 @SETTINGS
 @JSON
 def dump(
     store: Path,
-    start: int,
+    start: int | StoredSince,
     end: int | None,
     topic: str | None,
+    first: int | None,
+    tail: int | None,
+    with_body: bool,
     conf: Path | None,
     sets: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print the records of the commit log, one a line."""
+    """Print the records of the commit log, one a line.
+
+    --tail reads the log's last segments, as many as it takes. Exit code 1 if bytes are no record; what comes before
+    them is printed.
+    """
+    if first is not None and tail is not None:
+        raise Trouble(ExitCode.USAGE, "-n and --tail are not for one command")
     with open_store(store, settings_of(store, conf, sets)) as reader:
-        for offset, record in reader.records(start, end):
+        wanted = _wanted(reader, start, end, topic)
+        if tail is not None:
+            wanted = iter(_last(reader, partial(_wanted, reader, end=end, topic=topic), start, tail))
+        for offset, record in islice(wanted, first):
             if isinstance(record, Blank):
-                if topic is None:
-                    click.echo(blank_line(offset, record, as_json))
-            elif topic is None or record.topic == topic:
-                click.echo(record_line(offset, record, as_json))
+                click.echo(blank_line(offset, record, as_json))
+            else:
+                click.echo(
+                    record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record))
+                )
+
+
+def _wanted(reader: StoreReader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
+    """The records that were asked for; blanks only where all topics were."""
+    offset = _segment_of_time(reader, start.timestamp) if isinstance(start, StoredSince) else start
+    is_reached = not isinstance(start, StoredSince)
+    for at, record in reader.records(offset, end):
+        if isinstance(start, StoredSince) and not is_reached:
+            is_reached = isinstance(record, Record) and record.store_timestamp >= start.timestamp
+        if is_reached and (topic is None or (isinstance(record, Record) and record.topic == topic)):
+            yield at, record
+
+
+def _segments(reader: StoreReader) -> list[int]:
+    """Where the log's segments begin."""
+    return list(range(reader.log.min_offset, max(reader.limit, reader.log.min_offset + 1), reader.log.segment_size))
+
+
+def _segment_of_time(reader: StoreReader, timestamp: int) -> int:
+    """The segment before the first one whose first message was stored then or later: clocks go on, mostly."""
+    before = reader.log.min_offset
+    for base in _segments(reader):
+        first = next((record for _, record in reader.records(base, None) if isinstance(record, Record)), None)
+        if first is None or first.store_timestamp >= timestamp:
+            break
+        before = base
+    return before
+
+
+def _last(
+    reader: StoreReader, wanted: Callable[[int | StoredSince], Records], start: int | StoredSince, count: int
+) -> Iterable[tuple[int, Record | Blank]]:
+    """The last ``count`` of the records from ``start`` on, found from the log's end."""
+    bases = [] if isinstance(start, StoredSince) else [base for base in _segments(reader) if base > start]
+    for base in reversed(bases):
+        found = deque(wanted(base), maxlen=count)
+        if len(found) == count:
+            return found
+    return deque(wanted(start), maxlen=count)
+
+
+def _preview(record: Record) -> str:
+    text = record.body[:PREVIEW_BYTES].decode("utf-8", "replace")
+    shown = "".join(char if char.isprintable() else UNPRINTABLE for char in text)
+    return f"  {shown}{'…' if len(record.body) > PREVIEW_BYTES else ''}"
 
 
 @click.command()

@@ -20,8 +20,9 @@ from rmqha.cli.shared import (
     with_options,
 )
 from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult, SendStatus
-from rmqha.client.bulk import BulkPull, Edge, put_all
+from rmqha.client.bulk import BulkPull, Edge, StoredSince, put_all
 from rmqha.exitcodes import ExitCode
+from rmqha.times import parse_time
 from rmqha.wire.record import Record
 
 
@@ -68,8 +69,9 @@ def _run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None])
 def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: str, as_json: bool, **way: Any) -> None:
     """Send BODY to TOPIC; without BODY each line of standard input, when it has ended.
 
-    Exit code 6 if a message is in its master's log and not where else it was to be (disk, slave) in time; the counts by
-    status come last. Retries may send a message twice.
+    The counts by status come last. Retries may send a message twice. Exit code 2 if nobody carries the topic or would
+    make it, 6 if a message is in its master's log and not where else it was to be (disk, slave) in time, 7 if nobody
+    answers, 8 if a broker refuses it.
     """
     bodies = [body.encode()] if body is not None else sys.stdin.buffer.read().splitlines()
     messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
@@ -106,18 +108,27 @@ def _sent_as_json(result: SendResult) -> dict[str, Any]:
     }
 
 
-def _edge_or_offset(_: click.Context, __: click.Parameter, text: str) -> Edge | int:
+def _start_from(_: click.Context, __: click.Parameter, text: str) -> Edge | StoredSince | int:
     if text.isascii() and text.isdecimal():
         return int(text)
-    try:
+    if text in {edge.value for edge in Edge}:
         return Edge(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is neither min, nor max, nor an offset") from None
+    try:
+        return StoredSince(parse_time(text))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither min, nor max, nor an offset: {error}") from None
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--from", "start", default="min", callback=_edge_or_offset, help="min, max, or an offset in each queue.")
+@click.option(
+    "--from",
+    "start",
+    default="min",
+    callback=_start_from,
+    metavar="min|max|OFFSET|TIME",
+    help="An offset in each queue, or the time since when messages were stored: 2026-11-21T01:30:00Z.",
+)
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--max", "most", type=click.IntRange(min=1), default=None, help="End after so many messages.")
 @click.option("--tags", default="*", help="Only these: TagA || TagB.")
@@ -127,7 +138,7 @@ def _edge_or_offset(_: click.Context, __: click.Parameter, text: str) -> Edge | 
 @JSON
 def pull(
     topic: str,
-    start: Edge | int,
+    start: Edge | StoredSince | int,
     follow: bool,
     most: int | None,
     tags: str,
@@ -136,7 +147,10 @@ def pull(
     as_json: bool,
     **way: Any,
 ) -> None:
-    """Print the messages of all queues of TOPIC, one a line as dump does; from a slave where its master is gone."""
+    """Print the messages of all queues of TOPIC, one a line as dump does; from a slave where its master is gone.
+
+    Exit code 2 if nobody carries the topic, 7 if nobody answers, 8 if a broker refuses.
+    """
     reactor = the_reactor()
     client = _client(reactor, **way)
 

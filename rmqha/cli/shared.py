@@ -1,6 +1,5 @@
 """What the commands share: options, the store opened, a bar, the reactor run until an answer is there."""
 
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,12 +13,12 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
-from rmqha.client import MQBrokerError, MQClientError
-from rmqha.commands import SETTINGS, Trouble, settings_of
+from rmqha.client import MQBrokerError, MQClientError, TopicNotFound
+from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, settings_of
 from rmqha.exitcodes import ExitCode
-from rmqha.settings import Settings, SettingsError
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.settings import Settings
 from rmqha.store.reader import StoreReader
+from rmqha.times import iso_time
 from rmqha.tls import TLSError, TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
 
@@ -63,34 +62,19 @@ class Interrupted(Trouble):
     """Somebody pressed Ctrl-C."""
 
     def __init__(self) -> None:
-        super().__init__(ExitCode.STALLED, "interrupted")
+        super().__init__(ExitCode.INTERRUPTED, "interrupted")
 
 
-class Commands(click.Group):
-    """Turns what can be wrong with a store into its exit code."""
+class Commands(CommandGroup):
+    """The commands, with the errors of clients too."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # `rmqha dump … | head`: nobody reads on
-            with suppress(OSError):
-                sys.stdout.close()
-            ctx.exit(ExitCode.FINE)
-        except (Trouble, StoreError, SettingsError, MQClientError, MQBrokerError, OSError) as error:
-            click.echo(f"rmqha: {error}", err=True)
-            ctx.exit(_exit_code_of(error))
-
-
-def _exit_code_of(error: Exception) -> ExitCode:
-    if isinstance(error, Trouble):
-        return error.code
-    if isinstance(error, MQClientError):
-        return ExitCode.CANNOT_CONNECT
-    if isinstance(error, StoreInUse):
-        return ExitCode.IN_USE
-    if isinstance(error, StoreError):
-        return ExitCode.CORRUPT
-    return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.IO_ERROR
+    def exit_code_of(self, error: Exception) -> ExitCode | None:
+        """As ``CommandGroup`` says."""
+        if isinstance(error, TopicNotFound):
+            return ExitCode.USAGE
+        if isinstance(error, MQClientError):
+            return ExitCode.CANNOT_CONNECT
+        return ExitCode.IO_ERROR if isinstance(error, MQBrokerError) else exit_code_of(error)
 
 
 @contextmanager
@@ -186,5 +170,5 @@ def record_line(offset: int, record: Record, as_json: bool) -> str:
     keys = " ".join(f"{name}={fields['properties'][name]}" for name in ("TAGS", "KEYS") if name in fields["properties"])
     return (
         f"{offset:>20}  {fields['topic']} queue {record.queue_id} offset {record.queue_offset}  "
-        f"{len(record.body)} bytes  {record.store_timestamp} ms  {keys}".rstrip()
+        f"{len(record.body)} bytes  {iso_time(record.store_timestamp)}  {keys}".rstrip()
     )

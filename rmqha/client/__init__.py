@@ -15,7 +15,7 @@
     producer.send(Message("TopicTest", b"hello", keys="k1")).addCallback(print)
 """
 
-from rmqha.client.instance import MQBrokerError, MQClient, MQClientError
+from rmqha.client.instance import MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus
 from rmqha.client.producer import Producer
 from rmqha.client.pull import PullConsumer, PullResult, PullStatus
@@ -32,4 +32,5 @@ __all__ = [
     "PullStatus",
     "SendResult",
     "SendStatus",
+    "TopicNotFound",
 ]

@@ -1,6 +1,7 @@
 """Many messages at once, to a topic and from it."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, FirstError, gatherResults
@@ -25,6 +26,13 @@ class Edge(Enum):
 
     MIN = "min"
     MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSince:
+    """Reading may also begin with what was stored at a time, in ms since 1970, or later."""
+
+    timestamp: int
 
 
 async def put_all(producer: Producer, messages: Iterable[Message], sent: Callable[[SendResult], None]) -> None:
@@ -56,7 +64,7 @@ class BulkPull:
         consumer: PullConsumer,
         clock: IReactorTime,
         got: Callable[[Record], None],
-        start: Edge | int = Edge.MIN,
+        start: "Edge | StoredSince | int" = Edge.MIN,
         follows: bool = False,
         expression: str = SUB_ALL,
         most: int | None = None,
@@ -110,5 +118,7 @@ class BulkPull:
     async def _first_offset(self, queue: MessageQueue, end: int) -> int:
         if self._start is Edge.MAX:
             return end
+        if isinstance(self._start, StoredSince):
+            return await self._consumer.offset_at(queue, self._start.timestamp)
         low = await self._consumer.min_offset(queue)
         return low if isinstance(self._start, Edge) else max(low, self._start)

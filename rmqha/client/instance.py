@@ -32,6 +32,10 @@ class MQClientError(Exception):
     """There is no way to the queue, or nobody on it answers."""
 
 
+class TopicNotFound(MQClientError):
+    """Nobody who was asked knows the topic."""
+
+
 class MQBrokerError(Exception):
     """A broker or a name server says no: its answer's code and remark."""
 

@@ -8,7 +8,7 @@ from itertools import count
 from twisted.internet.defer import Deferred
 
 from rmqha.broker.send import V2_FIELDS
-from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQBrokerError, MQClient, MQClientError
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus, make_unique_key
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.wire.batch import BatchEntry, encode_batch
@@ -145,7 +145,7 @@ class Producer:
     async def _route_of_new(self, topic: str) -> TopicRoute:
         template = await self._client.route(AUTO_CREATE_TOPIC_KEY)
         if template is None:
-            raise MQClientError(f"no broker carries topic {topic}, and none would make it")
+            raise TopicNotFound(f"no broker carries topic {topic}, and none would make it")
         route = template.as_template(DEFAULT_TOPIC_QUEUE_NUMS)
         self._new_topics[topic] = self._client.clock.seconds() + POLL_NAME_SERVER_SECONDS, route
         return route

@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred
 
 from rmqha.broker.filters import SUB_ALL, TAG, SubscriptionData
 from rmqha.broker.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
-from rmqha.client.instance import MQBrokerError, MQClient, MQClientError
+from rmqha.client.instance import MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.client.message import MessageQueue
 from rmqha.client.route import MASTER_ID
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -53,7 +53,7 @@ class PullConsumer:
     async def _fetch_queues(self, topic: str) -> list[MessageQueue]:
         route = await self._client.route(topic)
         if route is None:
-            raise MQClientError(f"no broker carries topic {topic}")
+            raise TopicNotFound(f"no broker carries topic {topic}")
         return route.queues_to_read(topic)
 
     def pull(
@@ -110,8 +110,13 @@ class PullConsumer:
         """The offset of the queue's next message."""
         return Deferred.fromCoroutine(self._offset(RequestCode.GET_MAX_OFFSET, queue))
 
-    async def _offset(self, code: RequestCode, queue: MessageQueue) -> int:
-        answer = await self._ask(code, queue, {})
+    def offset_at(self, queue: MessageQueue, timestamp: int) -> Deferred[int]:
+        """The offset of the first message stored at ``timestamp``, in ms, or later; the next one's if there is none."""
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return Deferred.fromCoroutine(self._offset(code, queue, {"timestamp": str(timestamp)}))
+
+    async def _offset(self, code: RequestCode, queue: MessageQueue, fields: dict[str, str] | None = None) -> int:
+        answer = await self._ask(code, queue, fields or {})
         return _offset_in(answer)
 
     def query_offset(self, queue: MessageQueue) -> Deferred[int | None]:

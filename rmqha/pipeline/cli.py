@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rmqha.commands import SETTINGS, Trouble, settings_of
+from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, settings_of
 from rmqha.confkeys import with_nearest
 from rmqha.exitcodes import ExitCode
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
 
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
     from rmqha.pipeline.jobs.chart import Draw
@@ -33,7 +33,7 @@ SPARK_CONF = {"spark.python.unix.domain.socket.enabled": "false"}
 OPTIONS = {
     "startingOffset": "earliest (default), latest, or an offset in the log",
     "endingOffset": "latest (default: what the node has confirmed), or an offset to end before",
-    "startingTimestamp": "begin with what was stored then: ms since 1970",
+    "startingTimestamp": "begin with what was stored then: 2026-11-21T01:30:00Z, or ms since 1970",
     "endingTimestamp": "end before what was stored then",
     "startingOffsetsByTimestampStrategy": "where nothing was stored since: error (default) or latest",
     "topic": "these alone: A,B",
@@ -61,24 +61,30 @@ CHOICE = ("topic", "topicPattern", "queueId", "tags")
 READING = ("readUpTo", "failOnDataLoss", "splitBytes", "minPartitions", "batchBytes")
 RECORDS = ("verifyBody", "onCorrupt", "dropBehind")
 COLUMNS = ("columns", "properties", "decompress")
+WIDE = 200
+"""Characters a line where nobody reads on a terminal."""
 MISSING = "{module} is not installed: pip install 'rmqha[spark]'"
 
 
-class Jobs(click.Group):
-    """Turns what can be wrong with a job into its exit code."""
+class Jobs(CommandGroup):
+    """The jobs, with the errors of Spark too."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            self._end(ctx, ExitCode.USAGE, MISSING.format(module=error.name))
-        except (Trouble, StoreError, OSError, ValueError) as error:
-            self._end(ctx, _exit_code_of(error), str(error))
+    def exit_code_of(self, error: Exception) -> ExitCode | None:
+        """As ``CommandGroup`` says."""
+        if isinstance(error, ModuleNotFoundError):
+            return ExitCode.USAGE
+        from rmqha.pipeline.errors import OptionError
+        from rmqha.pipeline.jobs.manifest import WrongArchive
 
-    @staticmethod
-    def _end(ctx: click.Context, code: ExitCode, message: str) -> None:
-        click.echo(f"rmqha: {message}", err=True)
-        ctx.exit(code)
+        if isinstance(error, (OptionError, WrongArchive)):
+            return ExitCode.USAGE
+        return ExitCode.IO_ERROR if is_of_spark(error) else exit_code_of(error)
+
+    def reason_of(self, error: Exception) -> str:
+        """As ``CommandGroup`` says."""
+        if isinstance(error, ModuleNotFoundError):
+            return MISSING.format(module=error.name)
+        return in_one_line(error) if is_of_spark(error) else str(error)
 
 
 class Job(click.Command):
@@ -91,22 +97,6 @@ class Job(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("NAME=VALUE of -o"):
             formatter.write_dl([(name, OPTIONS[name]) for name in self.takes])
-
-
-def _exit_code_of(error: Exception) -> ExitCode:
-    from rmqha.pipeline.errors import OptionError
-
-    if isinstance(error, Trouble):
-        return error.code
-    if isinstance(error, StoreInUse):
-        return ExitCode.IN_USE
-    if isinstance(error, StoreError):
-        return ExitCode.CORRUPT
-    if isinstance(error, OptionError):
-        return ExitCode.USAGE
-    if isinstance(error, OSError):
-        return ExitCode.IO_ERROR
-    raise error
 
 
 @click.group(name="job", cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -320,14 +310,21 @@ def _chart(path: Path | None) -> Iterator["Draw"]:
 
 
 def _print_table(found: "Stats") -> None:
-    from rmqha.pipeline.jobs.table import HEADINGS, table_rows
+    """All columns, or as many as fit into a narrow terminal: numbers are never cut, and a topic's name is folded."""
+    from rmqha.pipeline.jobs.table import HEADINGS, fitting_columns, table_rows
 
-    table = Table(*HEADINGS)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in table_rows(found):
-        table.add_row(*(Text(text) for text in row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE)
+    rows = table_rows(found)
+    columns = fitting_columns(rows, console.width)
+    table = Table()
+    for number in columns:
+        is_name = HEADINGS[number] == "topic"
+        table.add_column(HEADINGS[number], justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[number]) for number in columns))
+    console.print(table)
+    if len(columns) < len(HEADINGS):
+        click.echo("(a wider terminal, or --json, shows more columns)", err=True)
 
 
 @job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", *RECORDS, *COLUMNS, "compression"))

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from rmqha.confkeys import with_nearest
 from rmqha.pipeline.errors import OptionError
 from rmqha.settings import Settings
+from rmqha.times import parse_time
 
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
@@ -180,13 +181,6 @@ def _count(text: str) -> int:
     return number
 
 
-def _milliseconds(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError("it is in milliseconds since 1970")
-    return number
-
-
 def _flag(text: str) -> bool:
     try:
         return {"true": True, "false": False}[text.strip().lower()]
@@ -251,8 +245,8 @@ PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "properties": ("properties", _choice(Properties)),
     "startingOffset": ("starting_offset", _offset),
     "endingOffset": ("ending_offset", _offset),
-    "startingTimestamp": ("starting_timestamp", _milliseconds),
-    "endingTimestamp": ("ending_timestamp", _milliseconds),
+    "startingTimestamp": ("starting_timestamp", parse_time),
+    "endingTimestamp": ("ending_timestamp", parse_time),
     "startingOffsetsByTimestampStrategy": ("timestamp_strategy", _choice(TimestampStrategy)),
     "readUpTo": ("read_up_to", _choice(ReadUpTo)),
     "splitBytes": ("split_bytes", _positive_size),

@@ -25,7 +25,7 @@ from rmqha.pipeline.segments import (
 )
 from rmqha.store.commitlog import segment_size_of
 from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
 from rmqha.store.nodestate import NodeState, state_path
 from rmqha.wire import record as layout
@@ -247,7 +247,7 @@ def log_folder(path: Path, configured: Path | None = None) -> Path:
 
 def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
     if not path.is_dir():
-        raise StoreError(f"{path} is no folder on this machine: executors and driver must both see the store there")
+        raise NoStore(f"{path} is no folder on this machine: executors and driver must both see the store there")
     folder = configured or path / LOG_FOLDER
     if folder.is_dir():
         return path, folder
@@ -257,7 +257,7 @@ def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
         return linked if state_path(linked).exists() else path.parent, path
     if (path / "rmqha").is_dir():  # a node that has no byte yet
         return path, folder
-    raise StoreError(f"{path} is no store: it has no {LOG_FOLDER}")
+    raise NoStore(f"{path} is no store: it has no {LOG_FOLDER}")
 
 
 def _log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:

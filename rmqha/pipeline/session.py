@@ -21,6 +21,9 @@ REMEDY = (
     "and set JAVA_HOME or PATH to it"
 )
 
+DEBUG = "RMQHA_DEBUG"
+"""Set in the environment, Spark shows the tracebacks of its workers too."""
+HIDE_TRACEBACKS = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 DEFAULT_CONF = {
     "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
@@ -29,6 +32,7 @@ DEFAULT_CONF = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    HIDE_TRACEBACKS: "true",  # an error of the log is one sentence
 }
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -92,6 +96,7 @@ def session(master: str | None = None, conf: Mapping[str, str] | None = None, ap
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for name, value in {**DEFAULT_CONF, **(conf or {})}.items():
+    debugging = {HIDE_TRACEBACKS: "false"} if DEBUG in os.environ else {}
+    for name, value in {**DEFAULT_CONF, **debugging, **(conf or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

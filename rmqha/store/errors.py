@@ -7,6 +7,10 @@ class StoreError(Exception):
     """The store, or what was asked of it, is not as it must be; nothing was changed."""
 
 
+class NoStore(StoreError):
+    """The folder holds no store, or is not there: whoever named it meant another."""
+
+
 class StoreInUse(StoreError):
     """Another process holds the store's lock."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog, segment_size_of
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.lockfile import is_locked
 from rmqha.store.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.messagestore import LOCK_FILE
@@ -142,11 +142,11 @@ class StoreReader:
 def _log_folder(path: Path) -> Path:
     """Where the segments of the store are, or will be. Raises StoreError, OSError."""
     if not path.is_dir():
-        raise StoreError(f"{path} is no store: there is no such folder")
+        raise NoStore(f"{path} is no store: there is no such folder")
     folder = path / "commitlog"
     names = [entry.name for entry in path.iterdir()]
     if not names or LOCK_FILE in names or folder.is_dir():  # a node that has no byte yet has no commitlog either
         return folder
     if not any(name.isdecimal() and len(name) == FILE_NAME_DIGITS for name in names):
-        raise StoreError(f"{path} is no store: it has no commitlog")
+        raise NoStore(f"{path} is no store: it has no commitlog")
     return path

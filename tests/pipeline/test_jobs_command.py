@@ -5,22 +5,26 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from click.testing import CliRunner, Result
+from pyspark.errors import PySparkException
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
+from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.options import PARSERS, SELECTIONS
 from rmqha.pipeline.session import SUBMITTED, JavaError
 from rmqha.testing.records import make_record
+from rmqha.times import iso_time
 from tests.fixtures import facts, max_offset, new_folder, unpacked
 from tests.pipeline import stores
-from tests.pipeline.lake import archived_offsets, make_store, overwrite
+from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, overwrite
 
 JOBS = ("verify", "compare", "stats", "archive", "rebuild")
 
@@ -104,6 +108,19 @@ class JobTests(SynchronousTestCase):
         self.assertEqual(len(archived_offsets(lake)), facts()["records"])
         self.assertIn("0 messages", self.output_of(*arguments))
 
+    def test_an_archive_of_another_store_is_told_of(self) -> None:
+        folder = new_folder(self)
+        store = folder / "store"
+        records = stores.make_store(store, stores.plain_records(60))
+        stores.write_state(store, records[20].physical_offset, store_id="one")
+        arguments = ("archive", store, "--output", folder / "lake")
+        self.output_of(*arguments)
+        stores.write_state(store, records[10].physical_offset, store_id="two")
+        self.assertIn("nothing is new", self.output_of(*arguments))
+        stores.write_state(store, stores.end_of(records), store_id="two")
+        told, end = self.output_of(*arguments), records[20].physical_offset
+        self.assertIn(f"was the archive of another store: its log is the same from 0 to {end}", told)
+
     def test_an_archive_in_use_ends_with_9(self) -> None:
         lake = new_folder(self) / "lake"
         with Archive(lake).job_locked():
@@ -164,8 +181,71 @@ class JobTests(SynchronousTestCase):
                 self.assertEqual(self.run_job("verify", unpacked("slave"), *arguments).exit_code, 2 if expected else 0)
             self.assertEqual(masters, expected)
 
-    def test_what_is_no_store_ends_with_1(self) -> None:
-        self.assertIn("no store", self.complaint(1, "verify", new_folder(self)))
+    def test_what_is_no_store_is_wrong_usage(self) -> None:
+        self.assertIn("no store", self.complaint(2, "verify", new_folder(self)))
+        self.assertIn("is no folder", self.complaint(2, "stats", "/nope"))
+
+    def test_an_archive_of_another_log_is_wrong_usage(self) -> None:
+        folder = new_folder(self)
+        one, other = (make_store(folder / str(seed), seed=seed) for seed in (1, 2))
+        self.output_of("archive", one, "--output", folder / "lake", "-o", "endingOffset=16384")
+        self.assertIn("differs from it at 0", self.complaint(2, "archive", other, "--output", folder / "lake"))
+
+    def test_times_are_taken_as_people_write_them(self) -> None:
+        store = unpacked("slave")
+        all_of_it = self.json_of("stats", store)
+        since = iso_time(min(one["firstStoreTimestamp"] for one in all_of_it.values()))
+        self.assertEqual(self.json_of("stats", store, "-o", f"startingTimestamp={since}"), all_of_it)
+        self.assertIn("no zone", self.complaint(2, "stats", store, "-o", "startingTimestamp=2026-11-20T20:18:13"))
+        self.assertIn("or milliseconds", self.complaint(2, "stats", store, "-o", "endingTimestamp=yesterday"))
+
+    def test_ctrl_c_ends_with_130(self) -> None:
+        for name in ("verify", "stats"):
+            with mock.patch(f"rmqha.pipeline.jobs.{name}.{name}", side_effect=KeyboardInterrupt):
+                self.assertEqual(self.complaint(130, name, unpacked("slave")), "interrupted")
+
+    def test_ctrl_c_leaves_an_archive_that_is_gone_on_with(self) -> None:
+        lake = new_folder(self) / "lake"
+        whole, runs = LocalEngine.run, 0
+
+        def run(*arguments: Any) -> Any:
+            nonlocal runs
+            runs += 1
+            if runs == 2:
+                raise KeyboardInterrupt
+            return whole(*arguments)
+
+        store = make_store(new_folder(self) / "store")
+        arguments = ("archive", store, "--output", lake)
+        by_segments = partial(archive, commit_bytes=SEGMENT_SIZE)
+        with mock.patch.object(LocalEngine, "run", run), mock.patch("rmqha.pipeline.jobs.archive.archive", by_segments):
+            self.assertEqual(self.complaint(130, *arguments), "interrupted")
+        archived = len(archived_offsets(lake))
+        self.assertGreater(archived, 0)
+        self.assertEqual(self.json_of(*arguments)["messages"] + archived, self.json_of("verify", store)["messages"])
+
+    def test_a_narrow_terminal_gets_whole_numbers(self) -> None:
+        """Of 80 columns, and of as few as 40."""
+        store = new_folder(self) / "store"
+        stores.make_store(store, stores.plain_records(1300, body_bytes=10), 1 << 20)
+        (found,) = self.json_of("stats", store).values()
+        for width in (200, 80, 60, 40):
+            with mock.patch("rmqha.pipeline.cli.WIDE", width):
+                told = self.run_job("stats", store).stdout
+            self.assertIn(f"{found['messages']:,}", told)
+            self.assertNotIn("…", told)
+            self.assertLessEqual(max(map(len, told.splitlines())), width)
+
+    def test_an_error_of_spark_is_one_line(self) -> None:
+        text = (
+            "An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted: \n"
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOSError: [Errno 28] no space\n\tat a.b.C'
+        )
+        with mock.patch("rmqha.pipeline.jobs.verify.verify", side_effect=PySparkException(text)):
+            complaint = self.complaint(8, "verify", unpacked("slave"))
+            self.assertEqual(complaint, "Spark: OSError: [Errno 28] no space (RMQHA_DEBUG=1 shows all of it)")
+            with mock.patch.dict(os.environ, RMQHA_DEBUG="1"):
+                self.assertIsInstance(self.run_job("verify", unpacked("slave")).exception, PySparkException)
 
     def test_java_that_is_missing_or_too_old_ends_with_2_and_the_remedy(self) -> None:
         home = new_folder(self)

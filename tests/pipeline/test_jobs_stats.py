@@ -70,8 +70,22 @@ class StatsTests(SynchronousTestCase):
         one = TopicStats(messages=30, bytes=6000, first_store_ms=1000, last_store_ms=4000)
         self.assertEqual((one.as_json()["messagesPerSecond"], one.as_json()["bytesPerSecond"]), (10, 2000))
 
+    def test_no_quantile_lies_outside_of_the_latencies(self) -> None:
+        """Each message waited 240,000 ms or a little longer: the bucket begins at 221,337."""
+        waited = [240_000, 240_001, 240_100]
+        records = [
+            replace(make_record(number, b"b"), born_timestamp=10**12, store_timestamp=10**12 + wait)
+            for number, wait in enumerate(waited)
+        ]
+        store = new_folder(self) / "store"
+        stores.make_store(store, records)
+        (one,) = stats(options_of(store), LocalEngine()).values()
+        self.assertEqual((one.latency_min_ms, one.latency_max_ms), (min(waited), max(waited)))
+        for quantile in (0.0, 0.5, 0.9, 0.99, 1.0):
+            self.assertTrue(min(waited) <= one.latency_ms(quantile) <= max(waited), quantile)
+
     def test_a_quantile_lies_in_the_bucket_that_reaches_it(self) -> None:
-        one = TopicStats(messages=100, latencies=Counter({0: 50, 5: 40, 9: 10}))
+        one = TopicStats(messages=100, latencies=Counter({0: 50, 5: 40, 9: 10}), latency_max_ms=1000)
         bounds = LATENCY_BOUNDS_MS
         self.assertEqual([one.latency_ms(q) for q in (0.5, 0.9, 0.99)], [bounds[0], bounds[5], bounds[9]])
 

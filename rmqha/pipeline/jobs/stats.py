@@ -30,6 +30,7 @@ QUEUE_SUMS_SCHEMA = pa.schema(
         ("lastStoreTimestamp", TIMESTAMP),
         ("latencySumMs", pa.int64()),
         ("latencyMaxMs", pa.int64()),
+        ("latencyMinMs", pa.int64()),
     ]
 )
 SUMMED = [
@@ -41,6 +42,7 @@ SUMMED = [
     ("storeTimestamp", "max"),
     ("latency", "sum"),
     ("latency", "max"),
+    ("latency", "min"),
 ]
 """What makes of messages the columns of ``QUEUE_SUMS_SCHEMA``, from the third on; times made up are left out."""
 SUMMED_AGAIN = [
@@ -79,6 +81,7 @@ class TopicStats:
     first_store_ms: int | None = None
     last_store_ms: int | None = None
     latency_sum_ms: int = 0
+    latency_min_ms: int | None = None
     latency_max_ms: int = 0
     latencies: Counter[int] = field(default_factory=Counter)
     queues: Counter[int] = field(default_factory=Counter)
@@ -91,6 +94,7 @@ class TopicStats:
         self.first_store_ms = _least(self.first_store_ms, other.first_store_ms)
         self.last_store_ms = _most(self.last_store_ms, other.last_store_ms)
         self.latency_sum_ms += other.latency_sum_ms
+        self.latency_min_ms = _least(self.latency_min_ms, other.latency_min_ms)
         self.latency_max_ms = max(self.latency_max_ms, other.latency_max_ms)
         self.latencies.update(other.latencies)
         self.queues.update(other.queues)
@@ -104,12 +108,12 @@ class TopicStats:
         return max(1, self.last_store_ms - self.first_store_ms) / 1000
 
     def latency_ms(self, quantile: float) -> int:
-        """This quantile of the latencies, to a tenth of its value; 0 without messages."""
+        """This quantile of the latencies, to a tenth of its value and never outside of them; 0 without messages."""
         left = quantile * self.messages
         for bucket in sorted(self.latencies):
             left -= self.latencies[bucket]
             if left <= 0:
-                return int(LATENCY_BOUNDS_MS[bucket])
+                return min(max(int(LATENCY_BOUNDS_MS[bucket]), self.latency_min_ms or 0), self.latency_max_ms)
         return 0
 
     def as_json(self) -> dict[str, Any]:
@@ -121,6 +125,7 @@ class TopicStats:
             "lastStoreTimestamp": self.last_store_ms,
             "messagesPerSecond": round(self.messages / self.seconds, 3),
             "bytesPerSecond": round(self.bytes / self.seconds, 3),
+            "latencyMinMs": self.latency_min_ms or 0,
             "latencyMeanMs": round(self.latency_sum_ms / self.messages, 3) if self.messages else 0.0,
             **{f"latencyP{100 * quantile:g}Ms": self.latency_ms(quantile) for quantile in QUANTILES},
             "latencyMaxMs": self.latency_max_ms,
@@ -220,6 +225,7 @@ def _of_queue(row: dict[str, Any]) -> TopicStats:
         first_store_ms=_in_ms(row["firstStoreTimestamp"]),
         last_store_ms=_in_ms(row["lastStoreTimestamp"]),
         latency_sum_ms=row["latencySumMs"],
+        latency_min_ms=row["latencyMinMs"],
         latency_max_ms=row["latencyMaxMs"],
         queues=Counter({row["queueId"]: row["messages"]}),
     )

@@ -1,9 +1,30 @@
 """What ``stats`` found as a table of texts, for a terminal and for a page."""
 
+from collections.abc import Sequence
+
 from rmqha.pipeline.jobs.stats import Stats, TopicStats
 
 HEADINGS = ("topic", "messages", "bytes", "queues", "msg/s", "bytes/s", "p50 ms", "p99 ms", "max ms")
+COLUMN_MARGIN = 3
+"""What a table's border and its padding take of a column."""
+LEAST_TOPIC = 16
 UNPRINTABLE = "\ufffd"
+
+
+SHORT_HEADINGS = ("topic", "messages", "bytes", "p50 ms", "p99 ms", "max ms")
+"""The most important of ``HEADINGS``, for a narrow terminal."""
+
+
+def fitting_columns(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
+    """Which of ``HEADINGS`` fit into so many characters whole: all, else the most important, as many as do."""
+    widths = [max(len(row[number]) for row in (HEADINGS, *rows)) + COLUMN_MARGIN for number in range(len(HEADINGS))]
+    widths[0] = min(widths[0], LEAST_TOPIC + COLUMN_MARGIN)  # a longer name is folded
+    chosen = list(range(len(HEADINGS)))
+    if 1 + sum(widths) > width:
+        chosen = [HEADINGS.index(heading) for heading in SHORT_HEADINGS]
+    while len(chosen) > 2 and 1 + sum(widths[number] for number in chosen) > width:
+        chosen.pop()
+    return chosen
 
 
 def table_rows(stats: Stats) -> list[tuple[str, ...]]:

@@ -1,0 +1,25 @@
+"""Spark's errors in one line: what a worker or the JVM has to say is the end, or the cause, of a long traceback."""
+
+import re
+
+SPARK_MODULES = ("pyspark", "py4j")
+PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Archive|Store)): (.+)$", re.MULTILINE)
+"""The last line of a Python traceback."""
+CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
+MOST_CHARACTERS = 400
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Whether Spark, or the way to its JVM, has raised it."""
+    return any(kind.__module__.split(".")[0] in SPARK_MODULES for kind in type(error).__mro__)
+
+
+def in_one_line(error: Exception) -> str:
+    """The one useful sentence: of the Python traceback inside, else of the last cause, else the first line."""
+    text = str(error)
+    found = [f"{kind}: {reason}" for kind, reason in PYTHON_ERROR.findall(text)] or CAUSE.findall(text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    line = found[-1] if found else lines[0] if lines else type(error).__name__
+    line = " ".join(line.split())
+    short = line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+    return f"Spark: {short} (RMQHA_DEBUG=1 shows all of it)"
