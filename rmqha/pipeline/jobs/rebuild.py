@@ -3,7 +3,7 @@
 A message says its place in its queue, so each split writes its units straight into the new files, and no two splits
 write the same bytes. Only where offsets of a queue leave a gap or step back is it put right afterwards, as dispatch
 would have it. Keys go through small files of hashes into the index, one chain from end to end. The rules are dispatch's
-own (``rmqha.pipeline.dispatch``).
+own (``rmqha.store.bulk``).
 """
 
 import os
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from rmqha.pipeline.dispatch import PLACED_DTYPE, BulkDispatch, PlacedUnits
 from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progress
 from rmqha.pipeline.options import Boundaries, Options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import Split, read_records
+from rmqha.store.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
 from rmqha.store.consumequeue import (
     CONSUME_QUEUE_FOLDER,
     CQ_STORE_UNIT_SIZE,

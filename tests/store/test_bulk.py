@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmqha.pipeline.decode import Records
-from rmqha.pipeline.dispatch import BulkDispatch, Dispatched
+from rmqha.store.bulk import BulkDispatch, Dispatched
 from rmqha.store.index import IndexedKey, hashed
-from rmqha.store.request import DispatchRequest, is_no_folder, read_dispatch_request
+from rmqha.store.request import DispatchRequest, is_no_folder, is_possible_offset, read_dispatch_request
 from rmqha.testing.records import make_record
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.record import (
@@ -42,7 +42,7 @@ TELLING = st.builds(
     topic=TOPICS,
     properties_stored=PROPERTIES,
     queue_id=INT32,
-    queue_offset=INT64 | st.integers(-1, 3),
+    queue_offset=INT64 | st.integers(-1, 12),
     sys_flag=st.sampled_from(TRANSACTION_TYPES),
     born_host=HOSTS,
     store_timestamp=INT64,
@@ -72,7 +72,8 @@ def one_by_one(laid_out: Records) -> Outcome:
     for position in laid_out.at.tolist():
         request = read_dispatch_request(view, position)
         assert isinstance(request, DispatchRequest)
-        if request.is_queued and (is_no_folder(request.topic) or request.queue_offset < 0):
+        has_place = is_possible_offset(request.queue_offset, request.physical_offset)
+        if request.is_queued and (is_no_folder(request.topic) or not has_place):
             refused += 1
         elif request.is_queued:
             place = request.topic, request.queue_id, request.queue_offset
