@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from unittest import mock
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmqha.pipeline.decode import Records
+from rmqha.store import bulk
 from rmqha.store.bulk import BulkDispatch, Dispatched
 from rmqha.store.index import IndexedKey, hashed
 from rmqha.store.request import DispatchRequest, is_no_folder, is_possible_offset, read_dispatch_request
@@ -34,6 +36,8 @@ PROPERTIES = st.lists(PAIRS, max_size=6).map("\x02".join)
 TOPICS = st.sampled_from((SCHEDULE_TOPIC, "T", "é漢😀", "\udcff", "a/b", "..", "", "null\0"))
 TRANSACTION_TYPES = (0, TRANSACTION_PREPARED_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE)
 
+
+TRANSACTIONS = st.sampled_from(TRANSACTION_TYPES)
 
 TELLING = st.builds(
     replace,
@@ -104,6 +108,32 @@ def test_any_properties_become_the_keys_and_tags_that_dispatch_reads(texts: list
         assert_dispatched_alike(
             replace(make_record(0, b"b", topic), properties_stored=text, sys_flag=transaction_type) for text in texts
         )
+
+
+FILLINGS = st.text(st.sampled_from("ab k\x01\x02\x00\x1f\x7f"), min_size=9, max_size=9)
+ALIKE = (
+    "KEYS\x01{}{}{}\x02TAGS\x01{}{}\x02UNIQ_KEY\x01{}{}{}{}",
+    "UNIQ_KEY\x01{}{}\x02X\x01{}{}\x02KEYS\x01{}{}{}{}{}\x02",
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ALIKE), FILLINGS, st.sampled_from("TU")), max_size=12), TRANSACTIONS)
+def test_messages_of_almost_one_shape_become_what_dispatch_makes_of_each(
+    some: list[tuple[str, str, str]], transaction_type: int
+) -> None:
+    with mock.patch.object(bulk, "FEW_ROWS", 1):
+        assert_dispatched_alike(
+            replace(make_record(0, b"b", topic), properties_stored=text.format(*filling), sys_flag=transaction_type)
+            for text, filling, topic in some
+        )
+
+
+@settings(deadline=None)
+@given(st.lists(records() | TELLING, max_size=6))
+def test_a_shape_is_made_of_any_message(some: list[Record]) -> None:
+    with mock.patch.object(bulk, "FEW_ROWS", 1):
+        assert_dispatched_alike([*some, *some])
 
 
 def test_topics_keep_their_numbers_from_piece_to_piece() -> None:
