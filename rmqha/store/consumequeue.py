@@ -34,6 +34,8 @@ FILES_WITHOUT_HOLES = 3
 HOLE_FILE_COST_BYTES = 65536
 """What a whole file that is left a hole counts, where the cost of blanks is limited."""
 PAGE_BYTES = 4096
+FILES_THAT_TELL = 1000
+"""The sizes of so many files tell what the size is; others may be damaged."""
 CONSUME_QUEUE_FOLDER = "consumequeue"
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 
@@ -59,12 +61,32 @@ def queue_file_size(configured: int) -> int:
 
 
 def queue_size_of(folder: Path, configured: int | None) -> int:
-    """Bytes of each file of the queues in ``folder``: as configured, as they are, or by default. Raises OSError."""
-    if configured is not None:
-        return queue_file_size(configured)
-    sizes = Counter(path.stat().st_size for path in folder.glob("*/*/[0-9]*") if path.is_file())
+    """Bytes of each file of the queues in ``folder``: as they are, as configured, or by default.
+
+    Raises StoreError if most have another size than configured, OSError.
+    """
+    sizes = _file_sizes(folder)
     sizes.pop(0, None)  # one that was cut short is then named as such
-    return max(sizes, key=lambda size: (sizes[size], size), default=DEFAULT_QUEUE_FILE_SIZE)
+    found = max(sizes, key=lambda size: (sizes[size], size), default=None)
+    wanted = queue_file_size(configured) if configured is not None else None
+    if found is not None and (found % CQ_STORE_UNIT_SIZE or (wanted is not None and found != wanted)):
+        told = f"mappedFileSizeConsumeQueue says {wanted}" if wanted is not None else "which are no whole units"
+        raise StoreError(f"queue files below {folder} have {found} bytes; {told} (rmqha rebuild makes them anew)")
+    return found or wanted or DEFAULT_QUEUE_FILE_SIZE
+
+
+def _file_sizes(folder: Path) -> Counter[int]:
+    """How many files there are of each size; a few hundred queues tell enough."""
+    sizes: Counter[int] = Counter()
+    if folder.is_dir():
+        for topic in os.scandir(folder):
+            if topic.is_dir():
+                for queue in os.scandir(topic):
+                    if queue.is_dir():
+                        sizes.update(file.stat().st_size for file in os.scandir(queue) if file.name[:1].isdecimal())
+                        if sizes.total() > FILES_THAT_TELL:
+                            return sizes
+    return sizes
 
 
 class QueueDamaged(StoreError):

@@ -1,24 +1,40 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
-from rmqha.store.dispatch import Dispatcher, QueueTable
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, QueueDamaged, queue_size_of
+from rmqha.store.dispatch import Dispatcher, QueueKey, QueueTable
 from rmqha.store.errors import StoreError
 from rmqha.store.index import ENTRIES_A_SLOT, INDEX_FOLDER, IndexService, slots_of
+from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.recovery import Recovery
 
 
-def open_queues(root: Path, settings: Settings, owned: bool = True) -> QueueTable:
-    """The consume queues below ``root``. Raises StoreError, OSError."""
+def open_queues(
+    root: Path, settings: Settings, owned: bool = True, problems: dict[QueueKey, str] | None = None
+) -> QueueTable:
+    """The consume queues below ``root``. Raises StoreError, OSError.
+
+    With ``problems`` queues whose files are none are entered there, and left out.
+    """
     folder = root / CONSUME_QUEUE_FOLDER
     size = queue_size_of(folder, settings.mapped_file_size_consume_queue)
-    return QueueTable(folder, size, owned)
+    return QueueTable(folder, size, owned, problems)
+
+
+def new_folder_aside(root: Path, name: str) -> Path:
+    """A new folder below ``rmqha``, for what is set aside. Raises OSError."""
+    number = 0
+    while (folder := root / NODE_FOLDER / f"{name}-aside-{number}").exists():
+        number += 1
+    folder.mkdir(parents=True)
+    return folder
 
 
 def open_index(root: Path, settings: Settings) -> IndexService | None:
@@ -40,19 +56,32 @@ class Derived:
 
     _log = Logger()
 
-    def __init__(self, root: Path, settings: Settings, log: CommitLog, recovery: Recovery) -> None:
-        """Recovers them to agree with the log's end. Raises StoreError, OSError."""
-        self.queues = open_queues(root, settings)
-        for queue in self.queues.queues.values():
-            queue.recover()
-            if queue.max_physical_offset > recovery.end:
-                queue.truncate(recovery.end)
-            if not recovery.clean_stop:
-                queue.drop_last_from(recovery.checked_from)
-            queue.correct_min_offset(log.min_offset)
-            queue.release_files()
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        log: CommitLog,
+        recovery: Recovery,
+        checkpoint: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Recovers them to agree with the log's end; ``checkpoint`` is called often meanwhile, and may raise.
+
+        Raises StoreError, OSError.
+        """
+        problems: dict[QueueKey, str] = {}
+        self.queues = open_queues(root, settings, problems=problems)
+        for key, queue in list(self.queues.queues.items()):
+            checkpoint()
+            try:
+                self._recover_queue(queue, log, recovery)
+            except QueueDamaged as error:
+                self.queues.forget(*key)
+                problems[key] = str(error)
+        self._set_queues_aside(root, problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
+        if problems:  # the other queues leave what they have alone
+            start = log.min_offset
         try:
             self.index = open_index(root, settings)
         except StoreError as error:
@@ -65,6 +94,33 @@ class Derived:
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
+
+    @staticmethod
+    def _recover_queue(queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
+        queue.recover(None if recovery.clean_stop else min(recovery.checked_from, recovery.end))
+        if queue.max_physical_offset > recovery.end:
+            queue.truncate(recovery.end)
+        queue.correct_min_offset(log.min_offset)
+        queue.release_files()
+
+    def _set_queues_aside(self, root: Path, problems: Mapping[QueueKey, str]) -> None:
+        """Move the folders of queues that are damaged below ``rmqha``; dispatch makes them anew. Raises OSError."""
+        if not problems:
+            return
+        aside = new_folder_aside(root, CONSUME_QUEUE_FOLDER)
+        for key, problem in problems.items():
+            folder = self.queues.folder_of(*key)
+            target = aside / key[0] / folder.name
+            target.parent.mkdir(exist_ok=True)
+            folder.rename(target)
+            self._log.error(
+                "queue {queue_id} of {topic} is damaged: {problem}; it is made anew from the log, and what there was is "
+                "kept in {kept_in}",
+                topic=key[0],
+                queue_id=key[1],
+                problem=problem,
+                kept_in=str(target),
+            )
 
     def _cut_index(self, recovery: Recovery, start: int) -> None:
         """Cut the index to what can be trusted."""

@@ -52,6 +52,7 @@ class IndexedKey(NamedTuple):
 HASHED_KEY_DTYPE = np.dtype([("hash", "i4"), ("physical_offset", "i8"), ("store_timestamp", "i8")])
 HashedKeys = npt.NDArray[np.void]
 """The same of many keys, by the hash of their texts."""
+NO_KEYS: HashedKeys = np.empty(0, HASHED_KEY_DTYPE)
 
 
 def hashed(keys: Sequence[IndexedKey]) -> HashedKeys:
@@ -267,9 +268,11 @@ class IndexService:
             paths.pop().unlink()
         self._files = [IndexFile(path, slot_count, max_index_num) for path in paths]
         self._unflushed: list[IndexFile] = []
-        self._left: Sequence[IndexedKey] = ()
-        """Keys that the last ``put`` was refused; some of a message's may have been put before."""
+        self._left = NO_KEYS
+        """Keys that the last ``put_hashed`` was refused; some of a message's may have been put before."""
         self._added: list[IndexedKey] = []
+        self._waiting: list[HashedKeys] = []
+        """Keys that were added before those of ``_added``."""
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     @property
@@ -297,41 +300,46 @@ class IndexService:
     @property
     def pending(self) -> int:
         """How many keys were added and are not written yet."""
-        return len(self._added)
+        return len(self._added) + sum(map(len, self._waiting))
 
     def add(self, keys: Sequence[IndexedKey]) -> None:
         """Add keys of messages, as ``put`` does, with the next ``write_pending`` or ``query``."""
         self._added += keys
 
+    def add_hashed(self, keys: HashedKeys) -> None:
+        """The same of many keys."""
+        self._hash_added()
+        if len(keys):
+            self._waiting.append(keys)
+
+    def _hash_added(self) -> None:
+        if self._added:
+            self._waiting.append(hashed(self._added))
+            self._added = []
+
     def write_pending(self) -> None:
         """Write the keys added since the last time. Raises OSError; then they stay pending."""
-        if self._added:
-            self.put(self._added, datetime.now())
-            self._added = []
+        self._hash_added()
+        while self._waiting:
+            self._put_new(self._waiting[0], datetime.now())
+            del self._waiting[0]
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first; those of messages that have entries already are left out."""
-        self._put(self._left, now)
-        done = self.end_phy_offset
-        self._put([key for key in keys if key.physical_offset > done], now)
+        self._put_new(hashed(keys) if keys else NO_KEYS, now)
 
-    def _put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
-        self._left = keys
-        while self._left:
-            file = self._file_with_room(now)
-            room = file.room
-            file.put(self._left[:room])
-            self._left = self._left[room:]
-            if file not in self._unflushed:
-                self._unflushed.append(file)
+    def _put_new(self, keys: HashedKeys, now: datetime) -> None:
+        self.put_hashed(self._left, now)
+        self.put_hashed(keys[keys["physical_offset"] > self.end_phy_offset], now)
 
     def put_hashed(self, keys: HashedKeys, now: datetime) -> None:
         """Add keys, oldest first, none of which has an entry yet. Raises OSError."""
-        while len(keys):
+        self._left = keys
+        while len(self._left):
             file = self._file_with_room(now)
             room = file.room
-            file.put_hashed(keys[:room])
-            keys = keys[room:]
+            file.put_hashed(self._left[:room])
+            self._left = self._left[room:]
             if file not in self._unflushed:
                 self._unflushed.append(file)
 

@@ -396,7 +396,7 @@ class CrashTests(IndexTestCase):
         keys = some_keys(MOST)
         index = self.make(keys[: MOST - 1])
         with (
-            mock.patch("rmqha.store.index.IndexFile.put", side_effect=OSError(28, "No space left on device")),
+            mock.patch("rmqha.store.index.IndexFile.put_hashed", side_effect=OSError(28, "No space left on device")),
             self.assertRaises(OSError),
         ):
             index.put(keys, NOW)
