@@ -83,7 +83,7 @@ def row_hashes(texts: npt.NDArray[np.uint8], before: int) -> npt.NDArray[np.int6
     """The hash codes, signed, of ASCII texts of one length, a row each; ``before`` is that of what precedes each."""
     powers = _powers(texts.shape[1])
     start = np.uint32(before * int(powers[0]) & MASK)
-    result = np.einsum("ij,j->i", texts.astype(np.uint32), powers[1:]) + start
+    result: npt.NDArray[np.uint32] = np.einsum("ij,j->i", texts.astype(np.uint32), powers[1:]) + start
     return result.view(np.int32).astype(np.int64)
 
 
