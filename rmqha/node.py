@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
@@ -42,6 +43,7 @@ from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
+from rmqha.store.opening import Opening, OpeningStopped
 from rmqha.tls import ServerTLS
 
 
@@ -81,6 +83,10 @@ class Node(ProcessService):
         ProcessService.__init__(self, reactor, leave, plan.observer, plan.manages_process)
         self._plan = plan
         self._store: MessageStore | None = None
+        self._opening = Opening()
+        self._opened: Deferred[None] | None = None
+        self._is_stopping = False
+        self._services = MultiService()
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
         self._told_master = ToldEndpoint(reactor)
@@ -92,9 +98,22 @@ class Node(ProcessService):
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
 
     def open(self) -> None:
-        """Open the store, and make the services of the node's role."""
+        """Begin to open the store; when it is open, the services of the node's role start."""
+        self._threads.start()
+        self._opened = Deferred.fromCoroutine(self._open())
+        self._opened.addErrback(self._cannot_start)
+
+    def _cannot_start(self, failure: Failure) -> None:
+        self._log.failure("the node cannot start", failure)
+        self.stop_with(ExitCode.IO_ERROR, f"the node cannot start: {failure.getErrorMessage()}")
+
+    async def _open(self) -> None:
         try:
-            self._open()
+            store = await self._open_store()
+            if not self._is_stopping:
+                self._start_services(store)
+        except OpeningStopped:
+            self._log.info("stopped before the store was open")
         except StoreInUse as error:
             self.stop_with(ExitCode.IN_USE, str(error))
         except StoreError as error:
@@ -102,18 +121,28 @@ class Node(ProcessService):
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
 
-    def _open(self) -> None:
-        plan, clock = self._plan, IReactorTime(self._reactor)
-        self._threads.start()
-        store = MessageStore(plan.settings)
+    async def _open_store(self) -> MessageStore:
+        """The store, opened in a thread: meanwhile the reactor answers signals, and nobody else. Can be tried again.
+
+        Raises OpeningStopped, StoreInUse, StoreError, OSError.
+        """
+        store: MessageStore = await deferToThreadPool(
+            self._reactor, self._threads, MessageStore, self._plan.settings, self._opening
+        )
         self._store = store
+        return store
+
+    def _start_services(self, store: MessageStore) -> None:
+        """Make the services of the node's role, and start them together."""
+        plan, clock = self._plan, IReactorTime(self._reactor)
         self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
         store.start_dispatching(clock, self._disk_failed)
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
         acknowledged = self._ha_factory.acknowledged if self._ha_factory is not None else dict
-        CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self)
+        CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self._services)
         state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
-        state_file.setServiceParent(self)
+        state_file.setServiceParent(self._services)
+        self._services.setServiceParent(self)
 
     def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
         running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
@@ -176,7 +205,7 @@ class Node(ProcessService):
             finished=self._leave,
             disk_failed=self._disk_failed,
         )
-        self._slave.setServiceParent(self)
+        self._slave.setServiceParent(self._services)
         if not plan.slave.once:
             self._serve_slaves(store)
             self._listen_for_remoting()
@@ -213,7 +242,7 @@ class Node(ProcessService):
             return ()
         clock, settings = IReactorTime(self._reactor), self._plan.settings
         name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER)
-        name_server.setServiceParent(self)
+        name_server.setServiceParent(self._services)
         factory = RemotingFactory(name_server.processors(), clock, _remoting_limits_of(settings))
         self._listen("name server", self._plan.embedded_port, factory, mode=settings.tls_server_mode)
         return [("of this node", LoopbackEndpoint(factory, clock))]
@@ -243,7 +272,7 @@ class Node(ProcessService):
         service = ListeningService(
             endpoint, factory, name, security, lambda error: self.stop_with(ExitCode.IO_ERROR, error), listening
         )
-        service.setServiceParent(self)
+        service.setServiceParent(self._services)
 
     def _runtime_info(self) -> dict[str, str]:
         assert self._controller is not None, "it answers this"
@@ -278,6 +307,10 @@ class Node(ProcessService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
+        self._is_stopping = True
+        self._opening.stop()
+        if self._opened is not None:
+            await self._opened
         try:
             if self._store is not None:
                 self._store.end_puts()
@@ -285,7 +318,7 @@ class Node(ProcessService):
                 await self._controller.stop()
             await ProcessService.stopService(self)
             if self._store is not None:
-                await self._store.close(self._flusher, self.state)
+                await self._store.close(self._flusher, self.state if self._flusher is not None else None)
                 self._log.info("stopped at {offset}", offset=self._store.commit_log.verified_offset)
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")

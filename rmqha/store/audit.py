@@ -1,6 +1,7 @@
 """Holds queues and index against the log they were made from. Changes nothing."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import numpy.typing as npt
 
 from rmqha.settings import Settings
 from rmqha.store.consumequeue import Unit
-from rmqha.store.derived import index_slots, open_queues
+from rmqha.store.derived import index_geometry, open_queues
 from rmqha.store.dispatch import QueueTable
-from rmqha.store.index import INDEX_FOLDER, index_paths, read_entries
+from rmqha.store.geometry import UnprovedIndexFile, geometry_of
+from rmqha.store.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries
 from rmqha.store.reader import Progress, StoreReader
-from rmqha.store.request import DispatchRequest, read_dispatch_request
+from rmqha.store.request import DispatchRequest, is_possible_offset, read_dispatch_request
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
 
@@ -51,7 +53,7 @@ class _Auditor:
 
     def check_unit(self, request: DispatchRequest) -> None:
         """The queue must point to the message, from where the message says it is."""
-        if not request.is_queued:
+        if not request.is_queued or not is_possible_offset(request.queue_offset, request.physical_offset):
             return
         name = f"queue {request.queue_id} of {request.topic}"
         self.next_offsets[request.topic, request.queue_id] = request.queue_offset + 1
@@ -80,7 +82,8 @@ def _was_recovered_by_java(request: DispatchRequest, unit: Unit, expected: Unit)
 
 def audit(store: StoreReader, end: int, settings: Settings, progress: Progress) -> Audit:
     """Compare queues and index with the log's records before ``end``. Raises StoreError, OSError."""
-    queues = open_queues(store.root, settings, owned=False)
+    bad_queues: dict[tuple[str, int], str] = {}
+    queues = open_queues(store.root, settings, owned=False, problems=bad_queues)
     try:
         for queue in queues.queues.values():
             queue.find_end()
@@ -88,7 +91,9 @@ def audit(store: StoreReader, end: int, settings: Settings, progress: Progress) 
             queue.release_files()
         end = max(store.log.min_offset, min(end, queues.max_physical_offset))
         auditor = _Auditor(queues, settings.message_delay_level)
-        index = _IndexEntries(store.root, settings)
+        for (topic, queue_id), problem in bad_queues.items():
+            auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild makes it anew)")
+        index = _IndexEntries(store.root, settings, auditor.complain)
         missing_keys = 0
         at = store.log.min_offset
         while at < end:
@@ -127,9 +132,14 @@ def _audit_some(
 class _IndexEntries:
     """All entries of all index files, in the order of their messages."""
 
-    def __init__(self, root: Path, settings: Settings) -> None:
-        slots = index_slots(root, settings)
-        arrays = [read_entries(path, slots) for path in index_paths(root / INDEX_FOLDER)]
+    def __init__(self, root: Path, settings: Settings, complain: Callable[[str], None]) -> None:
+        arrays = []
+        wanted = configured_geometry(settings.max_hash_slot_num, settings.max_index_num)
+        for path in index_paths(root / INDEX_FOLDER):
+            try:
+                arrays.append(read_entries(path, geometry_of(path, wanted, index_geometry(root, settings))))
+            except UnprovedIndexFile as error:
+                complain(str(error))
         self._offsets = _joined([array["physical_offset"] for array in arrays])
         self._hashes = _joined([array["hash"] for array in arrays])
         order = np.argsort(self._offsets, kind="stable")  # files of a Java recovery may overlap

@@ -7,8 +7,11 @@
 Derived from the log, and written in pieces: what a slice of dispatch adds is kept until ``write_pending``.
 """
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, cast
@@ -16,6 +19,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name
 
 UNIT = Struct(">qiq")
@@ -24,7 +28,14 @@ assert UNIT.size == CQ_STORE_UNIT_SIZE
 UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-FILES_CHECKED = 3
+BLANKS_AT_ONCE = 4096
+FILES_WITHOUT_HOLES = 3
+"""A queue's last files, which a Java broker's recovery reads: it takes a hole in them for the queue's end."""
+HOLE_FILE_COST_BYTES = 65536
+"""What a whole file that is left a hole counts, where the cost of blanks is limited."""
+PAGE_BYTES = 4096
+FILES_THAT_TELL = 1000
+"""The sizes of so many files tell what the size is; others may be damaged."""
 CONSUME_QUEUE_FOLDER = "consumequeue"
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 
@@ -41,7 +52,7 @@ class Unit(NamedTuple):
     @property
     def is_blank(self) -> bool:
         """Whether the unit only fills a place: its message is not in this store."""
-        return self.size == PRE_BLANK_SIZE and self.physical_offset == 0
+        return self.physical_offset == 0 and self.size in (0, PRE_BLANK_SIZE)
 
 
 def queue_file_size(configured: int) -> int:
@@ -50,25 +61,71 @@ def queue_file_size(configured: int) -> int:
 
 
 def queue_size_of(folder: Path, configured: int | None) -> int:
-    """Bytes of each file of the queues in ``folder``: as configured, as they are, or by default. Raises OSError."""
-    if configured is not None:
-        return queue_file_size(configured)
-    sizes = Counter(path.stat().st_size for path in folder.glob("*/*/[0-9]*") if path.is_file())
+    """Bytes of each file of the queues in ``folder``: as they are, as configured, or by default.
+
+    Raises StoreError if most have another size than configured, OSError.
+    """
+    sizes = _file_sizes(folder)
     sizes.pop(0, None)  # one that was cut short is then named as such
-    return max(sizes, key=lambda size: (sizes[size], size), default=DEFAULT_QUEUE_FILE_SIZE)
+    found = max(sizes, key=lambda size: (sizes[size], size), default=None)
+    wanted = queue_file_size(configured) if configured is not None else None
+    if found is not None and (found % CQ_STORE_UNIT_SIZE or (wanted is not None and found != wanted)):
+        told = f"mappedFileSizeConsumeQueue says {wanted}" if wanted is not None else "which are no whole units"
+        raise StoreError(f"queue files below {folder} have {found} bytes; {told} (rmqha rebuild makes them anew)")
+    return found or wanted or DEFAULT_QUEUE_FILE_SIZE
+
+
+def _file_sizes(folder: Path) -> Counter[int]:
+    """How many files there are of each size; a few hundred queues tell enough."""
+    sizes: Counter[int] = Counter()
+    if folder.is_dir():
+        for topic in os.scandir(folder):
+            if topic.is_dir():
+                for queue in os.scandir(topic):
+                    if queue.is_dir():
+                        sizes.update(file.stat().st_size for file in os.scandir(queue) if file.name[:1].isdecimal())
+                        if sizes.total() > FILES_THAT_TELL:
+                            return sizes
+    return sizes
+
+
+class QueueDamaged(StoreError):
+    """A queue's files are not what a queue's are. Queues are made from the log, and can be made again."""
+
+
+Marks = dict["ConsumeQueue", None]
+"""Queues in the order in which they were marked."""
 
 
 class ConsumeQueue:
-    """One queue of one topic. Offsets are queue offsets: ordinals of messages, unless they are named physical."""
+    """One queue of one topic. Offsets are queue offsets: ordinals of messages, unless they are named physical.
 
-    def __init__(self, folder: Path, topic: str, queue_id: int, file_size: int, owned: bool = True) -> None:
-        """Opens it as its files are. Raises StoreError, OSError."""
+    It enters itself in ``dirty`` when it has units to write, and in ``unflushed`` when it has written some.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        owned: bool = True,
+        listing: list[tuple[int, int]] | None = None,
+        dirty: Marks | None = None,
+        unflushed: Marks | None = None,
+    ) -> None:
+        """Opens it as its files are; ``listing`` has their offsets and sizes, if known. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
-        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue")
+        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", listing=listing)
+        self._dirty: Marks = dirty if dirty is not None else {}
+        self._unflushed: Marks = unflushed if unflushed is not None else {}
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, what is pending not counted
         self._min = self._queue.first_base or 0
+        self._min_physical_offset: int | None = None
+        """Of the log, if the queue's first message in it was not looked for since."""
+        self._filling_to: int | None = None
         self._unflushed_from: int | None = None
         self.max_physical_offset = -1
         self.order_breaches = 0
@@ -80,13 +137,25 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset whose message the log still has."""
-        return self._min // CQ_STORE_UNIT_SIZE
+        """The first queue offset whose message the log still has. Raises OSError."""
+        return self._min_at // CQ_STORE_UNIT_SIZE
+
+    @property
+    def _min_at(self) -> int:
+        if self._min_physical_offset is not None:
+            self._min = self._find_min(self._min_physical_offset)
+            self._min_physical_offset = None
+        return self._min
 
     @property
     def file_size(self) -> int:
         """Bytes of each file."""
         return self._queue.file_size
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue's last file is at hand, so that writing is cheap."""
+        return self._queue.has_open_files
 
     def put(self, queue_offset: int, unit: Unit) -> None:
         """Add the unit of a message at ``queue_offset``; one that is there already is left alone.
@@ -94,32 +163,97 @@ class ConsumeQueue:
         A unit that does not follow leaves blanks for those missing, counts in ``order_breaches``, and lies where it
         belongs: offsets of a queue never shift.
         """
-        if unit.physical_offset + unit.size <= self.max_physical_offset:
+        if self.has(unit):
             return
-        at, end = queue_offset * CQ_STORE_UNIT_SIZE, self._end + len(self._pending)
-        if not self._pending and not len(self._queue):
-            self._begin(at)
-        elif at < end:
+        while not self.make_room(queue_offset, self.file_size):
+            pass
+        if queue_offset * CQ_STORE_UNIT_SIZE < self._end + len(self._pending):
             return
-        elif at > end:
-            self.order_breaches += 1
-            self._fill_with_blanks(end, at)
         self.max_physical_offset = unit.physical_offset + unit.size
         self._add(UNIT.pack(*unit))
 
-    def _begin(self, at: int) -> None:
-        """The first unit of a queue without files: blanks stand for what came before it in its file."""
-        base = at - at % self.file_size
-        self._end = base
-        self._min = at
-        self._fill_with_blanks(base, at)
+    def has(self, unit: Unit) -> bool:
+        """Whether the unit of this message, or of a later one, was put before."""
+        return unit.physical_offset + unit.size <= self.max_physical_offset
 
-    def _fill_with_blanks(self, start: int, end: int) -> None:
-        for _ in range((end - start) // CQ_STORE_UNIT_SIZE):
-            self._add(PRE_BLANK)
+    def follows(self, queue_offset: int) -> bool:
+        """Whether a unit at ``queue_offset`` needs no blanks before it, and none is there."""
+        at, is_new = queue_offset * CQ_STORE_UNIT_SIZE, not self._pending and not len(self._queue)
+        return at % self.file_size == 0 if is_new else at == self._end + len(self._pending)
 
-    def _add(self, unit: bytes) -> None:
-        self._pending += unit
+    def put_run(self, queue_offset: int, units: Units) -> None:
+        """Add units of messages one after another, at least one, the first of which ``follows`` there. Raises OSError.
+
+        All are of messages behind those that have units.
+        """
+        if not self._pending and not len(self._queue):
+            self._end = self._min = queue_offset * CQ_STORE_UNIT_SIZE
+            self._min_physical_offset = None
+        last = Unit(*units[-1].item())
+        data = memoryview(units.tobytes())
+        while data:
+            room = self.file_size - (self._end + len(self._pending)) % self.file_size
+            self._add(data[:room])
+            data = data[room:]
+        self.max_physical_offset = last.physical_offset + last.size
+
+    def blank_bytes_before(self, queue_offset: int) -> int:
+        """What making room for a unit at ``queue_offset`` costs: bytes of blanks, and something for each empty file."""
+        at, end = queue_offset * CQ_STORE_UNIT_SIZE, self._end + len(self._pending)
+        if not self._pending and not len(self._queue):
+            return at % self.file_size
+        holes = self._holes_from(end + -end % self.file_size, at)
+        return max(0, at - end - holes * (self.file_size - HOLE_FILE_COST_BYTES))
+
+    def _holes_from(self, base: int, at: int) -> int:
+        """How many files from ``base`` to ``at`` need no blanks: neither Java's recovery nor ours reads them."""
+        return max(0, (at - at % self.file_size - base) // self.file_size - FILES_WITHOUT_HOLES + 1)
+
+    def begin_without_blanks(self, queue_offset: int) -> None:
+        """Begin a queue without files at ``queue_offset``, and leave a hole before it in its file. Raises OSError."""
+        at = queue_offset * CQ_STORE_UNIT_SIZE
+        self._queue.create(at - at % self.file_size)
+        self._end = self._min = at
+        self._min_physical_offset = None
+
+    def make_room(self, queue_offset: int, most_bytes: int) -> bool:
+        """Let the queue end at ``queue_offset``, or behind it; false if ``most_bytes`` of blanks were not enough.
+
+        Then it is to be called again. Raises OSError.
+        """
+        at = queue_offset * CQ_STORE_UNIT_SIZE
+        if not self._pending and not len(self._queue):
+            self._end = at - at % self.file_size
+            self._min, self._min_physical_offset = at, None
+            self._filling_to = at
+        elif at > self._end + len(self._pending) and at != self._filling_to:
+            self.order_breaches += 1
+            self._filling_to = at
+        while most_bytes > 0 and (end := self._end + len(self._pending)) < at:
+            most_bytes -= self._fill_some(end, at, most_bytes)
+        if self._end + len(self._pending) < at:
+            return False
+        self._filling_to = None
+        return True
+
+    def _fill_some(self, end: int, at: int, most_bytes: int) -> int:
+        """Blanks in one file, or a file left empty. Gives what that cost."""
+        if end % self.file_size == 0 and len(self._queue) and self._holes_from(end, at):
+            self.write_pending()
+            self._queue.create(end)
+            self._queue.release()
+            self._end = end + self.file_size
+            return HOLE_FILE_COST_BYTES
+        room = min(at, end - end % self.file_size + self.file_size) - end
+        count = min(BLANKS_AT_ONCE, room // CQ_STORE_UNIT_SIZE, most_bytes // CQ_STORE_UNIT_SIZE + 1)
+        self._add(PRE_BLANK * count)
+        return count * CQ_STORE_UNIT_SIZE
+
+    def _add(self, units: bytes | memoryview) -> None:
+        """Units of one file."""
+        if not self._pending:
+            self._dirty[self] = None
+        self._pending += units
         if (self._end + len(self._pending)) % self.file_size == 0:
             self.write_pending()
 
@@ -132,6 +266,7 @@ class ConsumeQueue:
         mapped_file = self._file(self._end)
         if self._unflushed_from is None:
             self._unflushed_from = self._end
+            self._unflushed[self] = None
         mapped_file.write(self._end - mapped_file.base_offset, self._pending)
         self._end += len(self._pending)
         self._pending = bytearray()
@@ -147,7 +282,7 @@ class ConsumeQueue:
         self.write_pending()
         at = offset * CQ_STORE_UNIT_SIZE
         first = self._queue.first_base
-        if first is None or not max(first, self._min) <= at < self._end:
+        if first is None or not max(first, self._min_at) <= at < self._end:
             return np.empty(0, dtype=UNIT_DTYPE)
         return self._units_at(at, limit)
 
@@ -166,101 +301,81 @@ class ConsumeQueue:
         at = offset * CQ_STORE_UNIT_SIZE
         return (at - at % self.file_size + self.file_size) // CQ_STORE_UNIT_SIZE
 
-    def _files(self, bases: list[int]) -> Iterator[tuple[int, Units]]:
-        """Each file's base and all its units, written or not."""
-        for base in bases:
-            yield base, np.frombuffer(self._file(base).segment, UNIT_DTYPE)
+    def recover(self, checked_from: int | None = None) -> None:
+        """Find the end, and cut what follows it. Raises QueueDamaged, OSError.
 
-    def recover(self) -> None:
-        """Find the end after any stop, and cut what follows. Raises OSError."""
-        self.find_end()
-        self._cut(self._end)
+        After an unclean stop ``checked_from`` is an offset in the log before which units were on disk; units of
+        messages from there on are dropped, for some may be missing, and dispatch makes them again.
+        """
+        with _Units(self._queue) as units:
+            self._end = units.end()
+            if checked_from is None and units.goes_on_at(self._end):
+                raise QueueDamaged(f"{self._queue.folder} has units behind its end, {self._end // CQ_STORE_UNIT_SIZE}")
+            if checked_from is not None:
+                self._end = units.end_before(checked_from, self._end)
+        self._cut(self._end, looks_behind=checked_from is not None)
         if self.max_physical_offset < 0:  # whoever made its first file died before the first unit was in it
             self._forget_all()
 
     def find_end(self) -> None:
-        """Let the queue end behind the last unit that can be one. Changes no file."""
-        bases = self._queue.bases[-FILES_CHECKED:]
-        end = bases[0] if bases else 0
-        for base, units in self._files(bases):
-            valid = (units["physical_offset"] >= 0) & (units["size"] > 0)
-            count = len(units) if valid.all() else int(np.argmin(valid))
-            end = base + count * CQ_STORE_UNIT_SIZE
-            if count < len(units):
-                break
-        self._end = end
-        self.max_physical_offset = self._last_physical_end()
+        """Let the queue end behind the last unit that can be one. Changes no file. Raises OSError."""
+        with _Units(self._queue) as units:
+            self._end = units.end()
+            self.max_physical_offset = units.last_physical_end(self._end)
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of all that lies at or behind ``physical_offset`` in the log. Raises OSError."""
         self.write_pending()
-        for base in reversed(self._queue.bases):
-            units = self._units_at(base, self.file_size) if base < self._end else np.empty(0, dtype=UNIT_DTYPE)
-            kept = _count_before(units, physical_offset)
-            if kept or base == self._queue.first_base:
-                self._cut(base + kept * CQ_STORE_UNIT_SIZE)
-                break
-        if self._end <= self._min or self.max_physical_offset < 0:
+        with _Units(self._queue) as units:
+            end = units.end_before(physical_offset, self._end)
+        self._cut(end)
+        if self._end <= self._min_at or self.max_physical_offset < 0:
             self._forget_all()
 
-    def drop_last_from(self, physical_offset: int) -> None:
-        """Drop the last unit if its message lies at or behind ``physical_offset``: it may be written in part."""
-        last = self.unit(self.max_offset - 1)
-        if last is not None and last.physical_offset >= physical_offset:
-            self.truncate(last.physical_offset)
-
-    def _cut(self, end: int) -> None:
+    def _cut(self, end: int, looks_behind: bool = True) -> None:
         while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
             self._queue.remove_last()
-        mapped_file = self._queue.find(end)
-        if mapped_file is not None and mapped_file.nonzero_end(end - mapped_file.base_offset) is not None:
-            mapped_file.zero_from(end - mapped_file.base_offset)
-            mapped_file.sync()
+        if looks_behind:
+            mapped_file = self._queue.find(end)
+            if mapped_file is not None and mapped_file.nonzero_end(end - mapped_file.base_offset) is not None:
+                mapped_file.zero_from(end - mapped_file.base_offset)
+                mapped_file.sync()
         if self._unflushed_from is not None:
             self._unflushed_from = min(self._unflushed_from, end)
         self._end = end
-        self.max_physical_offset = self._last_physical_end()
-
-    def _last_physical_end(self) -> int:
-        """The end, in the log, of the last message that has a unit; -1 without any."""
-        at = self._end - CQ_STORE_UNIT_SIZE
-        while self._queue.first_base is not None and at >= self._queue.first_base:
-            unit = Unit(*self._units_at(at, 1)[0].item())
-            if not unit.is_blank:
-                return unit.physical_offset + unit.size
-            at -= CQ_STORE_UNIT_SIZE
-        return -1
+        self._filling_to = None
+        with _Units(self._queue) as units:
+            self.max_physical_offset = units.last_physical_end(end)
 
     def _forget_all(self) -> None:
         while len(self._queue):
             self._queue.remove_last()
         self._end = self._min = 0
+        self._min_physical_offset = None
         self.max_physical_offset = -1
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Let the queue begin at its first message that the log still has."""
+        """Let the queue begin at its first message that the log still has; it is looked for when it is asked for."""
         self.write_pending()
-        for base in self._queue.bases:
-            if base >= self._end:
-                break
-            units = self._units_at(base, self.file_size)
-            is_there = (units["physical_offset"] >= min_physical_offset) & (units["size"] != PRE_BLANK_SIZE)
-            if is_there.any():
-                self._min = base + int(np.argmax(is_there)) * CQ_STORE_UNIT_SIZE
-                return
-        self._min = self._end
+        self._min_physical_offset = min_physical_offset
+
+    def _find_min(self, min_physical_offset: int) -> int:
+        if self._queue.first_base is None:
+            return self._end
+        with _Units(self._queue) as units:
+            return units.first_from(min_physical_offset, self._end)
 
     def delete_files_before(self, min_physical_offset: int) -> int:
         """Delete files, never the last, all of whose messages the log no longer has; gives their number."""
         self.write_pending()
         deleted = 0
-        while len(self._queue) > 1:
-            base = self._queue.bases[0]
-            last = Unit(*self._units_at(base + self.file_size - CQ_STORE_UNIT_SIZE, 1)[0].item())
-            if last.physical_offset >= min_physical_offset:
-                break
-            self._queue.remove_first()
-            deleted += 1
+        with _Units(self._queue) as units:
+            while len(self._queue) > 1:
+                base = self._queue.bases[0]
+                if units.last_physical_end(base + self.file_size, base) > min_physical_offset:
+                    break
+                self._queue.remove_first()
+                deleted += 1
         self.correct_min_offset(min_physical_offset)
         return deleted
 
@@ -290,6 +405,7 @@ class ConsumeQueue:
     def take_unflushed(self) -> list[UnflushedFile]:
         """The files with bytes written since the last call."""
         start, self._unflushed_from = self._unflushed_from, None
+        self._unflushed.pop(self, None)
         if start is None:
             return []
         folder, bases = self._queue.folder, self._queue.bases
@@ -304,9 +420,174 @@ class ConsumeQueue:
         self._queue.close()
 
 
-def _count_before(units: Units, physical_offset: int) -> int:
-    """How many stay of these units up to the last of a message before ``physical_offset``; blanks follow none."""
-    is_message = units["size"] != PRE_BLANK_SIZE
-    behind = is_message & (units["physical_offset"] >= physical_offset)
-    before = np.flatnonzero(is_message[: int(np.argmax(behind)) if behind.any() else len(units)])
-    return int(before[-1]) + 1 if len(before) else 0
+class _Units:
+    """Units of a queue's files, read one by one or a few at once: only the pages looked at enter the page cache.
+
+    Places are offsets in bytes, from the queue's first unit that ever was. A context: files are closed at its end.
+    """
+
+    def __init__(self, queue: MappedFileQueue) -> None:
+        self._queue = queue
+        self._fd, self._base = -1, -1
+
+    def __enter__(self) -> "_Units":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _open(self, base: int) -> int:
+        if base != self._base:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd, self._base = -1, -1
+            self._fd = os.open(self._queue.folder / file_name(base), os.O_RDONLY)
+            self._base = base
+            with suppress(OSError):  # advice only
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        return self._fd
+
+    def read(self, at: int, count: int) -> Units:
+        """Up to so many units of one file. Raises OSError."""
+        base = at - at % self._queue.file_size
+        count = min(count, (base + self._queue.file_size - at) // CQ_STORE_UNIT_SIZE)
+        data = os.pread(self._open(base), count * CQ_STORE_UNIT_SIZE, at - base)
+        return cast(Units, np.frombuffer(data.ljust(count * CQ_STORE_UNIT_SIZE, b"\0"), UNIT_DTYPE))
+
+    def _one(self, at: int) -> tuple[int, int]:
+        """Physical offset and size."""
+        base = at - at % self._queue.file_size
+        data = os.pread(self._open(base), CQ_STORE_UNIT_SIZE, at - base).ljust(CQ_STORE_UNIT_SIZE, b"\0")
+        physical_offset, size, _ = UNIT.unpack(data)
+        return physical_offset, size
+
+    def _can_be_one(self, at: int) -> bool:
+        physical_offset, size = self._one(at)
+        return physical_offset >= 0 and size > 0
+
+    def end(self) -> int:
+        """Where the last unit ends, of a message or a blank; zeros, or a hole, follow it. Raises OSError.
+
+        Units follow each other without zeros between them, except before the first one, after a clean stop. After an
+        unclean one there may be zeros; then the end is that of one of the runs, not of one before the first.
+        """
+        for base in reversed(self._queue.bases):
+            for start, end in reversed(list(self._data_ranges(base))):
+                found = self._last_run_end(base + start - start % CQ_STORE_UNIT_SIZE, base + end)
+                if found is not None:
+                    return found
+        return self._queue.first_base or 0
+
+    def _data_ranges(self, base: int) -> Iterator[tuple[int, int]]:
+        """Ranges of a file that are no holes; where the file system does not tell, all of it is one."""
+        fd, position = self._open(base), 0
+        while position < self._queue.file_size:
+            try:
+                start = os.lseek(fd, position, os.SEEK_DATA)
+                position = os.lseek(fd, start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole follows
+                    return
+                if error.errno != errno.EINVAL:
+                    raise
+                start, position = position, self._queue.file_size
+            yield start, min(position, self._queue.file_size)
+
+    def _last_run_end(self, low: int, end: int) -> int | None:
+        high = end + -(end - low) % CQ_STORE_UNIT_SIZE
+        if not self._can_be_one(low):
+            return self._last_end_by_reading(low, high)
+        while high - low > CQ_STORE_UNIT_SIZE:
+            middle = low + (high - low) // CQ_STORE_UNIT_SIZE // 2 * CQ_STORE_UNIT_SIZE
+            if self._can_be_one(middle):
+                low = middle
+            else:
+                high = middle
+        return low + CQ_STORE_UNIT_SIZE
+
+    def _last_end_by_reading(self, low: int, high: int) -> int | None:
+        while high > low:
+            start = max(low, high - BLANKS_AT_ONCE * CQ_STORE_UNIT_SIZE)
+            units = self.read(start, (high - start) // CQ_STORE_UNIT_SIZE)
+            found = np.flatnonzero((units["physical_offset"] >= 0) & (units["size"] > 0))
+            if len(found):
+                return start + (int(found[-1]) + 1) * CQ_STORE_UNIT_SIZE
+            high = start
+        return None
+
+    def goes_on_at(self, at: int) -> bool:
+        """Whether the page behind the end of the units has anything but zeros. Raises OSError."""
+        if not self._queue.bases or at >= self._queue.end_offset or at % self._queue.file_size == 0:
+            return False
+        base = at - at % self._queue.file_size
+        size = min(2 * PAGE_BYTES - at % PAGE_BYTES, self._queue.end_offset - at)
+        return bool(os.pread(self._open(base), size, at - base).strip(b"\0"))
+
+    def _last_message_before(self, at: int, first: int) -> int | None:
+        """Where the unit of the last message lies that begins before ``at``, and not before ``first``."""
+        count = 1  # it is nearly always the first one looked at
+        while at > first:
+            base = (at - 1) - (at - 1) % self._queue.file_size
+            start = max(base, first, at - count * CQ_STORE_UNIT_SIZE)
+            units = self.read(start, (at - start) // CQ_STORE_UNIT_SIZE)
+            found = np.flatnonzero(_are_messages(units))
+            if len(found):
+                return start + int(found[-1]) * CQ_STORE_UNIT_SIZE
+            at, count = start, min(BLANKS_AT_ONCE, 16 * count)
+        return None
+
+    def last_physical_end(self, end: int, first: int | None = None) -> int:
+        """The end, in the log, of the last message that has a unit before ``end``; -1 without any. Raises OSError."""
+        first = self._queue.first_base if first is None else first
+        found = None if first is None else self._last_message_before(end, first)
+        return -1 if found is None else sum(self._one(found))
+
+    def end_before(self, physical_offset: int, end: int) -> int:
+        """Where the last unit ends, of those before ``end``, whose message lies before ``physical_offset`` in the log.
+
+        Raises OSError.
+        """
+        first = self._queue.first_base
+        if first is None:
+            return 0
+        found = self._last_message_before(self._bisect(physical_offset, end), first)
+        return first if found is None else found + CQ_STORE_UNIT_SIZE
+
+    def _bisect(self, physical_offset: int, end: int) -> int:
+        """Where the first unit begins, before ``end`` or there, whose message lies at ``physical_offset`` or behind it.
+
+        Messages are in the order of the log; a blank is where the message before it is.
+        """
+        first = self._queue.first_base or 0
+        low, high = first, end
+        while low < high:
+            middle = low + (high - low) // CQ_STORE_UNIT_SIZE // 2 * CQ_STORE_UNIT_SIZE
+            found = self._last_message_before(middle + CQ_STORE_UNIT_SIZE, low)
+            if found is None or self._one(found)[0] < physical_offset:
+                low = middle + CQ_STORE_UNIT_SIZE
+            else:
+                high = found
+        return low
+
+    def first_from(self, physical_offset: int, end: int) -> int:
+        """Where the unit of the first message lies that is at ``physical_offset`` or behind it; ``end`` without any.
+
+        Raises OSError.
+        """
+        at, count = self._bisect(physical_offset, end), 1
+        while at < end:  # a blank may be there, of a message that is missing
+            units = self.read(at, min(count, (end - at) // CQ_STORE_UNIT_SIZE))
+            found = np.flatnonzero(_are_messages(units) & (units["physical_offset"] >= physical_offset))
+            if len(found):
+                return at + int(found[0]) * CQ_STORE_UNIT_SIZE
+            at, count = at + len(units) * CQ_STORE_UNIT_SIZE, min(BLANKS_AT_ONCE, 16 * count)
+        return end
+
+
+def _are_messages(units: Units) -> npt.NDArray[np.bool_]:
+    """Which are the units of messages, and neither blanks nor holes."""
+    offsets, sizes = units["physical_offset"], units["size"]
+    is_blank = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
+    messages: npt.NDArray[np.bool_] = (sizes > 0) & (offsets >= 0) & ~is_blank
+    return messages

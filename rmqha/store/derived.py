@@ -1,38 +1,74 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
-from rmqha.store.dispatch import Dispatcher, QueueTable
-from rmqha.store.errors import StoreError
-from rmqha.store.index import ENTRIES_A_SLOT, INDEX_FOLDER, IndexService, slots_of
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, QueueDamaged, queue_size_of
+from rmqha.store.dispatch import Dispatcher, QueueKey, QueueTable
+from rmqha.store.geometry import Geometry, UnprovedIndexFile, geometry_of
+from rmqha.store.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
+from rmqha.store.mappedfile import sync_folder
+from rmqha.store.nodestate import NODE_FOLDER, replace_file
 from rmqha.store.recovery import Recovery
 
+MARK_FILE = "dispatched-from"
+MARKED_BYTES = 16 << 20
+"""Of log: where more of it is to be dispatched at once, a death meanwhile is to be known of."""
 
-def open_queues(root: Path, settings: Settings, owned: bool = True) -> QueueTable:
-    """The consume queues below ``root``. Raises StoreError, OSError."""
+
+def open_queues(
+    root: Path, settings: Settings, owned: bool = True, problems: dict[QueueKey, str] | None = None
+) -> QueueTable:
+    """The consume queues below ``root``. Raises StoreError, OSError.
+
+    With ``problems`` queues whose files are none are entered there, and left out.
+    """
     folder = root / CONSUME_QUEUE_FOLDER
     size = queue_size_of(folder, settings.mapped_file_size_consume_queue)
-    return QueueTable(folder, size, owned)
+    return QueueTable(folder, size, owned, problems)
 
 
-def open_index(root: Path, settings: Settings) -> IndexService | None:
-    """The index below ``root``, None if messageIndexEnable is false. Raises StoreError, OSError."""
+def new_folder_aside(root: Path, name: str) -> Path:
+    """A new folder below ``rmqha``, for what is set aside. Raises OSError."""
+    number = 0
+    while (folder := root / NODE_FOLDER / f"{name}-aside-{number}").exists():
+        number += 1
+    folder.mkdir(parents=True)
+    return folder
+
+
+def open_index(
+    root: Path, settings: Settings, with_slots: bool = True
+) -> tuple[IndexService | None, list[tuple[Path, str]]]:
+    """The index below ``root``, None if messageIndexEnable is false; and files that are damaged, from the first on.
+
+    Those are left out: the index goes on from the file before them. Raises StoreError, OSError.
+    """
     if not settings.message_index_enable:
-        return None
-    slots = index_slots(root, settings)
-    return IndexService(root / INDEX_FOLDER, slots, settings.max_index_num or slots * ENTRIES_A_SLOT)
+        return None, []
+    folder = root / INDEX_FOLDER
+    wanted = configured_geometry(settings.max_hash_slot_num, settings.max_index_num)
+    made = new_geometry(folder, settings.max_hash_slot_num, settings.max_index_num)
+    files: list[tuple[Path, Geometry]] = []
+    damaged: list[tuple[Path, str]] = []
+    for path in used_index_paths(folder):
+        try:
+            if damaged:
+                raise UnprovedIndexFile(path, "a file before it is damaged")
+            files.append((path, geometry_of(path, wanted, made, with_slots)))
+        except UnprovedIndexFile as error:
+            damaged.append((path, str(error)))
+    return IndexService(folder, *made, files), damaged
 
 
-def index_slots(root: Path, settings: Settings) -> int:
-    """maxHashSlotNum as configured; else by the size of the files there are, else the default. Raises OSError."""
-    configured = settings.max_hash_slot_num
-    return slots_of(root / INDEX_FOLDER) if configured is None else configured
+def index_geometry(root: Path, settings: Settings) -> Geometry:
+    """The geometry of index files made from now on. Raises OSError."""
+    return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num)
 
 
 class Derived:
@@ -40,31 +76,106 @@ class Derived:
 
     _log = Logger()
 
-    def __init__(self, root: Path, settings: Settings, log: CommitLog, recovery: Recovery) -> None:
-        """Recovers them to agree with the log's end. Raises StoreError, OSError."""
-        self.queues = open_queues(root, settings)
-        for queue in self.queues.queues.values():
-            queue.recover()
-            if queue.max_physical_offset > recovery.end:
-                queue.truncate(recovery.end)
-            if not recovery.clean_stop:
-                queue.drop_last_from(recovery.checked_from)
-            queue.correct_min_offset(log.min_offset)
-            queue.release_files()
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        log: CommitLog,
+        recovery: Recovery,
+        checkpoint: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Recovers them to agree with the log's end; ``checkpoint`` is called often meanwhile, and may raise.
+
+        Raises StoreError, OSError.
+        """
+        problems: dict[QueueKey, str] = {}
+        self.queues = open_queues(root, settings, problems=problems)
+        for key, queue in list(self.queues.queues.items()):
+            checkpoint()
+            try:
+                self._recover_queue(queue, log, recovery)
+            except QueueDamaged as error:
+                self.queues.forget(*key)
+                problems[key] = str(error)
+        self._set_queues_aside(root, problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
-        try:
-            self.index = open_index(root, settings)
-        except StoreError as error:
-            if recovery.clean_stop:
-                raise
-            self._log.warn("an index file is broken, the index is built anew: {error}", error=str(error))
-            shutil.rmtree(root / INDEX_FOLDER)
-            self.index, start = open_index(root, settings), log.min_offset
+        if problems:  # the other queues leave what they have alone
+            start = log.min_offset
+        self._log_end = log.verified_offset
+        self._mark = root / NODE_FOLDER / MARK_FILE
+        start = max(log.min_offset, min(start, self._marked()))
+        self.index, damaged = open_index(root, settings, with_slots=recovery.clean_stop)
+        if damaged:
+            self._set_index_aside(root, damaged)
+            assert self.index is not None, "it has files"
+            begun = self.index.end_phy_offset
+            self.index.truncate(begun)  # a message's keys may be in two files
+            start = min(start, max(log.min_offset, begun))
+        if self._log_end - start > MARKED_BYTES or problems or damaged:
+            self._write_mark(start)
         self._cut_index(recovery, start)
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
+
+    def _marked(self) -> int:
+        """Where an earlier dispatch began that has not come to its end, or where one has never stopped."""
+        try:
+            text = self._mark.read_text("ascii", "replace")
+        except FileNotFoundError:
+            return self._log_end
+        return int(text) if text.isdecimal() else 0
+
+    def _write_mark(self, offset: int) -> None:
+        """Note, durably, that messages from ``offset`` on may lack their units: others' units do not tell of that."""
+        replace_file(self._mark, str(offset).encode("ascii"))
+
+    def settle(self) -> None:
+        """What is dispatched is on the disk now: note how far that is, if it was not all. Raises OSError."""
+        if self.dispatcher.reput_offset < self._log_end:
+            self._write_mark(self.dispatcher.reput_offset)
+        elif self._mark.exists():
+            self._mark.unlink()
+            sync_folder(self._mark.parent)
+
+    @staticmethod
+    def _recover_queue(queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
+        queue.recover(None if recovery.clean_stop else min(recovery.checked_from, recovery.end))
+        if queue.max_physical_offset > recovery.end:
+            queue.truncate(recovery.end)
+        queue.correct_min_offset(log.min_offset)
+        queue.release_files()
+
+    def _set_queues_aside(self, root: Path, problems: Mapping[QueueKey, str]) -> None:
+        """Move the folders of queues that are damaged below ``rmqha``; dispatch makes them anew. Raises OSError."""
+        if not problems:
+            return
+        aside = new_folder_aside(root, CONSUME_QUEUE_FOLDER)
+        for key, problem in problems.items():
+            folder = self.queues.folder_of(*key)
+            target = aside / key[0] / folder.name
+            target.parent.mkdir(exist_ok=True)
+            folder.rename(target)
+            self._log.error(
+                "queue {queue_id} of {topic} is damaged: {problem}; it is made anew from the log, and the old one is "
+                "kept in {kept_in}",
+                topic=key[0],
+                queue_id=key[1],
+                problem=problem,
+                kept_in=str(target),
+            )
+
+    def _set_index_aside(self, root: Path, damaged: list[tuple[Path, str]]) -> None:
+        """Move damaged index files below ``rmqha``; dispatch makes them anew. Raises OSError."""
+        aside = new_folder_aside(root, INDEX_FOLDER)
+        for path, problem in damaged:
+            path.rename(aside / path.name)
+            self._log.error(
+                "{problem}; it is made anew from the log, what there was is kept in {kept_in}",
+                problem=problem,
+                kept_in=str(aside),
+            )
 
     def _cut_index(self, recovery: Recovery, start: int) -> None:
         """Cut the index to what can be trusted."""

@@ -3,22 +3,28 @@
 Everything here is derived: it can be thrown away and built again (spec/store.md 8).
 """
 
+import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.store.bulk import BulkDispatch, Dispatched
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import ConsumeQueue, Unit
+from rmqha.store.consumequeue import ConsumeQueue, Marks, Unit, Units
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.flush import Syncable
 from rmqha.store.index import IndexedKey, IndexService
 from rmqha.store.mappedfile import MAX_UNFLUSHED_FILES, UnflushedFile
-from rmqha.store.request import DispatchRequest, is_no_folder, read_dispatch_request
+from rmqha.store.request import DispatchRequest, is_no_folder, is_possible_offset, read_dispatch_request
+from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 
 MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
@@ -39,6 +45,26 @@ INDEX_PAUSE_SECONDS = 0.05
 INDEX_KEYS_AT_ONCE = 2 * SLICE_MESSAGES
 
 
+BULK_MESSAGES = 4096
+"""So many are dispatched at once in a slice, where they are small and a part of the log waits."""
+BULK_MESSAGES_WAITED_FOR = 16_384
+"""The same while nothing else happens in the process."""
+BULK_SECONDS = 0.02
+"""A slice that took longer is followed by smaller ones."""
+LEAST_BULK_MESSAGES = 128
+LEAST_BULK_BYTES = 64 * 1024
+BULK_BYTES = 8 * 1024 * 1024
+SLICE_QUEUES = 128
+"""So many queues at most get units in a slice, where their files are still to be opened or made."""
+OPEN_QUEUE_COST = 32
+"""A queue whose files are open costs a slice this part of another one."""
+FILL_BYTES = 256 * 1024
+"""Blanks before a message, in one slice."""
+BLANKS_ALLOWED_BYTES = 1 << 30
+"""Blanks in all queues together, beside as many as the log has bytes: a hostile master makes up QUEUEOFFSETs."""
+NOTICE_SECONDS = 10.0
+
+QueueKey = tuple[str, int]
 MessageArrived = Callable[[DispatchRequest, int], None]
 """Hears of a message that has its place in a queue, and of its tagsCode."""
 
@@ -46,24 +72,47 @@ MessageArrived = Callable[[DispatchRequest, int], None]
 class QueueTable:
     """All consume queues of a store, by topic and queue id."""
 
-    def __init__(self, folder: Path, file_size: int, owned: bool = True) -> None:
-        """Opens those there are. Raises StoreError, OSError."""
+    def __init__(
+        self, folder: Path, file_size: int, owned: bool = True, problems: dict[QueueKey, str] | None = None
+    ) -> None:
+        """Opens those there are. Raises StoreError for a queue with files that are none, OSError.
+
+        With ``problems`` such a queue is entered there instead, and left out.
+        """
         self._folder = folder
         self.file_size = file_size
         self._owned = owned
         self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
-        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
-        if folder.is_dir():
-            for topic in sorted(path for path in folder.iterdir() if path.is_dir()):
-                for queue in topic.iterdir():
-                    if queue.name.removeprefix("-").isdecimal() and queue.is_dir():
-                        self._open(topic.name, int(queue.name))
+        self._dirty: Marks = {}
+        self._unflushed: Marks = {}
+        self.queues: dict[QueueKey, ConsumeQueue] = {}
+        for key in list_queues(folder):
+            try:
+                self._open(*key)
+            except StoreError as error:
+                if problems is None:
+                    raise
+                problems[key] = str(error)
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        folder = self._folder / topic / str(queue_id)
-        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned)
+        folder = self.folder_of(topic, queue_id)
+        queue = ConsumeQueue(
+            folder, topic, queue_id, self.file_size, self._owned, dirty=self._dirty, unflushed=self._unflushed
+        )
         self.queues[topic, queue_id] = queue
         return queue
+
+    def folder_of(self, topic: str, queue_id: int) -> Path:
+        """Where the files of a queue are, or would be."""
+        return self._folder / topic / str(queue_id)
+
+    def forget(self, topic: str, queue_id: int) -> None:
+        """Close a queue and leave it out."""
+        queue = self.queues.pop((topic, queue_id))
+        self._dirty.pop(queue, None)
+        self._unflushed.pop(queue, None)
+        self._recently_read.pop(queue, None)
+        queue.close()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, None if it has never had a message."""
@@ -96,20 +145,77 @@ class QueueTable:
 
     def take_unflushed(self) -> list[UnflushedFile]:
         """The files with bytes written since the last call."""
-        return [file for queue in self.queues.values() for file in queue.take_unflushed()]
+        return [file for queue in list(self._unflushed) for file in queue.take_unflushed()]
+
+    @property
+    def queues_to_write(self) -> int:
+        """How many queues have units that are not written yet."""
+        return len(self._dirty)
 
     def write_pending(self) -> None:
         """Write what dispatch has added. Raises OSError."""
         has_many = self._has_many
-        for queue in self.queues.values():
+        for queue in list(self._dirty):
             queue.write_pending()
             if has_many:
                 queue.release_files()
+            del self._dirty[queue]
 
     def close(self) -> None:
         """Close all files."""
         for queue in self.queues.values():
             queue.close()
+
+
+def list_queues(folder: Path) -> Iterator[QueueKey]:
+    """Topic and id of each queue below ``folder``; other names are passed over, as upstream does. Raises OSError."""
+    if not folder.is_dir():
+        return
+    with os.scandir(folder) as topics:
+        names = sorted(topic.name for topic in topics if topic.is_dir())
+    for name in names:
+        with os.scandir(folder / name) as queues:
+            ids = [queue.name for queue in queues if queue.name.removeprefix("-").isdecimal() and queue.is_dir()]
+        for queue_id in sorted(ids):
+            if str(int(queue_id)) == queue_id:
+                yield name, int(queue_id)
+
+
+class _Notices:
+    """Lines in the log about messages, of which a hostile log may have very many: one now and then, with a count."""
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        self._next_time = 0.0
+        self._left_out = 0
+
+    def add(self, text: str, **fields: object) -> None:
+        """Log it, or count it."""
+        now = time.monotonic()
+        if now < self._next_time:
+            self._left_out += 1
+            return
+        self._next_time = now + NOTICE_SECONDS
+        self._log.error(text + "{more}", more=self._more(), **fields)
+
+    def _more(self) -> str:
+        left_out, self._left_out = self._left_out, 0
+        return f"; {left_out} more such messages since the last line" if left_out else ""
+
+    def finish(self) -> None:
+        """Log how many were left out, if any were."""
+        if self._left_out:
+            self._log.error("{count} more messages are in no queue, or leave a gap", count=self._left_out)
+            self._left_out = 0
+
+
+class _Run(NamedTuple):
+    """Units of one queue that follow each other, at ``queue_offset``."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    units: Units
 
 
 class Dispatcher:
@@ -142,6 +248,14 @@ class Dispatcher:
         self._is_unwritten = False
         self._indexed_timestamp = 0
         """STORETIMESTAMP of the last dispatched message when all keys there were had been written."""
+        self._bulk = BulkDispatch(delay_levels)
+        self._bulk_messages = BULK_MESSAGES
+        self._singly_until = 0
+        """Before this offset are messages that are not to be dispatched many at once."""
+        self._blank_bytes = 0
+        self._filled: ConsumeQueue | None = None
+        """The queue that is being filled with blanks."""
+        self._notices = _Notices()
         self.reput_offset = start
         self.last_store_timestamp = 0
 
@@ -201,6 +315,7 @@ class Dispatcher:
         while self.behind_bytes > 0:
             self.run_slice()
             progress(self.reput_offset)
+        self._notices.finish()
 
     def run_slice(self, deadline: float | None = None) -> None:
         """Dispatch a bounded number of messages, until ``deadline`` on the clock. Raises OSError."""
@@ -262,47 +377,177 @@ class Dispatcher:
             return
         base, position = self.reput_offset, 0
         limit = min(len(data), log.verified_offset - base)
+        if limit >= LEAST_BULK_BYTES and base >= self._singly_until:
+            began = self._seconds()
+            if self._dispatch_many(data[:limit]):
+                self._bulk_took(self._seconds() - began)
+                return
         for count in range(SLICE_MESSAGES):
-            if position >= limit or position >= SLICE_BYTES:
+            if position >= limit or position >= SLICE_BYTES or self._queues.queues_to_write >= SLICE_QUEUES:
                 break
             if count % 64 == 63 and deadline is not None and self._seconds() >= deadline:
                 break
             request = read_dispatch_request(data, position)
             if isinstance(request, int):
                 position += request
-            else:
-                self._dispatch(request, keys)
+            elif self._dispatch(request, keys):
                 position += request.size
+            else:
+                break
             self.reput_offset = base + position
 
     def _seconds(self) -> float:
         return self._clock.seconds() if self._clock is not None else 0.0
 
-    def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> None:
-        if request.is_queued:
-            tags_code = request.tags_code(self._delay_levels)
-            try:
-                queue = self._queues.get_or_make(request.topic, request.queue_id)
-            except StoreError as error:
-                self._log.error("message at {at} is in no queue: {error}", at=request.physical_offset, error=str(error))
-                return
-            breaches = queue.order_breaches
-            queue.put(request.queue_offset, Unit(request.physical_offset, request.size, tags_code))
-            if queue.order_breaches > breaches:
-                self._log.error(
-                    "queue {queue_id} of {topic} lacks units before {queue_offset}: rmqha rebuild makes it anew",
-                    queue_id=request.queue_id,
-                    topic=request.topic,
-                    queue_offset=request.queue_offset,
-                )
+    def _bulk_took(self, seconds: float) -> None:
+        """Take fewer at once on a slow machine: one slice must not keep others from working."""
+        if seconds > BULK_SECONDS:
+            self._bulk_messages = max(2 * LEAST_BULK_MESSAGES, self._bulk_messages // 2)
+
+    def _dispatch_many(self, data: memoryview) -> bool:
+        """Dispatch the messages at the log's bytes given, many at once; false if that is to be done one by one."""
+        most = self._bulk_messages if self._clock is not None else BULK_MESSAGES_WAITED_FOR
+        buffer = np.frombuffer(data, np.uint8)
+        starts, end = proved_starts(buffer, 0, min(len(data), BULK_BYTES), most)
+        if len(starts) < LEAST_BULK_MESSAGES:
+            self._singly_until = self.reput_offset + end
+            return False
+        records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
+        found = self._bulk(records)
+        runs = None if found.refused else self._runs_of(found)
+        if runs is None:
+            self._singly_until = self.reput_offset + end
+            return False
+        end = self._affordable_end(runs, records.end)
+        self._apply(runs, end)
+        if self._index is not None:
+            self._index.add_hashed(found.keys[: int(np.searchsorted(found.keys["physical_offset"], end))])
+        last = int(np.searchsorted(records.physical_offset, end)) - 1
+        self.last_store_timestamp = int(records.take(slice(last, last + 1)).ints("storeTimestamp")[0])
+        self.reput_offset = end
+        return True
+
+    def _runs_of(self, found: Dispatched) -> list[_Run] | None:
+        """The units by queues, less those that are there already; None if a queue's do not simply follow."""
+        units = found.units
+        queues = units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF
+        units = units[np.argsort(queues, kind="stable")]
+        ends = np.flatnonzero(
+            (np.diff(units["topic"]) != 0) | (np.diff(units["queue_id"]) != 0) | (np.diff(units["queue_offset"]) != 1)
+        )
+        bounds = [0, *(ends + 1).tolist(), len(units)] if len(units) else []
+        runs: list[_Run] = []
+        met: set[ConsumeQueue] = set()
+        for begin, end in pairwise(bounds):
+            topic, queue_id, queue_offset, _ = units[begin].item()
+            queue = self._queues.get_or_make(self._bulk.topics[topic], queue_id)
+            if queue in met:
+                return None
+            met.add(queue)
+            some = units["unit"][begin:end]
+            message_ends = some["physical_offset"] + some["size"]
+            known = int(np.searchsorted(message_ends, queue.max_physical_offset, side="right"))
+            if known == len(some):
+                continue
+            if not queue.follows(queue_offset + known):
+                return None
+            runs.append(_Run(queue, queue_offset + known, some[known:]))
+        return runs
+
+    def _affordable_end(self, runs: list[_Run], end: int) -> int:
+        """How far in the log to go in one slice: a queue whose files are closed, or to be made, takes long."""
+        if self._clock is None:
+            return end
+        cost, self._bulk_messages = 0, min(BULK_MESSAGES, 2 * self._bulk_messages)
+        for run in sorted(runs, key=lambda run: int(run.units["physical_offset"][0])):
+            cost += 1 if run.queue.is_open else OPEN_QUEUE_COST
+            if cost > SLICE_QUEUES * OPEN_QUEUE_COST:
+                self._bulk_messages = LEAST_BULK_MESSAGES * 2
+                return int(run.units["physical_offset"][0])
+        return end
+
+    def _apply(self, runs: list[_Run], end: int) -> None:
+        """Give queues their units of the messages before ``end``."""
+        for queue, queue_offset, units in runs:
+            some = units[: int(np.searchsorted(units["physical_offset"], end))]
+            if len(some):
+                queue.put_run(queue_offset, some)
+                self._tell_of_many(_Run(queue, queue_offset, some))
+
+    def _tell_of_many(self, run: _Run) -> None:
+        """Listeners hear of the last message with each tagsCode: it is the queue's growth that they wait for."""
+        if not self._listeners:
+            return
+        codes, from_end = np.unique(run.units["tags_code"][::-1].astype(np.int64), return_index=True)
+        for tags_code, back in zip(codes.tolist(), from_end.tolist(), strict=True):
+            place = len(run.units) - 1 - back
+            physical_offset, size, _ = run.units[place].item()
+            request = DispatchRequest(
+                run.queue.topic, run.queue.queue_id, run.queue_offset + place, physical_offset, size, 0, 0, {}
+            )
             for message_arrived in self._listeners:
                 message_arrived(request, tags_code)
+
+    def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> bool:
+        """Give a message its place in its queue, and its keys; false if blanks before it take longer than a slice."""
+        if request.is_queued:
+            tags_code = request.tags_code(self._delay_levels)
+            queue = self._queue_of(request)
+            if queue is not None:
+                unit = Unit(request.physical_offset, request.size, tags_code)
+                if not queue.has(unit) and not self._make_room(queue, request):
+                    return False
+                if queue.max_offset <= request.queue_offset:
+                    queue.put(request.queue_offset, unit)
+                for message_arrived in self._listeners:
+                    message_arrived(request, tags_code)
         self.last_store_timestamp = request.store_timestamp
         if self._index is not None and request.is_indexed:
             keys += [
                 IndexedKey(f"{request.topic}#{key}", request.physical_offset, request.store_timestamp)
                 for key in request.index_keys()
             ]
+        return True
+
+    def _queue_of(self, request: DispatchRequest) -> ConsumeQueue | None:
+        """The queue of a message; None, loudly, where it can have no place."""
+        if not is_possible_offset(request.queue_offset, request.physical_offset):
+            self._refuse(request, f"QUEUEOFFSET {request.queue_offset} is impossible at this place of the log")
+            return None
+        try:
+            queue = self._queues.get_or_make(request.topic, request.queue_id)
+        except StoreError as error:
+            self._refuse(request, str(error))
+            return None
+        blank_bytes = 0 if queue is self._filled else queue.blank_bytes_before(request.queue_offset)
+        log = self._commit_log
+        if blank_bytes and blank_bytes + self._blank_bytes > BLANKS_ALLOWED_BYTES + log.max_offset - log.min_offset:
+            if queue.max_offset:
+                self._refuse(
+                    request, f"queue {request.queue_id} of {request.topic} would need {blank_bytes} more bytes"
+                )
+                return None
+            queue.begin_without_blanks(request.queue_offset)
+            return queue
+        self._blank_bytes += blank_bytes
+        return queue
+
+    def _make_room(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
+        """Blanks for what is missing in the queue before the message; false if there are more to come."""
+        breaches = queue.order_breaches
+        has_room = queue.make_room(request.queue_offset, FILL_BYTES)
+        self._filled = None if has_room else queue
+        if queue.order_breaches > breaches:
+            self._notices.add(
+                "queue {queue_id} of {topic} lacks units before {queue_offset}: rmqha rebuild makes it anew",
+                queue_id=request.queue_id,
+                topic=request.topic,
+                queue_offset=request.queue_offset,
+            )
+        return has_room
+
+    def _refuse(self, request: DispatchRequest, reason: str) -> None:
+        self._notices.add("message at {at} is in no queue: {reason}", at=request.physical_offset, reason=reason)
 
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
@@ -324,3 +569,4 @@ class Dispatcher:
             if call is not None:
                 call.cancel()
         self._next_slice = self._next_index_write = None
+        self._notices.finish()

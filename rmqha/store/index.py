@@ -18,27 +18,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqha.store.errors import StoreError
+from rmqha.store.geometry import (
+    DEFAULT_GEOMETRY,
+    ENTRIES_A_SLOT,
+    ENTRY_BYTES,
+    ENTRY_DTYPE,
+    HEADER,
+    Geometry,
+    IndexContent,
+    UnprovedIndexFile,
+    geometry_of,
+)
 from rmqha.wire.javahash import index_hashes
 
-HEADER = Struct(">qqqqii")
-ENTRY_DTYPE = np.dtype(
-    [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")],
-)
-ENTRY_BYTES = 20
-assert (HEADER.size, ENTRY_DTYPE.itemsize) == (40, ENTRY_BYTES)
 NAME_FORMAT = "%Y%m%d%H%M%S"
 LARGEST_SECONDS = 2**31 - 1
 INDEX_FOLDER = "index"
-DEFAULT_HASH_SLOT_NUM = 5_000_000
-ENTRIES_A_SLOT = 4
-"""maxIndexNum by default, for each of maxHashSlotNum; also what an index file of another size is taken to have."""
+ZEROS_AT_ONCE = 1 << 20
 
 
 class IndexedKey(NamedTuple):
@@ -52,6 +54,7 @@ class IndexedKey(NamedTuple):
 HASHED_KEY_DTYPE = np.dtype([("hash", "i4"), ("physical_offset", "i8"), ("store_timestamp", "i8")])
 HashedKeys = npt.NDArray[np.void]
 """The same of many keys, by the hash of their texts."""
+NO_KEYS: HashedKeys = np.empty(0, HASHED_KEY_DTYPE)
 
 
 def hashed(keys: Sequence[IndexedKey]) -> HashedKeys:
@@ -221,6 +224,7 @@ class IndexFile:
     def truncate(self, physical_offset: int) -> None:
         """Drop the entries of messages at or behind ``physical_offset``, and all that are no entries."""
         kept = self._sound_count(physical_offset)
+        self._zero_from(kept)
         entries = self._entries(kept)
         header = self.header
         if kept <= 1:
@@ -238,6 +242,13 @@ class IndexFile:
             header.end_phy_offset = int(last["physical_offset"])
             header.end_timestamp = min(header.end_timestamp, header.begin_timestamp + int(last["seconds"]) * 1000 + 999)
         self._write_header()
+
+    def _zero_from(self, number: int) -> None:
+        """Let no bytes behind the last entry pass for one. Raises OSError."""
+        count = min(self.header.index_count, self._max_index_num) - number
+        at = self._entries_at + ENTRY_BYTES * number
+        for begin in range(0, ENTRY_BYTES * max(0, count), ZEROS_AT_ONCE):
+            os.pwrite(self._fd, bytes(min(ZEROS_AT_ONCE, ENTRY_BYTES * count - begin)), at + begin)
 
     def _sound_count(self, physical_offset: int) -> int:
         """The number behind the last entry of an unbroken run that lies before ``physical_offset``."""
@@ -257,19 +268,25 @@ class IndexFile:
 class IndexService:
     """All index files of a store, oldest first."""
 
-    def __init__(self, folder: Path, slot_count: int, max_index_num: int) -> None:
-        """Raises StoreError for a file of another size, OSError."""
+    def __init__(
+        self, folder: Path, slot_count: int, max_index_num: int, files: Sequence[tuple[Path, Geometry]] | None = None
+    ) -> None:
+        """Raises StoreError for a file of another size, OSError.
+
+        ``files`` are the index files there are, with their geometries; by default all have that of new ones.
+        """
         self._folder = folder
         self._slot_count = slot_count
         self._max_index_num = max_index_num
-        paths = list(index_paths(folder))
-        if paths and paths[-1].stat().st_size == 0:  # created, but not yet given its size, when the process died
-            paths.pop().unlink()
-        self._files = [IndexFile(path, slot_count, max_index_num) for path in paths]
+        if files is None:
+            files = [(path, Geometry(slot_count, max_index_num)) for path in used_index_paths(folder)]
+        self._files = [IndexFile(path, *geometry) for path, geometry in files]
         self._unflushed: list[IndexFile] = []
-        self._left: Sequence[IndexedKey] = ()
-        """Keys that the last ``put`` was refused; some of a message's may have been put before."""
+        self._left = NO_KEYS
+        """Keys that the last ``put_hashed`` was refused; some of a message's may have been put before."""
         self._added: list[IndexedKey] = []
+        self._waiting: list[HashedKeys] = []
+        """Keys that were added before those of ``_added``."""
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     @property
@@ -297,41 +314,46 @@ class IndexService:
     @property
     def pending(self) -> int:
         """How many keys were added and are not written yet."""
-        return len(self._added)
+        return len(self._added) + sum(map(len, self._waiting))
 
     def add(self, keys: Sequence[IndexedKey]) -> None:
         """Add keys of messages, as ``put`` does, with the next ``write_pending`` or ``query``."""
         self._added += keys
 
+    def add_hashed(self, keys: HashedKeys) -> None:
+        """The same of many keys."""
+        self._hash_added()
+        if len(keys):
+            self._waiting.append(keys)
+
+    def _hash_added(self) -> None:
+        if self._added:
+            self._waiting.append(hashed(self._added))
+            self._added = []
+
     def write_pending(self) -> None:
         """Write the keys added since the last time. Raises OSError; then they stay pending."""
-        if self._added:
-            self.put(self._added, datetime.now())
-            self._added = []
+        self._hash_added()
+        while self._waiting:
+            self._put_new(self._waiting[0], datetime.now())
+            del self._waiting[0]
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first; those of messages that have entries already are left out."""
-        self._put(self._left, now)
-        done = self.end_phy_offset
-        self._put([key for key in keys if key.physical_offset > done], now)
+        self._put_new(hashed(keys) if keys else NO_KEYS, now)
 
-    def _put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
-        self._left = keys
-        while self._left:
-            file = self._file_with_room(now)
-            room = file.room
-            file.put(self._left[:room])
-            self._left = self._left[room:]
-            if file not in self._unflushed:
-                self._unflushed.append(file)
+    def _put_new(self, keys: HashedKeys, now: datetime) -> None:
+        self.put_hashed(self._left, now)
+        self.put_hashed(keys[keys["physical_offset"] > self.end_phy_offset], now)
 
     def put_hashed(self, keys: HashedKeys, now: datetime) -> None:
         """Add keys, oldest first, none of which has an entry yet. Raises OSError."""
-        while len(keys):
+        self._left = keys
+        while len(self._left):
             file = self._file_with_room(now)
             room = file.room
-            file.put_hashed(keys[:room])
-            keys = keys[room:]
+            file.put_hashed(self._left[:room])
+            self._left = self._left[room:]
             if file not in self._unflushed:
                 self._unflushed.append(file)
 
@@ -401,20 +423,47 @@ class IndexService:
             file.close()
 
 
-def read_entries(path: Path, slot_count: int) -> npt.NDArray[np.void]:
-    """All entries of an index file with so many slots, oldest first; a view of the file. Raises OSError."""
-    with path.open("rb") as file:
-        view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    count = max(1, IndexHeader(*HEADER.unpack_from(view, 0)).index_count)
-    return np.frombuffer(view, ENTRY_DTYPE, count, HEADER.size + 4 * slot_count)[1:]
+def read_entries(path: Path, geometry: Geometry) -> npt.NDArray[np.void]:
+    """All entries of an index file with this geometry, oldest first; a view of the file. Raises StoreError, OSError."""
+    with IndexContent(path) as content:
+        if not content.fits(geometry):
+            raise UnprovedIndexFile(path, f"it is no file of {geometry}")
+        return content.entries(geometry)[1:]
 
 
-def slots_of(folder: Path) -> int:
-    """maxHashSlotNum by the size of the index files there are, else the default. Raises OSError."""
-    first = next(index_paths(folder), None)
-    if first is None:
-        return DEFAULT_HASH_SLOT_NUM
-    return max(1, (first.stat().st_size - HEADER.size) // (4 + ENTRY_BYTES * ENTRIES_A_SLOT))
+def used_index_paths(folder: Path) -> list[Path]:
+    """The index files, less a last one that was created, but not yet given its size, when the process died.
+
+    That one is deleted. Raises OSError.
+    """
+    paths = list(index_paths(folder))
+    if paths and paths[-1].stat().st_size == 0:
+        paths.pop().unlink()
+    return paths
+
+
+def new_geometry(folder: Path, max_hash_slot_num: int | None, max_index_num: int | None) -> Geometry:
+    """The geometry of index files to be made: as configured, as the newest that is proved, or the default.
+
+    Raises OSError.
+    """
+    if max_hash_slot_num is None:
+        for path in reversed(list(index_paths(folder))):
+            try:
+                return geometry_of(path)
+            except StoreError:
+                continue
+        max_hash_slot_num = DEFAULT_GEOMETRY.slots
+    return configured_geometry(max_hash_slot_num, max_index_num) or DEFAULT_GEOMETRY
+
+
+def configured_geometry(max_hash_slot_num: int | None, max_index_num: int | None) -> Geometry | None:
+    """The geometry that the settings say; None if they leave it open."""
+    if max_hash_slot_num is None and max_index_num is None:
+        return None
+    if max_hash_slot_num is None:
+        return Geometry(DEFAULT_GEOMETRY.slots, max_index_num or 0)
+    return Geometry(max_hash_slot_num, max_index_num or max_hash_slot_num * ENTRIES_A_SLOT)
 
 
 def index_paths(folder: Path) -> Iterator[Path]:

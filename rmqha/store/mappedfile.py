@@ -244,11 +244,12 @@ class MappedFileQueue:
         syncs_parent: bool = False,
         size_key: str = "mappedFileSizeCommitLog",
         disk: Disk = DISK,
+        listing: list[tuple[int, int]] | None = None,
     ) -> None:
         """Raises StoreError for a folder that no such queue could have written.
 
         With ``syncs_parent`` a folder made here is on the disk before its first file. ``size_key`` is the setting
-        that has the file size.
+        that has the file size. ``listing`` is what ``list_segments`` would give, if it is known.
         """
         self._disk = disk
         self._size_key = size_key
@@ -259,10 +260,10 @@ class MappedFileQueue:
         self._open: OrderedDict[int, MappedFile] = OrderedDict()
         self.flushed_early: set[int] = set()
         """Where segments begin that ``flush_surplus`` has flushed; to be cleared when any is written again."""
-        self._bases = [base for base, _ in self._listing()]
+        sizes = self._disk.list_segments(self.folder) if listing is None else listing
+        self._bases = [base for base, _ in self._checked(sizes)]
 
-    def _listing(self) -> list[tuple[int, int]]:
-        sizes = self._disk.list_segments(self.folder)
+    def _checked(self, sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
         while sizes and sizes[-1][1] == 0:  # created, but not given their size, when the process died or power was lost
             empty, _ = sizes.pop()
             if self._writable:
@@ -281,6 +282,11 @@ class MappedFileQueue:
 
     def __len__(self) -> int:
         return len(self._bases)
+
+    @property
+    def has_open_files(self) -> bool:
+        """Whether any segment is open."""
+        return bool(self._open)
 
     @property
     def bases(self) -> list[int]:

@@ -16,14 +16,15 @@ from twisted.python.failure import Failure
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog, segment_size_of
-from rmqha.store.derived import Derived, index_slots, remove_derived
+from rmqha.store.derived import Derived, index_geometry, remove_derived
 from rmqha.store.dispatch import MessageArrived
 from rmqha.store.errors import is_disk_full
 from rmqha.store.flush import FlushService, RunInThread, Syncable
 from rmqha.store.lockfile import LockFile
 from rmqha.store.mappedfile import sync_folder
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
-from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
+from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
+from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PutRefused
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
@@ -41,17 +42,25 @@ class MessageStore:
 
     _log = Logger()
 
-    def __init__(self, settings: Settings) -> None:
-        """Opens it. Raises StoreInUse, StoreError, OSError."""
+    _opening = Opening()
+
+    def __init__(self, settings: Settings, opening: Opening | None = None) -> None:
+        """Opens it. Raises StoreInUse, StoreError, OSError; OpeningStopped if that is asked of ``opening``."""
         self.settings = settings
+        if opening is not None:
+            self._opening = opening
         self.root = settings.store_path_root_dir
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock_file = LockFile(self.root / LOCK_FILE)
         try:
             self._open()
-        except BaseException:  # whatever it is, what was opened is given back before it travels on
+        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
+            if isinstance(error, OpeningStopped) and state_path(self.root).exists():
+                self.node_state.write(self.root)
             self._lock_file.release()
             raise
+        finally:
+            self._opening = MessageStore._opening
 
     def _open(self) -> None:
         self.node_state = NodeState.read(self.root) or NodeState.new()
@@ -59,7 +68,12 @@ class MessageStore:
             self.settings.commit_log_folder,
             segment_size_of(self.settings.commit_log_folder, self.settings.mapped_file_size_commit_log),
         )
+        self._opening.write_state = self._write_opening_state
+        self.commit_log.proving = lambda at: self._opening.reached(
+            OpeningPhase.RECOVERING, at, self.commit_log.max_offset
+        )
         self.recovery = self._recover()
+        self.commit_log.proving = None
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         self.disk_full = False
         self._flusher: FlushService | None = None
@@ -70,14 +84,42 @@ class MessageStore:
         self._takes_puts = self._broken = False
         (self.root / ABORT_FILE).touch()  # before queues and index are: whoever dies among them stopped uncleanly
         sync_folder(self.root)
-        self._open_derived(self.recovery)
+        try:
+            self._open_derived(self.recovery)
+        except OpeningStopped:
+            self._stop_opening()
+            raise
+
+    def _write_opening_state(self, phase: OpeningPhase) -> None:
+        """Say in state.json what opening is at; all else stays as the last run left it. Raises OSError."""
+        replace(self.node_state, state=phase.name).write(self.root)
+
+    def _stop_opening(self) -> None:
+        """Leave the store as after a clean stop, with what was dispatched so far, if it was opened that far."""
+        if hasattr(self, "derived"):
+            self.derived.dispatcher.write_pending()
+            self.commit_log.sync()
+            for file in self.take_unflushed():
+                file.sync()
+            self.derived.settle()
+            self.derived.close()
+        if hasattr(self, "derived") or self.recovery.clean_stop:
+            (self.root / ABORT_FILE).unlink(missing_ok=True)
+        sync_folder(self.root)
+        self.commit_log.close()
 
     def _open_derived(self, recovery: Recovery, progress: Callable[[int], None] = lambda _: None) -> None:
-        self.derived = Derived(self.root, self.settings, self.commit_log, recovery)
+        log = self.commit_log
+        self.derived = Derived(self.root, self.settings, log, recovery, self._opening.check)
         for message_arrived in self._arrival_listeners:
             self.derived.dispatcher.subscribe(message_arrived)
+
+        def reached(offset: int) -> None:
+            progress(offset)
+            self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
+
         if not self.is_slave:  # puts need every queue's end; a slave's readers can wait
-            self.derived.dispatcher.catch_up(progress)
+            self.derived.dispatcher.catch_up(reached)
         self.appender = Appender(
             self.commit_log,
             self.derived.queue_offsets(),
@@ -218,10 +260,12 @@ class MessageStore:
 
     def rebuild(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Make queues and index anew from the log, waiting for it. The sizes of their files stay. Raises OSError."""
+        made = index_geometry(self.root, self.settings)
         self.settings = replace(
             self.settings,
             mapped_file_size_consume_queue=self.derived.queues.file_size,
-            max_hash_slot_num=index_slots(self.root, self.settings),
+            max_hash_slot_num=made.slots,
+            max_index_num=made.entries,
         )
         self.derived.close()
         remove_derived(self.root)
@@ -309,6 +353,7 @@ class MessageStore:
                 file.sync()
         else:
             flusher.stop()
+        self.derived.settle()
         if final_state is not None:
             final_state().write(self.root)
         (self.root / ABORT_FILE).unlink(missing_ok=True)

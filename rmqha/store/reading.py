@@ -131,7 +131,7 @@ class MessageReader:
         removed_until, last_physical = 0, 0
         for physical_offset, size, tags_code in units:
             last_physical = physical_offset
-            if physical_offset < removed_until or (size == PRE_BLANK_SIZE and physical_offset == 0):
+            if physical_offset < removed_until or (physical_offset == 0 and size in (0, PRE_BLANK_SIZE)):
                 status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
                 examined += 1
                 continue

@@ -10,6 +10,7 @@ from rmqha.wire.record import (
     BLANK_HEADER,
     BLANK_MAGIC_CODE,
     BORNHOST_V6_FLAG,
+    FIXED_BYTES,
     INT16,
     INT32,
     INT64,
@@ -23,6 +24,8 @@ from rmqha.wire.record import (
 from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
 
 MAX_FOLDER_NAME_BYTES = 255
+SMALLEST_RECORD_BYTES = FIXED_BYTES
+"""A record without body, topic and properties, and with two IPv4 hosts (spec/store.md 3.1)."""
 QUEUE_ID_AT = 12
 HEAD_FROM_QUEUE_ID = Struct(">iiqqi")  # QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG
 
@@ -91,6 +94,14 @@ def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | 
         store_timestamp,
         parse_properties(str(data[topic_end + INT16.size : position + size], "utf-8", "surrogateescape")),
     )
+
+
+def is_possible_offset(queue_offset: int, physical_offset: int) -> bool:
+    """Whether a message at this place of the log can have this QUEUEOFFSET: so many messages fit before it.
+
+    The field is under no CRC (spec/store.md 3.1): a flipped bit, or a hostile master, can make it anything.
+    """
+    return 0 <= queue_offset <= physical_offset // SMALLEST_RECORD_BYTES
 
 
 def is_no_folder(topic: str) -> bool:

@@ -47,6 +47,8 @@ def stored_hashes(
 
     ``before`` are the hash codes of what is to precede each. As fast as ``java_hashes``, but for texts beyond ASCII.
     """
+    if not len(data) or int(data.max()) < 0x80:
+        return _ascii_hashes(data, begins, lengths, before)
     beyond = np.flatnonzero(data >= 0x80)
     is_ascii = np.searchsorted(beyond, begins) == np.searchsorted(beyond, begins + lengths)
     result = np.empty(len(begins), dtype=np.int64)
@@ -65,14 +67,23 @@ def _ascii_hashes(
 ) -> npt.NDArray[np.int64]:
     """Of texts of one length a matrix is made, a text a row, and multiplied with the powers of 31."""
     result = np.zeros(len(begins), dtype=np.uint32) if before is None else before.astype(np.uint32)
-    for length in np.flatnonzero(np.bincount(lengths)).tolist():
+    different = np.flatnonzero(np.bincount(lengths)).tolist()
+    for length in different:
         if not length:
             continue
-        which = np.flatnonzero(lengths == length)
+        which = np.flatnonzero(lengths == length) if len(different) > 1 else slice(None)
         windows: npt.NDArray[np.void] = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
         rows = windows[begins[which]].view(np.uint8).reshape(-1, length).astype(np.uint32)
         powers = _powers(length)
         result[which] = result[which] * powers[0] + np.einsum("ij,j->i", rows, powers[1:])
+    return result.view(np.int32).astype(np.int64)
+
+
+def row_hashes(texts: npt.NDArray[np.uint8], before: int) -> npt.NDArray[np.int64]:
+    """The hash codes, signed, of ASCII texts of one length, a row each; ``before`` is that of what precedes each."""
+    powers = _powers(texts.shape[1])
+    start = np.uint32(before * int(powers[0]) & MASK)
+    result: npt.NDArray[np.uint32] = np.einsum("ij,j->i", texts.astype(np.uint32), powers[1:]) + start
     return result.view(np.int32).astype(np.int64)
 
 

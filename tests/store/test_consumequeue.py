@@ -1,10 +1,22 @@
 """Consume queues: units, files, recovery, cuts, and offsets by time (spec/store.md 6)."""
 
+import os
+from unittest import mock
+
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.store.consumequeue import CQ_STORE_UNIT_SIZE, ConsumeQueue, Unit, queue_file_size
+from rmqha.store.consumequeue import (
+    CQ_STORE_UNIT_SIZE,
+    DEFAULT_QUEUE_FILE_SIZE,
+    UNIT_DTYPE,
+    ConsumeQueue,
+    QueueDamaged,
+    Unit,
+    queue_file_size,
+)
 from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import MAX_OPEN_FILES
 from tests.fixtures import new_folder, open_files
@@ -47,9 +59,9 @@ class ConsumeQueueTestCase(SynchronousTestCase):
         queue.write_pending()
         return queue
 
-    def recovered(self) -> ConsumeQueue:
+    def recovered(self, checked_from: int | None = None) -> ConsumeQueue:
         queue = self.open()
-        queue.recover()
+        queue.recover(checked_from)
         return queue
 
     def files(self) -> dict[int, bytes]:
@@ -221,7 +233,7 @@ class RecoveryTests(ConsumeQueueTestCase):
 
     def check_recovered(self, count: int, before: bytes) -> None:
         """The first units are there, zeros follow, and putting all again gives what was."""
-        queue = self.recovered()
+        queue = self.recovered(unit(count).physical_offset)
         self.check_units(queue, count)
         content = self.content()
         kept = count * CQ_STORE_UNIT_SIZE
@@ -242,9 +254,7 @@ class RecoveryTests(ConsumeQueueTestCase):
             at = count * CQ_STORE_UNIT_SIZE
             for torn in range(1, CQ_STORE_UNIT_SIZE):
                 before = self.damage(at + torn, b"")
-                queue = self.recovered()
-                self.assertEqual(queue.max_offset, count + (torn >= 12), "offset and size make it look whole")
-                queue.drop_last_from(unit(count).physical_offset)
+                queue = self.recovered(unit(count).physical_offset)
                 self.check_units(queue, count)
                 for number in range(self.COUNT):
                     queue.put(number, unit(number))
@@ -272,6 +282,20 @@ class RecoveryTests(ConsumeQueueTestCase):
             self.write(count * CQ_STORE_UNIT_SIZE, bytes(CQ_STORE_UNIT_SIZE))
             self.check_recovered(count, before)
 
+    def test_after_a_clean_stop_units_behind_zeros_tell_of_damage(self) -> None:
+        for count in range(1, self.COUNT - 1):
+            self.again()
+            self.make(self.COUNT).close()
+            self.write(count * CQ_STORE_UNIT_SIZE, bytes(CQ_STORE_UNIT_SIZE))
+            damaged = self.files()
+            queue = self.open()
+            try:
+                queue.recover()
+            except QueueDamaged:
+                self.assertEqual(self.files(), damaged)
+            else:
+                self.assertEqual(queue.max_offset, self.COUNT)
+
     def test_a_file_that_was_only_just_created_goes(self) -> None:
         for last in (b"", bytes(FILE_SIZE)):
             self.again()
@@ -294,21 +318,31 @@ class RecoveryTests(ConsumeQueueTestCase):
             queue.write_pending()
             self.assertEqual((queue.order_breaches, queue.min_offset, self.content()), (0, 8, before))
 
-    def test_a_queue_with_many_files_is_recovered_from_its_last_three(self) -> None:
-        self.make(6 * FILE_UNITS).close()
-        self.write(0, bytes(3 * FILE_SIZE))
-        self.assertEqual(self.recovered().max_offset, 6 * FILE_UNITS)
-        self.write(3 * FILE_SIZE + 20, bytes(20))
-        self.assertEqual(self.recovered().max_offset, 3 * FILE_UNITS + 1)
+    def test_a_queue_is_recovered_by_a_few_of_its_units(self) -> None:
+        """Of 300,000 units, wherever they end, with holes behind them or zeros, fewer than 40 are read."""
+        for count in (1, 203, 204, 205, 150_000, 299_999, 300_000):
+            for holes in (True, False):
+                self.again()
+                self.write_big(count, holes)
+                queue = ConsumeQueue(self.folder, "T", 0, DEFAULT_QUEUE_FILE_SIZE)
+                with mock.patch("os.pread", wraps=os.pread) as pread:
+                    queue.recover(unit(count).physical_offset)
+                    queue.correct_min_offset(0)
+                    self.assertEqual((queue.min_offset, queue.max_offset), (0, count))
+                self.assertLess(sum(call.args[1] for call in pread.call_args_list), 60 * 20 + 2 * 4096)
+                queue.close()
 
-    def test_only_a_last_unit_that_may_be_torn_is_dropped(self) -> None:
-        queue = self.make(7)
-        queue.drop_last_from(unit(6).physical_offset + 1)
-        self.check_units(queue, 7)
-        queue.drop_last_from(0)
-        self.check_units(queue, 6)
-        queue.drop_last_from(unit(5).physical_offset)
-        self.check_units(queue, 5)
+    def write_big(self, count: int, holes: bool) -> None:
+        """A queue's file of the usual size; with holes, or with zeros that are really there."""
+        units = np.zeros(count, UNIT_DTYPE)
+        units["physical_offset"] = 1000 + 300 * np.arange(count)
+        units["size"] = 100
+        self.folder.mkdir(parents=True)
+        with (self.folder / f"{0:020d}").open("wb") as file:
+            file.write(units.tobytes())
+            if not holes:
+                file.write(bytes(DEFAULT_QUEUE_FILE_SIZE - count * CQ_STORE_UNIT_SIZE))
+            file.truncate(DEFAULT_QUEUE_FILE_SIZE)
 
     def test_finding_the_end_changes_nothing(self) -> None:
         self.damage(7 * CQ_STORE_UNIT_SIZE, b"\xff" * 100)
@@ -325,6 +359,92 @@ class RecoveryTests(ConsumeQueueTestCase):
             self.open()
         with self.assertRaisesRegex(StoreError, "has 100 bytes, not 200"):
             ConsumeQueue(self.folder, "T", 0, 2 * FILE_SIZE)
+
+
+class GapTests(ConsumeQueueTestCase):
+    def test_a_gap_is_filled_in_pieces(self) -> None:
+        queue = self.make(2)
+        rounds = 0
+        while not queue.make_room(63, 40):
+            rounds += 1
+        self.assertGreater(rounds, 2)
+        queue.put(63, unit(63))
+        queue.write_pending()
+        self.assertEqual((queue.order_breaches, queue.max_offset), (1, 64))
+        self.check_gap(queue, 63)
+
+    def check_gap(self, queue: ConsumeQueue, number: int) -> None:
+        found = [queue.unit(offset) for offset in range(number + 1)]
+        self.assertEqual(found[:2] + found[-1:], [unit(0), unit(1), unit(number)])
+        self.assertTrue(all(one is not None and one.is_blank for one in found[2:-1]))
+
+    def test_files_of_a_gap_stay_holes_but_for_those_that_a_java_broker_reads(self) -> None:
+        queue = self.make(2)
+        self.assertLess(queue.blank_bytes_before(63), 4 * FILE_SIZE + 9 * 65536)
+        queue.put(63, unit(63))
+        queue.write_pending()
+        files = self.files()
+        self.assertEqual(list(files), list(range(0, 13 * FILE_SIZE, FILE_SIZE)))
+        self.assertEqual(files[0][2 * CQ_STORE_UNIT_SIZE :], BLANK_BYTES * 3)
+        holes = [base for base, content in files.items() if content == bytes(FILE_SIZE)]
+        self.assertEqual(holes, list(range(FILE_SIZE, 10 * FILE_SIZE, FILE_SIZE)))
+        self.assertEqual(files[10 * FILE_SIZE] + files[11 * FILE_SIZE], BLANK_BYTES * 10)
+        for checked_from in (None, 10**9, unit(63).physical_offset + 1):
+            again = self.recovered(checked_from)
+            self.check_gap(again, 63)
+            again.correct_min_offset(unit(1).physical_offset)
+            self.assertEqual(again.min_offset, 1)
+            again.correct_min_offset(unit(1).physical_offset + 1)
+            self.assertEqual((again.min_offset, again.max_offset), (63, 64))
+
+    def test_what_a_gap_is_followed_by_is_cut_with_it(self) -> None:
+        queue = self.make(2)
+        queue.put(63, unit(63))
+        queue.write_pending()
+        again = self.recovered(unit(63).physical_offset)
+        self.check_units(again, 2)
+
+    def test_a_queue_that_begins_in_a_file_without_blanks_is_recovered(self) -> None:
+        for begin in range(1, 2 * FILE_UNITS):
+            for count in (1, 3, 8):
+                self.again()
+                queue = self.open()
+                queue.begin_without_blanks(begin)
+                for number in range(begin, begin + count):
+                    queue.put(number, unit(number))
+                queue.write_pending()
+                self.assertEqual(queue.order_breaches, 0)
+                for checked_from in (None, 10**9):
+                    again = self.recovered(checked_from)
+                    again.correct_min_offset(0)
+                    self.assertEqual((again.min_offset, again.max_offset), (begin, begin + count))
+
+    @settings(deadline=None, max_examples=200)
+    @given(st.lists(st.integers(1, 23), min_size=1, max_size=12), st.integers(0, 13), st.data())
+    def test_any_gaps_leave_a_queue_that_is_cut_where_it_is_told(
+        self, steps: list[int], begin: int, data: st.DataObject
+    ) -> None:
+        self.again()
+        queue, numbers = self.open(), []
+        number = begin
+        for step in steps:
+            queue.put(number, unit(number))
+            numbers.append(number)
+            number += step
+        queue.write_pending()
+        queue.close()
+        cut = data.draw(st.integers(0, len(numbers)))
+        low = data.draw(st.integers(0, len(numbers) - 1))
+        checked_from = unit(numbers[cut]).physical_offset if cut < len(numbers) else 10**9
+        again = self.recovered(checked_from)
+        kept = numbers[:cut]
+        self.assertEqual(again.max_offset, kept[-1] + 1 if kept else 0)
+        again.correct_min_offset(unit(numbers[low]).physical_offset)
+        self.assertEqual(again.min_offset, numbers[low] if low < cut else again.max_offset)
+        for number in range(again.max_offset):
+            found = again.unit(number) if number >= again.min_offset else None
+            if found is not None:
+                self.assertEqual(found if not found.is_blank else None, unit(number) if number in kept else None)
 
 
 class TruncateTests(ConsumeQueueTestCase):

@@ -24,7 +24,8 @@ from rmqha.store.dispatch import (
     QueueTable,
 )
 from rmqha.store.errors import StoreError
-from rmqha.store.index import IndexService
+from rmqha.store.index import IndexFile, IndexService
+from rmqha.store.mappedfile import MappedFile
 from rmqha.store.request import DispatchRequest, read_dispatch_request
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash
@@ -38,7 +39,7 @@ from rmqha.wire.record import (
 )
 from tests.fixtures import new_folder
 from tests.store.logs import SEGMENT_SIZE
-from tests.store.queues import FOREVER, Expected, Writer, check_index, expected_of, records_of
+from tests.store.queues import FOREVER, Expected, Writer, check_index, expected_of, expected_of_records, records_of
 
 V4, V6 = Host(b"\x0a\1\2\3", 40000), Host(bytes(range(16)), 40000)
 
@@ -192,6 +193,7 @@ class MessageTests(DispatchTestCase):
             self.writer.put("good")
         long = self.writer.put("x" * 256, magic=MESSAGE_MAGIC_CODE_V2)
         self.writer.put("y" * 255, magic=MESSAGE_MAGIC_CODE_V2)
+        self.patch(dispatch, "NOTICE_SECONDS", 0.0)
         with capturedLogs() as logs:
             self.dispatcher.catch_up()
         errors = [event["at"] for event in logs if "is in no queue" in event["log_format"]]
@@ -212,7 +214,7 @@ class MessageTests(DispatchTestCase):
         self.assertEqual(queue.unit(0), self.unit_of(record))
 
     def test_a_unit_that_does_not_follow_is_an_error(self) -> None:
-        self.writer.put()
+        self.writer.put(body=bytes(400))
         self.writer.put(queue_offset=4)
         with capturedLogs() as logs:
             self.dispatcher.catch_up()
@@ -302,8 +304,171 @@ class TickingClock(Clock):
         return self.rightNow
 
 
+class BulkTests(DispatchTestCase):
+    """Many messages at once become what they become one by one."""
+
+    segment_size = 64 * 1024
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(dispatch, "LEAST_BULK_BYTES", 1)
+        self.patch(dispatch, "LEAST_BULK_MESSAGES", 1)
+        self.patch(dispatch, "BULK_MESSAGES", 64)
+        self.patch(dispatch, "BULK_MESSAGES_WAITED_FOR", 100)
+
+    def dispatched_singly(self) -> int:
+        """How many messages were looked at one by one while all there is was dispatched."""
+        with patch.object(dispatch, "read_dispatch_request", wraps=read_dispatch_request) as read:
+            self.dispatcher.catch_up()
+        return read.call_count
+
+    def test_a_log_is_dispatched_many_messages_at_once(self) -> None:
+        self.writer.put_many(1500, queues=7)
+        self.assertEqual(self.dispatched_singly(), len(self.log.segment_bases) - 1, "blanks alone")
+        self.check()
+
+    def test_files_are_byte_for_byte_the_same(self) -> None:
+        self.writer.put_many(700, queues=5)
+        self.dispatcher.catch_up()
+        folders = [path.name for path in self.root.iterdir() if path.name in ("consumequeue", "index")]
+        bulk = {name: self.bytes_of(self.root / name) for name in folders}
+        other = self.root / "other"
+        self.make(other)
+        self.patch(dispatch, "LEAST_BULK_BYTES", 1 << 40)
+        self.dispatcher.catch_up()
+        self.assertEqual({name: self.bytes_of(other / name) for name in folders}, bulk)
+        self.assertEqual(sorted(folders), ["consumequeue", "index"])
+
+    def bytes_of(self, folder: Path) -> list[bytes]:
+        """Of all files in order of their names; those of the index have times for names."""
+        return [path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()]
+
+    def test_what_was_dispatched_before_changes_nothing(self) -> None:
+        self.writer.put_many(300)
+        self.dispatcher.catch_up()
+        before = self.bytes_of(self.root / "consumequeue"), self.bytes_of(self.root / "index")
+        self.dispatcher.reput_offset = 0
+        self.dispatcher.catch_up()
+        self.assertEqual((self.bytes_of(self.root / "consumequeue"), self.bytes_of(self.root / "index")), before)
+
+    def test_gaps_and_impossible_offsets_are_left_to_the_other_way(self) -> None:
+        self.writer.put_many(150)
+        self.writer.put(queue_offset=40)
+        self.writer.put(queue_offset=2**40)
+        self.writer.offsets["T", 0] = 41
+        self.writer.put()
+        self.writer.put_many(150)
+        expected = expected_of_records(record for record in records_of(self.log) if record.queue_offset < 2**40)
+        self.dispatcher.catch_up()
+        units = {
+            key: {at: unit for at, unit in found.items() if unit and not unit.is_blank}
+            for key, found in self.units().items()
+        }
+        self.assertEqual(units, expected.units)
+
+    def test_a_slice_gives_few_new_queues_their_units(self) -> None:
+        """Opening files takes long."""
+        self.patch(dispatch, "SLICE_QUEUES", 8)
+        for number in range(300):
+            self.writer.put(f"T{number % 100}", KEYS=f"k{number}")
+        self.start()
+        most = 0
+        while self.dispatcher.behind_bytes:
+            with patch.object(MappedFile, "write", autospec=True, side_effect=MappedFile.write) as write:
+                self.dispatcher.run_slice()
+                most = max(most, write.call_count)
+        self.clock.advance(1)
+        self.check()
+        self.assertTrue(0 < most <= 64, most)
+        self.dispatcher.stop()
+
+    def test_listeners_hear_of_each_tag_with_the_last_message_that_has_it(self) -> None:
+        heard: dict[tuple[str, int, int], int] = {}
+        self.dispatcher.subscribe(
+            lambda request, tags_code: heard.update(
+                {(request.topic, request.queue_id, tags_code): request.queue_offset}
+            )
+        )
+        records = self.writer.put_many(90)
+        self.dispatcher.catch_up()
+        last = {(one.topic, one.queue_id, java_hash(one.properties["TAGS"])): one.queue_offset for one in records}
+        self.assertEqual(heard, last)
+
+    def test_a_full_disk_is_gone_on_from(self) -> None:
+        self.writer.put_many(400)
+        refuse = OSError(errno.ENOSPC, "No space left on device")
+        for name in ("rmqha.store.mappedfile.MappedFile.write", "rmqha.store.index.IndexFile.put_hashed"):
+            with patch(name, side_effect=refuse), self.assertRaises(OSError):
+                self.dispatcher.run_slice()
+        self.dispatcher.catch_up()
+        self.check()
+
+
+class ImpossibleOffsetTests(DispatchTestCase):
+    """QUEUEOFFSET is under no CRC: whatever it is, the rest is served."""
+
+    segment_size = 1024 * 1024
+
+    def test_the_bound_is_what_fits_before_the_message(self) -> None:
+        for _ in range(30):
+            self.writer.put("Fill")
+        at = self.log.max_offset
+        bound = at // 91
+        for queue_id, queue_offset in enumerate((bound, bound + 1, -1, -(2**63), 2**63 - 1, 2**30, 2**40)):
+            self.writer.put("T", queue_id, queue_offset=queue_offset)
+            bound = self.log.max_offset // 91
+        with capturedLogs() as logs:
+            self.dispatcher.catch_up()
+        found = {key[1]: queue.max_offset for key, queue in self.queues.queues.items() if key[0] == "T"}
+        self.assertEqual(found[0], at // 91 + 1)
+        self.assertEqual({queue_id for queue_id, end in found.items() if end and queue_id > 1}, set())
+        lines = [event for event in logs if "is in no queue" in event["log_format"]]
+        self.assertEqual(len(lines), 1, "the rest is summed up")
+        self.assertIn("more messages", [event["log_format"] for event in logs][-1])
+
+    def test_no_slice_fills_more_than_its_part_of_a_gap(self) -> None:
+        self.patch(dispatch, "FILL_BYTES", 400)
+        for _ in range(60):
+            self.writer.put(body=bytes(8000))
+        self.writer.put("Gap")
+        self.writer.put("Gap", queue_offset=self.log.max_offset // 91)
+        self.writer.put("After")
+        self.start()
+        rounds = 0
+        while self.dispatcher.behind_bytes:
+            with patch.object(MappedFile, "write", autospec=True, side_effect=MappedFile.write) as write:
+                self.dispatcher.run_slice()
+                self.assertLess(write.call_count, 80)
+            rounds += 1
+        self.assertGreater(rounds, 10)
+        self.assertEqual(self.queues.queues["After", 0].max_offset, 1)
+        self.assertEqual(self.units()["Gap", 0][0], self.unit_of(records_of(self.log)[60]))
+        self.dispatcher.stop()
+
+    def test_blanks_of_made_up_offsets_do_not_fill_the_disk(self) -> None:
+        self.patch(dispatch, "BLANKS_ALLOWED_BYTES", 0)
+        self.queues.file_size = 100_000
+        self.writer.put(body=bytes(400_000))
+        self.writer.put("Old")
+        for queue_id in range(100):
+            self.writer.put("New", queue_id, queue_offset=4000 + queue_id)
+            self.writer.put("New", queue_id, queue_offset=4001 + queue_id)
+        for queue_offset in range(1000, 4000, 100):
+            self.writer.put("Old", queue_offset=queue_offset)
+        self.dispatcher.catch_up()
+        files = [path for path in (self.root / "consumequeue").rglob("0*") if path.is_file()]
+        self.assertLess(sum(path.stat().st_blocks * 512 for path in files), 2 * self.log.max_offset + 150 * 4096)
+        for queue_id in range(100):
+            queue = self.queues.queues["New", queue_id]
+            self.assertEqual((queue.min_offset, queue.max_offset), (4000 + queue_id, 4002 + queue_id))
+
+
 class SliceTests(DispatchTestCase):
     segment_size = 16 * 1024 * 1024
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(dispatch, "LEAST_BULK_BYTES", 1 << 40)
 
     def dispatched(self) -> int:
         return sum(queue.max_offset for queue in self.queues.queues.values())
@@ -371,6 +536,7 @@ class FollowTests(DispatchTestCase):
 
     def setUp(self) -> None:
         super().setUp()
+        self.patch(dispatch, "LEAST_BULK_BYTES", 1 << 40)
         self.addCleanup(lambda: self.assertEqual((self.failures, self.clock.getDelayedCalls()), ([], [])))
 
     def pause(self) -> float:
@@ -403,7 +569,7 @@ class FollowTests(DispatchTestCase):
     def test_keys_are_written_together(self) -> None:
         """A few cost as much as many: those of several slices wait for each other, but not for long."""
         self.start()
-        with patch.object(self.index, "put", wraps=self.index.put) as put:
+        with patch.object(IndexFile, "put_hashed", autospec=True, side_effect=IndexFile.put_hashed) as put:
             for _ in range(4):
                 self.writer.put_many(2)
                 self.clock.advance(FIRST_PAUSE_SECONDS)
@@ -495,7 +661,7 @@ class FollowTests(DispatchTestCase):
         self.dispatcher.subscribe(lambda request, _: heard.append(request.physical_offset))
         for name, pauses in (
             ("rmqha.store.mappedfile.MappedFile.write", [FIRST_PAUSE_SECONDS]),
-            ("rmqha.store.index.IndexFile.put", [FIRST_PAUSE_SECONDS, INDEX_PAUSE_SECONDS]),
+            ("rmqha.store.index.IndexFile.put_hashed", [FIRST_PAUSE_SECONDS, INDEX_PAUSE_SECONDS]),
         ):
             self.writer.put_many(33)
             with patch(name, side_effect=refuse), capturedLogs() as logs:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.errors import StoreError
+from rmqha.store.geometry import Geometry
 from rmqha.store.index import IndexedKey, IndexService, index_paths, read_entries
 from rmqha.wire.javahash import index_hashes
 from tests.fixtures import new_folder, open_files
@@ -85,8 +86,9 @@ class IndexTestCase(SynchronousTestCase):
         found = []
         for path in self.paths():
             raw = path.read_bytes()
+            geometry = Geometry(slots, (len(raw) - HEADER_BYTES - 4 * slots) // 20)
             header = unpack_from(">qqqqii", raw, 0)
-            entries = [tuple(entry.item()) for entry in read_entries(path, slots)]
+            entries = [tuple(entry.item()) for entry in read_entries(path, geometry)]
             found.append((header, unpack_from(f">{slots}i", raw, HEADER_BYTES), entries))
         return found
 
@@ -396,7 +398,7 @@ class CrashTests(IndexTestCase):
         keys = some_keys(MOST)
         index = self.make(keys[: MOST - 1])
         with (
-            mock.patch("rmqha.store.index.IndexFile.put", side_effect=OSError(28, "No space left on device")),
+            mock.patch("rmqha.store.index.IndexFile.put_hashed", side_effect=OSError(28, "No space left on device")),
             self.assertRaises(OSError),
         ):
             index.put(keys, NOW)

@@ -3,7 +3,7 @@
 A message says its place in its queue, so each split writes its units straight into the new files, and no two splits
 write the same bytes. Only where offsets of a queue leave a gap or step back is it put right afterwards, as dispatch
 would have it. Keys go through small files of hashes into the index, one chain from end to end. The rules are dispatch's
-own (``rmqha.pipeline.dispatch``).
+own (``rmqha.store.bulk``).
 """
 
 import os
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from rmqha.pipeline.dispatch import PLACED_DTYPE, BulkDispatch, PlacedUnits
 from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progress
 from rmqha.pipeline.options import Boundaries, Options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import Split, read_records
+from rmqha.store.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
 from rmqha.store.consumequeue import (
     CONSUME_QUEUE_FOLDER,
     CQ_STORE_UNIT_SIZE,
@@ -32,7 +32,9 @@ from rmqha.store.consumequeue import (
     Unit,
     queue_size_of,
 )
-from rmqha.store.index import ENTRIES_A_SLOT, HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, slots_of
+from rmqha.store.dispatch import BLANKS_ALLOWED_BYTES
+from rmqha.store.geometry import Geometry
+from rmqha.store.index import HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, new_geometry
 from rmqha.store.lockfile import LockFile
 from rmqha.store.mappedfile import file_name, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER
@@ -56,6 +58,11 @@ class Run:
     end: int
     gaps: tuple[tuple[int, int], ...] = ()
     is_regular: bool = True
+
+    @property
+    def longest_gap(self) -> int:
+        """In units."""
+        return max((end - first for first, end in self.gaps), default=0)
 
     def then(self, later: "Run") -> "Run":
         """Both, of which the other's messages follow in the log."""
@@ -221,12 +228,13 @@ def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder
         _begin(folder)
         parts = engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
     runs = merge_runs(parts)
-    irregular = {key for key, run in runs.items() if not run.is_regular}
-    for key in runs.keys() - irregular:
-        _fill_gaps(_queue_folder(folder, key), file_size, runs[key])
+    units_a_file = file_size // CQ_STORE_UNIT_SIZE
+    irregular = {key for key, run in runs.items() if not run.is_regular or run.longest_gap > units_a_file}
+    allowed_bytes = BLANKS_ALLOWED_BYTES + end - start
+    for key in sorted(runs.keys() - irregular):
+        allowed_bytes -= _fill_gaps(_queue_folder(folder, key), file_size, runs[key], allowed_bytes)
     _dispatch_again(list(plan.pieces(start, end)), irregular, folder, file_size, plan.options)
-    slots = settings.max_hash_slot_num or slots_of(root / INDEX_FOLDER)
-    _build_index(folder, slots, settings.max_index_num or slots * ENTRIES_A_SLOT)
+    _build_index(folder, new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num))
     return Rebuilt(
         start,
         end,
@@ -244,12 +252,19 @@ def _begin(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
 
 
-def _fill_gaps(folder: Path, file_size: int, run: Run) -> None:
-    """Blanks for what is missing, and for what came before the first unit in its file."""
-    units_a_file = file_size // CQ_STORE_UNIT_SIZE
-    for first, end in ((run.first - run.first % units_a_file, run.first), *run.gaps):
+def _fill_gaps(folder: Path, file_size: int, run: Run, allowed_bytes: int) -> int:
+    """Blanks for what is missing, and for what came before the first unit in its file; gives how many bytes.
+
+    Without room for those a hole stays before the first unit, as dispatch would leave one.
+    """
+    units_a_file, written = file_size // CQ_STORE_UNIT_SIZE, 0
+    before = run.first - run.first % units_a_file, run.first
+    head = (before,) if (run.first - before[0]) * CQ_STORE_UNIT_SIZE <= allowed_bytes else ()
+    for first, end in (*head, *run.gaps):
         for at in range(first, end, BLANKS_AT_ONCE):
             _write(folder, file_size, at, PRE_BLANK * min(BLANKS_AT_ONCE, end - at))
+        written += (end - first) * CQ_STORE_UNIT_SIZE
+    return written
 
 
 def _dispatch_again(
@@ -273,9 +288,9 @@ def _dispatch_again(
         queue.close()
 
 
-def _build_index(folder: Path, slots: int, entries: int) -> None:
+def _build_index(folder: Path, geometry: Geometry) -> None:
     (folder / INDEX_FOLDER).mkdir()
-    index = IndexService(folder / INDEX_FOLDER, slots, entries)
+    index = IndexService(folder / INDEX_FOLDER, *geometry)
     for path in sorted((folder / PARTS_FOLDER).iterdir()):
         with path.open("rb") as part:
             while len(keys := np.fromfile(part, HASHED_KEY_DTYPE, ROWS_AT_ONCE)):

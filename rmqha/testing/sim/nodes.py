@@ -56,6 +56,9 @@ class NothingDerived:
     def write_pending(self) -> None:
         """Nothing to do."""
 
+    def settle(self) -> None:
+        """Nothing to do."""
+
     def close(self) -> None:
         """Nothing to do."""
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from unittest import mock
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmqha.pipeline.decode import Records
-from rmqha.pipeline.dispatch import BulkDispatch, Dispatched
+from rmqha.store import bulk
+from rmqha.store.bulk import BulkDispatch, Dispatched
 from rmqha.store.index import IndexedKey, hashed
-from rmqha.store.request import DispatchRequest, is_no_folder, read_dispatch_request
+from rmqha.store.request import DispatchRequest, is_no_folder, is_possible_offset, read_dispatch_request
 from rmqha.testing.records import make_record
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.record import (
@@ -35,6 +37,8 @@ TOPICS = st.sampled_from((SCHEDULE_TOPIC, "T", "é漢😀", "\udcff", "a/b", "..
 TRANSACTION_TYPES = (0, TRANSACTION_PREPARED_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE)
 
 
+TRANSACTIONS = st.sampled_from(TRANSACTION_TYPES)
+
 TELLING = st.builds(
     replace,
     st.just(make_record(0, b"b")),
@@ -42,7 +46,7 @@ TELLING = st.builds(
     topic=TOPICS,
     properties_stored=PROPERTIES,
     queue_id=INT32,
-    queue_offset=INT64 | st.integers(-1, 3),
+    queue_offset=INT64 | st.integers(-1, 12),
     sys_flag=st.sampled_from(TRANSACTION_TYPES),
     born_host=HOSTS,
     store_timestamp=INT64,
@@ -72,7 +76,8 @@ def one_by_one(laid_out: Records) -> Outcome:
     for position in laid_out.at.tolist():
         request = read_dispatch_request(view, position)
         assert isinstance(request, DispatchRequest)
-        if request.is_queued and (is_no_folder(request.topic) or request.queue_offset < 0):
+        has_place = is_possible_offset(request.queue_offset, request.physical_offset)
+        if request.is_queued and (is_no_folder(request.topic) or not has_place):
             refused += 1
         elif request.is_queued:
             place = request.topic, request.queue_id, request.queue_offset
@@ -103,6 +108,32 @@ def test_any_properties_become_the_keys_and_tags_that_dispatch_reads(texts: list
         assert_dispatched_alike(
             replace(make_record(0, b"b", topic), properties_stored=text, sys_flag=transaction_type) for text in texts
         )
+
+
+FILLINGS = st.text(st.sampled_from("ab k\x01\x02\x00\x1f\x7f"), min_size=9, max_size=9)
+ALIKE = (
+    "KEYS\x01{}{}{}\x02TAGS\x01{}{}\x02UNIQ_KEY\x01{}{}{}{}",
+    "UNIQ_KEY\x01{}{}\x02X\x01{}{}\x02KEYS\x01{}{}{}{}{}\x02",
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ALIKE), FILLINGS, st.sampled_from("TU")), max_size=12), TRANSACTIONS)
+def test_messages_of_almost_one_shape_become_what_dispatch_makes_of_each(
+    some: list[tuple[str, str, str]], transaction_type: int
+) -> None:
+    with mock.patch.object(bulk, "FEW_ROWS", 1):
+        assert_dispatched_alike(
+            replace(make_record(0, b"b", topic), properties_stored=text.format(*filling), sys_flag=transaction_type)
+            for text, filling, topic in some
+        )
+
+
+@settings(deadline=None)
+@given(st.lists(records() | TELLING, max_size=6))
+def test_a_shape_is_made_of_any_message(some: list[Record]) -> None:
+    with mock.patch.object(bulk, "FEW_ROWS", 1):
+        assert_dispatched_alike([*some, *some])
 
 
 def test_topics_keep_their_numbers_from_piece_to_piece() -> None:

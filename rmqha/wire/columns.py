@@ -1,0 +1,293 @@
+"""Many records at once, as columns: headers gathered by numpy, places of everything of variable length.
+
+What dispatch and the data pipeline share (spec/store.md 3). Records given here have been proved, or ``lay_out`` says
+which of them are sound. Nothing is copied value by value in Python.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqha.wire import record as layout
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+HEADER = np.dtype(
+    [
+        ("totalSize", ">i4"),
+        ("magic", ">i4"),
+        ("bodyCRC", ">i4"),
+        ("queueId", ">i4"),
+        ("flag", ">i4"),
+        ("queueOffset", ">i8"),
+        ("physicalOffset", ">i8"),
+        ("sysFlag", ">i4"),
+        ("bornTimestamp", ">i8"),
+        ("bornHost", "V8"),
+        ("storeTimestamp", ">i8"),
+        ("storeHost", "V8"),
+        ("reconsumeTimes", ">i4"),
+        ("preparedTransactionOffset", ">i8"),
+        ("bodyLength", ">i4"),
+    ]
+)
+"""A record up to its body, with two IPv4 hosts; with IPv6 hosts, what follows them lies further behind."""
+BODY_AT = HEADER.itemsize
+assert BODY_AT == 88 == layout.FIXED_BYTES - 1 - layout.INT16.size
+FIELD_AT: dict[str, int] = {name: HEADER.fields[name][1] for name in HEADER.names or () if HEADER.fields}
+
+ALIKE_BEFORE_A_GUESS = 8
+NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = 1, 2
+
+
+def hop(buffer: Any, position: int, limit: int) -> tuple[list[int], int]:
+    """Where messages begin if every size is true, from ``position`` on, and where the last of them ends.
+
+    Ends before a message that would end behind ``limit``, and before whatever is no message.
+    """
+    found: list[int] = []
+    append, head_at = found.append, layout.BLANK_HEADER.unpack_from
+    v1, v2, smallest = layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2, layout.FIXED_BYTES
+    last = limit - smallest
+    while position <= last:
+        size, magic = head_at(buffer, position)
+        if (magic != v1 and magic != v2) or size < smallest or size > limit - position:
+            break
+        append(position)
+        position += size
+    return found, position
+
+
+def proved_starts(buffer: Bytes, position: int, limit: int, most: int) -> tuple[list[int], int]:
+    """Where records begin that have been proved, from ``position`` on, and where the last of them ends.
+
+    Ends before ``limit``, before a blank, and after about ``most``. Records of one size, as they often follow each
+    other, are found many at once.
+    """
+    found: list[int] = []
+    append, head_at, blank = found.append, layout.BLANK_HEADER.unpack_from, layout.BLANK_MAGIC_CODE
+    view, patience, last_size, alike = buffer.data, ALIKE_BEFORE_A_GUESS, 0, 0
+    while position < limit and len(found) < most:
+        size, magic = head_at(view, position)
+        if magic == blank:
+            break
+        append(position)
+        position += size
+        alike = alike + 1 if size == last_size else 0
+        last_size = size
+        if alike >= patience:
+            count = _alike(buffer, position, limit, size, most - len(found))
+            found += range(position, position + count * size, size)
+            position += count * size
+            alike, patience = 0, ALIKE_BEFORE_A_GUESS if count > patience else 2 * patience
+    return found, position
+
+
+def _alike(buffer: Bytes, position: int, limit: int, size: int, most: int) -> int:
+    """How many records of this size follow each other from here on."""
+    count = min(most, (limit - position) // size)
+    if count <= 0:
+        return 0
+    heads: npt.NDArray[np.int64] = np.ndarray((count,), ">i8", buffer, position, (size,))
+    sizes, magics = heads >> 32, heads & 0xFFFFFFFF
+    return _run_length((sizes == size) & (magics != layout.BLANK_MAGIC_CODE & 0xFFFFFFFF))
+
+
+@dataclass(frozen=True)
+class Records:
+    """Messages in a buffer whose first byte lies at ``base`` in the log. ``at`` are their places in the buffer."""
+
+    buffer: Bytes
+    base: int
+    at: Ints
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def take(self, rows: Mask | Ints | slice) -> "Records":
+        """Some of the messages."""
+        return Records(self.buffer, self.base, self.at[rows])
+
+    @cached_property
+    def header(self) -> npt.NDArray[np.void]:
+        """The headers; fields behind the hosts are right only for those without IPv6 hosts, see ``ints``."""
+        if not len(self.at):
+            return np.empty(0, HEADER)
+        windows: npt.NDArray[np.void] = np.ndarray(
+            (len(self.buffer) - BODY_AT + 1,), f"V{BODY_AT}", self.buffer, strides=(1,)
+        )
+        return windows[self.at].view(HEADER)
+
+    @cached_property
+    def sys_flag(self) -> Ints:
+        """SYSFLAG of each."""
+        return self._native("sysFlag")
+
+    @cached_property
+    def _born_extra(self) -> Ints | int:
+        return self._extra(layout.BORNHOST_V6_FLAG)
+
+    @cached_property
+    def _hosts_extra(self) -> Ints | int:
+        """By how much each body lies further behind than with two IPv4 hosts."""
+        return self._born_extra + self._extra(layout.STOREHOSTADDRESS_V6_FLAG)
+
+    def _extra(self, flag: int) -> Ints | int:
+        is_v6 = (self.sys_flag & flag) != 0
+        return np.where(is_v6, layout.IPV6_EXTRA_BYTES, 0) if is_v6.any() else 0
+
+    def _native(self, name: str) -> Ints:
+        return self.header[name].astype(np.int64)
+
+    def gather(self, positions: Ints, kind: str) -> Ints:
+        """The integers of a numpy type at these places of the buffer, aligned or not."""
+        if not len(positions):
+            return np.empty(0, np.int64)
+        width = np.dtype(kind).itemsize
+        windows: npt.NDArray[Any] = np.ndarray((len(self.buffer) - width + 1,), kind, self.buffer, strides=(1,))
+        return windows[positions].astype(np.int64)
+
+    def ints(self, name: str) -> Ints:
+        """A field of the header, by Java's name, as numbers."""
+        at = FIELD_AT[name]
+        extra: Ints | int = 0
+        if at > FIELD_AT["bornHost"]:
+            extra = self._born_extra if at <= FIELD_AT["storeHost"] else self._hosts_extra
+        if isinstance(extra, int):
+            return self._native(name)
+        return self.gather(self.at + at + extra, HEADER[name].str)
+
+    @cached_property
+    def _is_v2(self) -> Ints:
+        is_v2: Ints = (self.header["magic"] == layout.MESSAGE_MAGIC_CODE_V2).astype(np.int64)
+        return is_v2
+
+    @cached_property
+    def room(self) -> Ints:
+        """The bytes that body, topic and properties share, by the record's size."""
+        return self.ints("totalSize") - (layout.FIXED_BYTES + self._is_v2 + self._hosts_extra)
+
+    @cached_property
+    def body(self) -> tuple[Ints, Ints]:
+        """Where bodies begin, and their lengths in bytes."""
+        return self.at + BODY_AT + self._hosts_extra, self.ints("bodyLength")
+
+    @cached_property
+    def topic(self) -> tuple[Ints, Ints]:
+        """Where topics begin, and their lengths in bytes."""
+        begins, lengths = self.body
+        at = begins + lengths
+        length = self.gather(at, "i1")
+        if self._is_v2.any():
+            wide = self._is_v2.astype(bool)
+            length[wide] = self.gather(at[wide], ">i2")
+        return at + 1 + self._is_v2, length
+
+    @cached_property
+    def properties(self) -> tuple[Ints, Ints]:
+        """Where the stored properties begin, and their lengths in bytes."""
+        begins, lengths = self.topic
+        at = begins + lengths
+        return at + layout.INT16.size, self.gather(at, ">i2")
+
+    @cached_property
+    def physical_offset(self) -> Ints:
+        """Where each lies in the log."""
+        return self.at + self.base
+
+    @property
+    def end(self) -> int:
+        """The offset in the log that follows the last one."""
+        return self.base + int(self.at[-1] + self.header["totalSize"][-1])
+
+
+def lay_out(buffer: Bytes, base: int, at: Ints) -> Records:
+    """The messages at these places, from the first on to before the first that is not sound but for its CRC.
+
+    Sound is: its own offset is its place, and its lengths add up to its size.
+    """
+    records = Records(buffer, base, at)
+    for rule in (_begins_soundly, _holds_its_body, _holds_its_topic, _adds_up):
+        if not len(records):
+            break
+        count = _run_length(rule(records))
+        if count < len(records):
+            records = records.take(slice(0, count))
+    return records
+
+
+def _begins_soundly(records: Records) -> Mask:
+    sound: Mask = (records.ints("physicalOffset") == records.physical_offset) & (records.room >= 0)
+    return sound
+
+
+def _holds_its_body(records: Records) -> Mask:
+    length = records.body[1]
+    return (length >= 0) & (length <= records.room)
+
+
+def _holds_its_topic(records: Records) -> Mask:
+    length = records.topic[1]
+    return (length >= 0) & (length <= records.room - records.body[1])
+
+
+def _adds_up(records: Records) -> Mask:
+    length = records.properties[1]
+    sound: Mask = (length >= 0) & (length == records.room - records.body[1] - records.topic[1])
+    return sound
+
+
+def _run_length(sound: Mask) -> int:
+    return len(sound) if sound.all() else int(np.argmin(sound))
+
+
+class PropertyPairs:
+    """All names and values of many stored property strings: as ``parse_properties`` reads them, but all at once.
+
+    ``data`` holds the strings one after another; string ``n`` lies between ``bounds[n]`` and ``bounds[n + 1]``.
+    """
+
+    def __init__(self, data: Bytes, bounds: Ints) -> None:
+        separators = np.flatnonzero(data == PROPERTY_SEPARATOR)
+        begins = np.sort(np.concatenate([bounds[:-1], separators + 1]), kind="stable")
+        ends = np.sort(np.concatenate([bounds[1:], separators]), kind="stable")
+        middles = _middles(data, begins, ends)
+        whole = (middles > begins) & (middles + 1 < ends)  # neither the name nor the value is empty
+        self.data = data
+        """The bytes of all strings."""
+        self._bounds = bounds
+        self._begins, self._middles, self._ends = begins[whole], middles[whole], ends[whole]
+
+    def _owners(self, begins: Ints) -> Ints:
+        """Which strings have the pairs that begin there."""
+        bounds = self._bounds
+        if len(begins) == len(bounds) - 1 and bool(((begins >= bounds[:-1]) & (begins < bounds[1:])).all()):
+            return np.arange(len(begins))
+        return np.searchsorted(bounds, begins, side="right") - 1
+
+    def places(self, name: str) -> tuple[Ints, Ints, Ints]:
+        """Which strings have the property of this name; where in ``data`` its last value begins, and its length."""
+        raw = name.encode("ascii")
+        found = np.flatnonzero(self._middles - self._begins == len(raw))
+        if len(found):
+            names = np.ndarray((len(self.data) - len(raw) + 1,), f"S{len(raw)}", self.data, strides=(1,))
+            found = found[names[self._begins[found]] == raw]
+        owners = self._owners(self._begins[found])
+        last = np.append(owners[1:] != owners[:-1], True) if len(owners) else np.empty(0, bool)
+        found, owners = found[last], owners[last]
+        begins = self._middles[found] + 1
+        return owners, begins, self._ends[found] - begins
+
+
+def _middles(data: Bytes, begins: Ints, ends: Ints) -> Ints:
+    """Where the first separator of name and value lies at or behind each begin; the data's end if there is none."""
+    inner = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
+    if len(inner) == len(begins) and bool(((inner >= begins) & (inner < ends)).all()):
+        return inner  # one each, as it nearly always is
+    inner = np.append(inner, len(data))
+    return inner[np.searchsorted(inner, begins)]

@@ -1,0 +1,180 @@
+"""The slots and entries of index files are proved by what is in them (spec/store.md 7.1)."""
+
+import contextlib
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.settings import make_settings
+from rmqha.store.audit import audit
+from rmqha.store.errors import StoreError
+from rmqha.store.geometry import Geometry, IndexContent, UnprovedIndexFile, geometry_of
+from rmqha.store.index import IndexedKey, IndexService, index_paths
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.reader import StoreReader
+from tests.fixtures import copy_of, new_folder
+from tests.store.queues import Writer, check_derived
+
+NOW = datetime(2026, 11, 22)
+GEOMETRIES = st.builds(Geometry, st.integers(1, 900), st.integers(2, 4000))
+JAVA = Geometry(613, 2500)
+
+
+def write_index(folder: Path, geometry: Geometry, count: int, start: int = 0) -> list[Path]:
+    """Index files with so many keys, two of each message."""
+    index = IndexService(folder, *geometry)
+    index.put(
+        [IndexedKey(f"T#{number % 97}", start + number // 2 * 91, 10**12 + number) for number in range(count)], NOW
+    )
+    index.close()
+    return list(index_paths(folder))
+
+
+@settings(deadline=None, max_examples=200)
+@given(GEOMETRIES, st.integers(1, 5000), st.sampled_from((0, 91, 10**12)))
+def test_a_geometry_is_found_by_the_entries_alone(geometry: Geometry, count: int, start: int) -> None:
+    with TemporaryDirectory() as folder:
+        for path in write_index(Path(folder) / "index", geometry, min(count, 3 * geometry.entries - 3), start):
+            assert geometry_of(path) == geometry
+            assert geometry_of(path, with_slots=False) == geometry
+            assert geometry_of(path, geometry) == geometry
+            with IndexContent(path) as content:
+                assert content.problem(geometry, all_of_it=True) is None
+
+
+@settings(deadline=None, max_examples=200)
+@given(GEOMETRIES, st.integers(1, 500), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=5))
+def test_whatever_is_in_a_file_an_answer_comes(geometry: Geometry, count: int, changes: list[tuple[int, int]]) -> None:
+    with TemporaryDirectory() as folder:
+        path = write_index(Path(folder) / "index", geometry, min(count, geometry.entries - 1), 91)[0]
+        content = bytearray(path.read_bytes())
+        for at, value in changes:
+            content[at % len(content)] = value
+        path.write_bytes(content)
+        with contextlib.suppress(UnprovedIndexFile):
+            found = geometry_of(path)
+            assert found.file_size == len(content)
+            index = IndexService(path.parent, *found, [(path, found)])
+            index.query("T", "5", 0, 2**62, 100)
+            index.truncate(91 * count // 4)
+            index.query("T", "5", 0, 2**62, 100)
+            index.close()
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=3000))
+def test_any_bytes_are_no_error_but_a_named_one(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "20261122000000000"
+        path.write_bytes(content)
+        with contextlib.suppress(UnprovedIndexFile):
+            assert geometry_of(path).file_size == len(content)
+
+
+class GeometryTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.root = new_folder(self) / "store"
+
+    def open(self, **more: object) -> MessageStore:
+        texts = {
+            "storePathRootDir": self.root,
+            "mappedFileSizeCommitLog": 65536,
+            "mappedFileSizeConsumeQueue": 200,
+            **more,
+        }
+        return MessageStore(make_settings({key: str(value) for key, value in texts.items()}))
+
+    def grow(self, count: int, geometry: Geometry = JAVA) -> None:
+        store = self.open(maxHashSlotNum=geometry.slots, maxIndexNum=geometry.entries)
+        writer = Writer(store.commit_log)
+        writer.put_many(count)
+        self.successResultOf(store.close())
+
+    def check_sound(self) -> None:
+        reader = StoreReader(self.root)
+        proof = reader.verify(lambda _: None)
+        audited = audit(reader, proof.end, make_settings({"storePathRootDir": str(self.root)}), lambda _: None)
+        reader.close()
+        self.assertEqual((audited.problems, audited.missing_keys), ((), 0))
+
+    def test_a_store_is_opened_verified_and_rebuilt_without_being_told(self) -> None:
+        self.grow(1200)
+        sizes = {path.stat().st_size for path in index_paths(self.root / "index")}
+        self.assertEqual(sizes, {JAVA.file_size})
+        self.check_sound()
+        store = self.open()
+        check_derived(self, store.commit_log, store.derived)
+        store.rebuild()
+        check_derived(self, store.commit_log, store.derived)
+        self.successResultOf(store.close())
+        self.assertEqual({path.stat().st_size for path in index_paths(self.root / "index")}, sizes)
+        (self.root / "abort").touch()
+        store = self.open()
+        check_derived(self, store.commit_log, store.derived)
+        self.successResultOf(store.close())
+        self.check_sound()
+
+    def test_another_geometry_in_the_settings_is_refused_in_words(self) -> None:
+        self.grow(100)
+        with self.assertRaisesRegex(StoreError, "has maxHashSlotNum=613 and maxIndexNum=2500; the settings say"):
+            self.open(maxHashSlotNum=614, maxIndexNum=2500)
+
+    def test_damaged_files_are_kept_and_made_anew(self) -> None:
+        self.grow(3000)
+        paths = list(index_paths(self.root / "index"))
+        self.assertGreater(len(paths), 2)
+        for number, damage in ((1, b"\xff" * 40), (len(paths) - 1, b"\0\0\0\7" * 500)):
+            path = list(index_paths(self.root / "index"))[number]
+            content = bytearray(path.read_bytes())
+            content[: len(damage)] = damage
+            path.write_bytes(content)
+            with capturedLogs() as logs:
+                store = self.open()
+            self.assertTrue([event for event in logs if "kept in" in event["log_format"]], number)
+            kept = list((self.root / "rmqha").glob(f"index-aside-*/{path.name}"))
+            self.assertEqual([one.read_bytes() for one in kept], [bytes(content)])
+            check_derived(self, store.commit_log, store.derived)
+            self.successResultOf(store.close())
+            self.check_sound()
+
+    def test_a_damaged_queue_is_kept_and_made_anew(self) -> None:
+        for name, content in (
+            ("-0000000000006000000", b"\0" * 200),
+            ("00000000000000000200", b"short"),
+            ("stranger", b""),
+        ):
+            self.root = new_folder(self) / "store"
+            self.grow(100)
+            (self.root / "consumequeue" / "T0" / "0" / name).write_bytes(content)
+            store = self.open()
+            check_derived(self, store.commit_log, store.derived)
+            self.successResultOf(store.close())
+            (kept,) = (self.root / "rmqha").glob(f"consumequeue-aside-*/T0/0/{name}")
+            self.assertEqual(kept.read_bytes(), content)
+            self.check_sound()
+
+    def test_a_death_while_a_queue_is_made_anew_loses_no_unit(self) -> None:
+        self.grow(100)
+        (self.root / "consumequeue" / "T0" / "0" / "stranger").touch()
+        store = self.open(brokerRole="SLAVE")
+        store.commit_log.close()
+        store.derived.close()
+        store._lock_file.release()
+        again = self.open()
+        check_derived(self, again.commit_log, again.derived)
+        self.successResultOf(again.close())
+        self.assertFalse((self.root / "rmqha" / "dispatched-from").exists())
+
+    def test_the_recorded_files_are_proved_to_the_last_chain(self) -> None:
+        for name in ("slave", "master-clean", "master-crash"):
+            store = copy_of(name, new_folder(self) / name)
+            paths = list(index_paths(store / "index"))
+            self.assertTrue(paths)
+            for path in paths:
+                with IndexContent(path) as content:
+                    self.assertEqual(content.problem(geometry_of(path), all_of_it=True), None, path)
