@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-spark news clean
+.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-spark bench-start news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ bench-broker: $(READY)  ## the official Java producer: our master and slave agai
 
 bench-spark: $(READY)  ## the log as data: our source and jobs against binaryFiles, a pyarrow script and Spark's writer, one run
 	$(BIN)/python -m benchmarks.spark
+
+bench-start: $(READY)  ## starting and stopping: many queues, a log without queues, signals meanwhile; START='--queues 1000 --log-mib 100'
+	$(BIN)/python -m benchmarks.start $(START)
 
 news: $(READY)  ## what the next release's news would say
 	$(BIN)/towncrier build --draft --version next

@@ -126,6 +126,14 @@ COUNT = _number(1, 2**20)
 RATE = _number(1024, 2**40)
 LARGEST_SEGMENT = 2**31 - 1
 SMALLEST_SEGMENT = 4096
+QUEUE_UNIT_BYTES = 20
+LARGEST_QUEUE_FILE = LARGEST_SEGMENT - LARGEST_SEGMENT % QUEUE_UNIT_BYTES
+"""Sizes are rounded up to whole units, and a Java broker maps no file beyond 2³¹ - 1 bytes (spec/store.md 1)."""
+MOST_HASH_SLOTS = 50_000_000
+"""Ten times the default. An index file's slots are reserved on the disk: 200 MB."""
+MOST_INDEX_ENTRIES = 100_000_000
+INDEX_HEADER_BYTES, HASH_SLOT_BYTES, INDEX_ENTRY_BYTES = 40, 4, 20
+DEFAULT_ENTRIES_A_SLOT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +162,10 @@ class Settings:
     flush_commit_log_thorough_interval_ms: int = _setting("flushCommitLogThoroughInterval", MILLISECONDS, 10_000)
     sync_flush_timeout_ms: int = _setting("syncFlushTimeout", MILLISECONDS, 5_000)
     mapped_file_size_consume_queue: int | None = _setting(
-        "mappedFileSizeConsumeQueue", _number(20, LARGEST_SEGMENT), None
+        "mappedFileSizeConsumeQueue", _number(QUEUE_UNIT_BYTES, LARGEST_QUEUE_FILE), None
     )
-    max_hash_slot_num: int | None = _setting("maxHashSlotNum", _number(1, 2**30), None)
-    max_index_num: int | None = _setting("maxIndexNum", _number(2, 2**30), None)
+    max_hash_slot_num: int | None = _setting("maxHashSlotNum", _number(1, MOST_HASH_SLOTS), None)
+    max_index_num: int | None = _setting("maxIndexNum", _number(2, MOST_INDEX_ENTRIES), None)
     message_index_enable: bool = _setting("messageIndexEnable", _boolean, True)
     message_delay_level: DelayLevels = _setting("messageDelayLevel", DelayLevels, DelayLevels())
     max_message_size_bytes: int = _setting("maxMessageSize", _number(1024, 2**30), 4 * 1024 * 1024)
@@ -295,7 +303,9 @@ def _text(value: Any) -> str:
 def with_defaults(settings: Settings, properties: Mapping[str, str]) -> Settings:
     """The settings, with those that are None taken from ``properties``. Raises SettingsError."""
     unset = {name: value for name, value in _parse(properties).items() if getattr(settings, name) is None}
-    return replace(settings, **unset)
+    settings = replace(settings, **unset)
+    _check_index_file(settings)
+    return settings
 
 
 def _parse(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -313,7 +323,19 @@ def _parse(properties: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
+def _check_index_file(settings: Settings) -> None:
+    slots, entries = settings.max_hash_slot_num or 0, settings.max_index_num
+    entries = slots * DEFAULT_ENTRIES_A_SLOT if entries is None else entries
+    size = INDEX_HEADER_BYTES + HASH_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
+    if size > LARGEST_SEGMENT:
+        raise SettingsError(
+            f"maxHashSlotNum={slots} and maxIndexNum={entries} make index files of {size} bytes; at most "
+            f"{LARGEST_SEGMENT} can be mapped"
+        )
+
+
 def _check_together(settings: Settings) -> None:
+    _check_index_file(settings)
     if settings.broker_role is BrokerRole.SLAVE and settings.broker_id == 0:
         raise SettingsError("brokerId=0 is a master's; a slave's is greater than 0")
     if settings.listen_port and settings.listen_port < 3:

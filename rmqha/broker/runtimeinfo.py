@@ -7,16 +7,19 @@ from typing import Any
 import javaproperties
 import orjson
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
 
 from rmqha.broker.remoting import Processors, RemotingError, call_once
 from rmqha.broker.stats import BrokerStats, BrokerTotals
 from rmqha.ha.replica import MasterView
-from rmqha.settings import LARGEST_SEGMENT, properties_of
+from rmqha.settings import LARGEST_SEGMENT, SMALLEST_SEGMENT, properties_of
 from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import disk_used_ratio, existing_folder
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 
+_log = Logger()
+LONGEST_SHOWN = 40
 DERIVED_FILE_SETTINGS = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 NODE_STATE_KEY = "rmqha"
 """In a node's runtime info: its state as state.json has it. A Java broker has no such entry."""
@@ -197,15 +200,33 @@ def log_range(table: Mapping[str, str]) -> tuple[int, int]:
     return smallest, largest
 
 
+def _segment_size_of(config: Mapping[str, str]) -> int | None:
+    """mappedFileSizeCommitLog of the master's settings; None, and a warning, if no log can have such segments."""
+    text = config.get("mappedFileSizeCommitLog", "").strip()
+    if not text:
+        return None
+    try:
+        size = int(text)
+    except ValueError:
+        size = 0
+    if SMALLEST_SEGMENT <= size <= LARGEST_SEGMENT:
+        return size
+    _log.warn(
+        "the master says mappedFileSizeCommitLog={size}, which is not between {least} and {most}: it is not used",
+        size=text[:LONGEST_SHOWN],
+        least=SMALLEST_SEGMENT,
+        most=LARGEST_SEGMENT,
+    )
+    return None
+
+
 async def view_of_master(endpoint: IStreamClientEndpoint, clock: IReactorTime, with_segment_size: bool) -> MasterView:
     """The master's range, and segment size if wanted. Raises RemotingError, TimeoutError or what connecting raises."""
     min_offset, max_offset = log_range(await ask_runtime_info(endpoint, clock))
     config = await ask_config(endpoint, clock) if with_segment_size else {}
-    text = config.get("mappedFileSizeCommitLog", "")
-    size = int(text) if text.isdecimal() else 0
     return MasterView(
         min_offset,
         max_offset,
-        segment_size=size if 0 < size <= LARGEST_SEGMENT else None,
+        segment_size=_segment_size_of(config),
         derived_file_settings={key: config[key] for key in DERIVED_FILE_SETTINGS if key in config},
     )

@@ -33,6 +33,8 @@ FILES_WITHOUT_HOLES = 3
 """A queue's last files, which a Java broker's recovery reads: it takes a hole in them for the queue's end."""
 HOLE_FILE_COST_BYTES = 65536
 """What a whole file that is left a hole counts, where the cost of blanks is limited."""
+BLANKS_ALLOWED_BYTES = 1 << 30
+"""Blanks in all queues together, beside as many as the log has bytes: a hostile master makes up QUEUEOFFSETs."""
 PAGE_BYTES = 4096
 FILES_THAT_TELL = 1000
 """The sizes of so many files tell what the size is; others may be damaged."""

@@ -169,13 +169,14 @@ class Derived:
     def _set_index_aside(self, root: Path, damaged: list[tuple[Path, str]]) -> None:
         """Move damaged index files below ``rmqha``; dispatch makes them anew. Raises OSError."""
         aside = new_folder_aside(root, INDEX_FOLDER)
-        for path, problem in damaged:
+        for path, _ in damaged:
             path.rename(aside / path.name)
-            self._log.error(
-                "{problem}; it is made anew from the log, what there was is kept in {kept_in}",
-                problem=problem,
-                kept_in=str(aside),
-            )
+        self._log.error(
+            "{problem}; the index is made anew from there on, and {count} files of the old one are kept in {kept_in}",
+            problem=damaged[0][1],
+            count=len(damaged),
+            kept_in=str(aside),
+        )
 
     def _cut_index(self, recovery: Recovery, start: int) -> None:
         """Cut the index to what can be trusted."""

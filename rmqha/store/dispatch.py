@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from rmqha.store.bulk import BulkDispatch, Dispatched
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import ConsumeQueue, Marks, Unit, Units
+from rmqha.store.consumequeue import BLANKS_ALLOWED_BYTES, ConsumeQueue, Marks, Unit, Units
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.flush import Syncable
 from rmqha.store.index import IndexedKey, IndexService
@@ -60,8 +60,6 @@ OPEN_QUEUE_COST = 32
 """A queue whose files are open costs a slice this part of another one."""
 FILL_BYTES = 256 * 1024
 """Blanks before a message, in one slice."""
-BLANKS_ALLOWED_BYTES = 1 << 30
-"""Blanks in all queues together, beside as many as the log has bytes: a hostile master makes up QUEUEOFFSETs."""
 NOTICE_SECONDS = 10.0
 
 QueueKey = tuple[str, int]

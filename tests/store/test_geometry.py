@@ -135,7 +135,7 @@ class GeometryTests(SynchronousTestCase):
             path.write_bytes(content)
             with capturedLogs() as logs:
                 store = self.open()
-            self.assertTrue([event for event in logs if "kept in" in event["log_format"]], number)
+            self.assertTrue([event for event in logs if "are kept in" in event["log_format"]], number)
             kept = list((self.root / "rmqha").glob(f"index-aside-*/{path.name}"))
             self.assertEqual([one.read_bytes() for one in kept], [bytes(content)])
             check_derived(self, store.commit_log, store.derived)

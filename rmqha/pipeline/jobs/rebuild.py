@@ -25,6 +25,7 @@ from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import Split, read_records
 from rmqha.store.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
 from rmqha.store.consumequeue import (
+    BLANKS_ALLOWED_BYTES,
     CONSUME_QUEUE_FOLDER,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK,
@@ -32,7 +33,6 @@ from rmqha.store.consumequeue import (
     Unit,
     queue_size_of,
 )
-from rmqha.store.dispatch import BLANKS_ALLOWED_BYTES
 from rmqha.store.geometry import Geometry
 from rmqha.store.index import HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, new_geometry
 from rmqha.store.lockfile import LockFile
