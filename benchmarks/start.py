@@ -181,7 +181,7 @@ def follow(store: Path) -> dict[str, float]:
             reactor.callLater(0, reactor.stop)
 
     dispatcher.run_slice = run  # type: ignore[method-assign]
-    opened.start_dispatching(reactor, lambda failure: failure.printTraceback())  # type: ignore[arg-type]
+    opened.start_dispatching(reactor, lambda failure: failure.printTraceback())
     reactor.run()
     done = {"dispatch": time.perf_counter() - wall, "dispatch_cpu": time.process_time() - cpu, "turn": longest}
     opened.close()

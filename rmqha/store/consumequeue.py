@@ -11,7 +11,6 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, cast
@@ -36,6 +35,9 @@ HOLE_FILE_COST_BYTES = 65536
 BLANKS_ALLOWED_BYTES = 1 << 30
 """Blanks in all queues together, beside as many as the log has bytes: a hostile master makes up QUEUEOFFSETs."""
 PAGE_BYTES = 4096
+BYTES_AT_ONCE = 1 << 20
+UNITS_PROVED = 4096
+"""So many units of messages from which the log is checked are looked at one by one after an unclean stop."""
 FILES_THAT_TELL = 1000
 """The sizes of so many files tell what the size is; others may be damaged."""
 CONSUME_QUEUE_FOLDER = "consumequeue"
@@ -298,6 +300,12 @@ class ConsumeQueue:
         found = self.units(offset, 1)
         return Unit(*found[0].item()) if len(found) else None
 
+    @property
+    def last_unit(self) -> Unit:
+        """The last unit; there must be one. Raises OSError."""
+        with _Units(self._queue) as units:
+            return Unit(*units.read(self._end - CQ_STORE_UNIT_SIZE, 1)[0].item())
+
     def next_file_offset(self, offset: int) -> int:
         """The first queue offset of the file behind the one that ``offset`` belongs to."""
         at = offset * CQ_STORE_UNIT_SIZE
@@ -306,15 +314,16 @@ class ConsumeQueue:
     def recover(self, checked_from: int | None = None) -> None:
         """Find the end, and cut what follows it. Raises QueueDamaged, OSError.
 
-        After an unclean stop ``checked_from`` is an offset in the log before which units were on disk; units of
-        messages from there on are dropped, for some may be missing, and dispatch makes them again.
+        After an unclean stop ``checked_from`` is an offset in the log before which units were on disk. Of the units of
+        messages from there on those stay that follow without a break, the last of which may be torn; very many are
+        dropped unread. Dispatch makes them again.
         """
         with _Units(self._queue) as units:
             self._end = units.end()
             if checked_from is None and units.goes_on_at(self._end):
                 raise QueueDamaged(f"{self._queue.folder} has units behind its end, {self._end // CQ_STORE_UNIT_SIZE}")
             if checked_from is not None:
-                self._end = units.end_before(checked_from, self._end)
+                self._end = units.sound_end(checked_from, self._end)
         self._cut(self._end, looks_behind=checked_from is not None)
         if self.max_physical_offset < 0:  # whoever made its first file died before the first unit was in it
             self._forget_all()
@@ -337,17 +346,17 @@ class ConsumeQueue:
     def _cut(self, end: int, looks_behind: bool = True) -> None:
         while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
             self._queue.remove_last()
-        if looks_behind:
-            mapped_file = self._queue.find(end)
-            if mapped_file is not None and mapped_file.nonzero_end(end - mapped_file.base_offset) is not None:
-                mapped_file.zero_from(end - mapped_file.base_offset)
-                mapped_file.sync()
+        with _Units(self._queue) as units:
+            has_more = looks_behind and units.has_bytes_behind(end)
+            self.max_physical_offset = units.last_physical_end(end)
+        if has_more:
+            mapped_file = self._file(end)
+            mapped_file.zero_from(end - mapped_file.base_offset)
+            mapped_file.sync()
         if self._unflushed_from is not None:
             self._unflushed_from = min(self._unflushed_from, end)
         self._end = end
         self._filling_to = None
-        with _Units(self._queue) as units:
-            self.max_physical_offset = units.last_physical_end(end)
 
     def _forget_all(self) -> None:
         while len(self._queue):
@@ -446,8 +455,7 @@ class _Units:
             self._fd, self._base = -1, -1
             self._fd = os.open(self._queue.folder / file_name(base), os.O_RDONLY)
             self._base = base
-            with suppress(OSError):  # advice only
-                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         return self._fd
 
     def read(self, at: int, count: int) -> Units:
@@ -481,9 +489,9 @@ class _Units:
                     return found
         return self._queue.first_base or 0
 
-    def _data_ranges(self, base: int) -> Iterator[tuple[int, int]]:
+    def _data_ranges(self, base: int, position: int = 0) -> Iterator[tuple[int, int]]:
         """Ranges of a file that are no holes; where the file system does not tell, all of it is one."""
-        fd, position = self._open(base), 0
+        fd = self._open(base)
         while position < self._queue.file_size:
             try:
                 start = os.lseek(fd, position, os.SEEK_DATA)
@@ -526,6 +534,17 @@ class _Units:
         size = min(2 * PAGE_BYTES - at % PAGE_BYTES, self._queue.end_offset - at)
         return bool(os.pread(self._open(base), size, at - base).strip(b"\0"))
 
+    def has_bytes_behind(self, at: int) -> bool:
+        """Whether any byte from here to the end of its file is not zero. Raises OSError."""
+        if not self._queue.bases or not self._queue.bases[0] <= at < self._queue.end_offset:
+            return False
+        base = at - at % self._queue.file_size
+        for start, end in self._data_ranges(base, at - base):
+            for position in range(start, end, BYTES_AT_ONCE):
+                if os.pread(self._open(base), min(BYTES_AT_ONCE, end - position), position).strip(b"\0"):
+                    return True
+        return False
+
     def _last_message_before(self, at: int, first: int) -> int | None:
         """Where the unit of the last message lies that begins before ``at``, and not before ``first``."""
         count = 1  # it is nearly always the first one looked at
@@ -555,6 +574,23 @@ class _Units:
             return 0
         found = self._last_message_before(self._bisect(physical_offset, end), first)
         return first if found is None else found + CQ_STORE_UNIT_SIZE
+
+    def sound_end(self, checked_from: int, end: int) -> int:
+        """As ``end_before``, but a few units of later messages stay, if they are sound and follow. Raises OSError."""
+        at = self.end_before(checked_from, end)
+        if end - at > UNITS_PROVED * CQ_STORE_UNIT_SIZE:
+            return at
+        found, last = at, checked_from - 1
+        while at < end:
+            units = self.read(at, (end - at) // CQ_STORE_UNIT_SIZE)
+            for number, (physical_offset, size, _) in enumerate(units.tolist()):
+                if size == PRE_BLANK_SIZE and physical_offset == 0:
+                    continue
+                if physical_offset <= last or size <= 0:
+                    return found
+                last, found = physical_offset, at + (number + 1) * CQ_STORE_UNIT_SIZE
+            at += len(units) * CQ_STORE_UNIT_SIZE
+        return found
 
     def _bisect(self, physical_offset: int, end: int) -> int:
         """Where the first unit begins, before ``end`` or there, whose message lies at ``physical_offset`` or behind it.

@@ -1,6 +1,7 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
 import shutil
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -8,13 +9,14 @@ from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, QueueDamaged, queue_size_of
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, QueueDamaged, Unit, queue_size_of
 from rmqha.store.dispatch import Dispatcher, QueueKey, QueueTable
 from rmqha.store.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
 from rmqha.store.mappedfile import sync_folder
 from rmqha.store.nodestate import NODE_FOLDER, replace_file
 from rmqha.store.recovery import Recovery
+from rmqha.store.request import read_dispatch_request
 
 MARK_FILE = "dispatched-from"
 MARKED_BYTES = 16 << 20
@@ -88,6 +90,7 @@ class Derived:
 
         Raises StoreError, OSError.
         """
+        self._delay_levels = settings.message_delay_level
         problems: dict[QueueKey, str] = {}
         self.queues = open_queues(root, settings, problems=problems)
         for key, queue in list(self.queues.queues.items()):
@@ -139,13 +142,27 @@ class Derived:
             self._mark.unlink()
             sync_folder(self._mark.parent)
 
-    @staticmethod
-    def _recover_queue(queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
+    def _recover_queue(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
         queue.recover(None if recovery.clean_stop else min(recovery.checked_from, recovery.end))
         if queue.max_physical_offset > recovery.end:
             queue.truncate(recovery.end)
+        if not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from:
+            last = queue.last_unit
+            if last != self._unit_of(log, last.physical_offset):
+                queue.truncate(last.physical_offset)
         queue.correct_min_offset(log.min_offset)
         queue.release_files()
+
+    def _unit_of(self, log: CommitLog, offset: int) -> Unit | None:
+        """What the message at this place of the proved log has for a unit, None if there is none."""
+        data = log.get_data(offset, log.segment_size)
+        try:
+            request = None if data is None else read_dispatch_request(data, 0)
+        except (struct.error, IndexError):  # a unit that leads to no record's begin
+            return None
+        if request is None or isinstance(request, int) or request.physical_offset != offset:
+            return None
+        return Unit(offset, request.size, request.tags_code(self._delay_levels))
 
     def _set_queues_aside(self, root: Path, problems: Mapping[QueueKey, str]) -> None:
         """Move the folders of queues that are damaged below ``rmqha``; dispatch makes them anew. Raises OSError."""
