@@ -324,7 +324,7 @@ class ConsumeQueue:
                 raise QueueDamaged(f"{self._queue.folder} has units behind its end, {self._end // CQ_STORE_UNIT_SIZE}")
             if checked_from is not None:
                 self._end = units.sound_end(checked_from, self._end)
-        self._cut(self._end, looks_behind=checked_from is not None)
+            self._cut(self._end, units, looks_behind=checked_from is not None)
         if self.max_physical_offset < 0:  # whoever made its first file died before the first unit was in it
             self._forget_all()
 
@@ -338,18 +338,15 @@ class ConsumeQueue:
         """Drop the units of all that lies at or behind ``physical_offset`` in the log. Raises OSError."""
         self.write_pending()
         with _Units(self._queue) as units:
-            end = units.end_before(physical_offset, self._end)
-        self._cut(end)
+            self._cut(units.end_before(physical_offset, self._end), units)
         if self._end <= self._min_at or self.max_physical_offset < 0:
             self._forget_all()
 
-    def _cut(self, end: int, looks_behind: bool = True) -> None:
+    def _cut(self, end: int, units: "_Units", looks_behind: bool = True) -> None:
         while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
             self._queue.remove_last()
-        with _Units(self._queue) as units:
-            has_more = looks_behind and units.has_bytes_behind(end)
-            self.max_physical_offset = units.last_physical_end(end)
-        if has_more:
+        self.max_physical_offset = units.last_physical_end(end)
+        if looks_behind and units.has_bytes_behind(end):
             mapped_file = self._file(end)
             mapped_file.zero_from(end - mapped_file.base_offset)
             mapped_file.sync()
@@ -439,6 +436,7 @@ class _Units:
 
     def __init__(self, queue: MappedFileQueue) -> None:
         self._queue = queue
+        self._folder = str(queue.folder)
         self._fd, self._base = -1, -1
 
     def __enter__(self) -> "_Units":
@@ -453,7 +451,7 @@ class _Units:
             if self._fd >= 0:
                 os.close(self._fd)
             self._fd, self._base = -1, -1
-            self._fd = os.open(self._queue.folder / file_name(base), os.O_RDONLY)
+            self._fd = os.open(f"{self._folder}/{file_name(base)}", os.O_RDONLY)
             self._base = base
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         return self._fd
@@ -475,6 +473,10 @@ class _Units:
     def _can_be_one(self, at: int) -> bool:
         physical_offset, size = self._one(at)
         return physical_offset >= 0 and size > 0
+
+    def _is_message(self, at: int) -> bool:
+        physical_offset, size = self._one(at)
+        return physical_offset >= 0 and size > 0 and not (physical_offset == 0 and size == PRE_BLANK_SIZE)
 
     def end(self) -> int:
         """Where the last unit ends, of a message or a blank; zeros, or a hole, follow it. Raises OSError.
@@ -532,7 +534,8 @@ class _Units:
             return False
         base = at - at % self._queue.file_size
         size = min(2 * PAGE_BYTES - at % PAGE_BYTES, self._queue.end_offset - at)
-        return bool(os.pread(self._open(base), size, at - base).strip(b"\0"))
+        data = os.pread(self._open(base), size, at - base)
+        return data != bytes(len(data))
 
     def has_bytes_behind(self, at: int) -> bool:
         """Whether any byte from here to the end of its file is not zero. Raises OSError."""
@@ -541,13 +544,16 @@ class _Units:
         base = at - at % self._queue.file_size
         for start, end in self._data_ranges(base, at - base):
             for position in range(start, end, BYTES_AT_ONCE):
-                if os.pread(self._open(base), min(BYTES_AT_ONCE, end - position), position).strip(b"\0"):
+                data = os.pread(self._open(base), min(BYTES_AT_ONCE, end - position), position)
+                if data != bytes(len(data)):
                     return True
         return False
 
     def _last_message_before(self, at: int, first: int) -> int | None:
         """Where the unit of the last message lies that begins before ``at``, and not before ``first``."""
-        count = 1  # it is nearly always the first one looked at
+        if at > first and self._is_message(at - CQ_STORE_UNIT_SIZE):  # as it nearly always is
+            return at - CQ_STORE_UNIT_SIZE
+        count = 16
         while at > first:
             base = (at - 1) - (at - 1) % self._queue.file_size
             start = max(base, first, at - count * CQ_STORE_UNIT_SIZE)

@@ -3,6 +3,7 @@
 import shutil
 import struct
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from twisted.logger import Logger
@@ -18,6 +19,8 @@ from rmqha.store.nodestate import NODE_FOLDER, replace_file
 from rmqha.store.recovery import Recovery
 from rmqha.store.request import read_dispatch_request
 
+QUEUES_AT_ONCE = 4
+QUEUES_A_ROUND = 256
 MARK_FILE = "dispatched-from"
 MARKED_BYTES = 16 << 20
 """Of log: where more of it is to be dispatched at once, a death meanwhile is to be known of."""
@@ -93,13 +96,7 @@ class Derived:
         self._delay_levels = settings.message_delay_level
         problems: dict[QueueKey, str] = {}
         self.queues = open_queues(root, settings, problems=problems)
-        for key, queue in list(self.queues.queues.items()):
-            checkpoint()
-            try:
-                self._recover_queue(queue, log, recovery)
-            except QueueDamaged as error:
-                self.queues.forget(*key)
-                problems[key] = str(error)
+        self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
@@ -142,8 +139,33 @@ class Derived:
             self._mark.unlink()
             sync_folder(self._mark.parent)
 
-    def _recover_queue(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
-        queue.recover(None if recovery.clean_stop else min(recovery.checked_from, recovery.end))
+    def _recover_queues(
+        self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]
+    ) -> None:
+        """Find the ends of all queues, several at once: mostly it is the disk that is waited for."""
+        checked_from = None if recovery.clean_stop else min(recovery.checked_from, recovery.end)
+
+        def recover(item: tuple[QueueKey, ConsumeQueue]) -> str | None:
+            try:
+                item[1].recover(checked_from)
+            except QueueDamaged as error:
+                return str(error)
+            return None
+
+        items = list(self.queues.queues.items())
+        with ThreadPoolExecutor(QUEUES_AT_ONCE) as threads:
+            for begin in range(0, len(items), QUEUES_A_ROUND):
+                checkpoint()
+                some = items[begin : begin + QUEUES_A_ROUND]
+                for (key, queue), problem in zip(some, threads.map(recover, some), strict=True):
+                    if problem is not None:
+                        self.queues.forget(*key)
+                        problems[key] = problem
+                    else:
+                        self._agree_with_log(queue, log, recovery)
+
+    def _agree_with_log(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
+        """Drop units that lead beyond the log's end, and a last one that is torn. Raises OSError."""
         if queue.max_physical_offset > recovery.end:
             queue.truncate(recovery.end)
         if not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from:

@@ -20,6 +20,8 @@ from rmqha.settings import Settings
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import is_disk_full
+from rmqha.store.mappedfile import Syncable as Syncable
+from rmqha.store.mappedfile import sync_all
 
 OS_PAGE_SIZE = 4096
 
@@ -28,12 +30,6 @@ class RunInThread(Protocol):
     """Runs a function elsewhere, one after another, and gives its result."""
 
     def __call__(self, function: Callable[[], None], /) -> Deferred[None]: ...
-
-
-class Syncable(Protocol):
-    """A file that can be brought to the disk, in another thread too."""
-
-    def sync(self) -> None: ...
 
 
 class DerivedFiles(Protocol):
@@ -128,8 +124,7 @@ class FlushService:
 
     def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
         """Runs in the thread, on values only."""
-        for mapped_file in files:
-            mapped_file.sync()
+        sync_all(files)
         self._commit_log.disk.sync_folder(self._commit_log.folder)
         if checkpoint is not None:
             try:
@@ -173,8 +168,7 @@ class FlushService:
             self._loop.stop()
         self._commit_log.sync()
         checkpoint = self._next_checkpoint()
-        for file in self._derived.take_unflushed() if self._derived is not None else []:
-            file.sync()
+        sync_all(self._derived.take_unflushed() if self._derived is not None else [])
         checkpoint.write(self._checkpoint_path, self._commit_log.disk)
         self._tell()
 

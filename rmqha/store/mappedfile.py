@@ -12,9 +12,10 @@ import resource
 import stat
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rmqha.store.errors import StoreError
 from rmqha.wire.record import Buffer
@@ -33,6 +34,10 @@ MOST_PIECES = os.sysconf("SC_IOV_MAX")
 
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+_syncfs.argtypes = (ctypes.c_int,)
+MANY_FILES = 256
+"""More unflushed files than this are flushed by one call for their whole file system."""
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 
 
@@ -137,6 +142,12 @@ class MappedFile:
             yield start, position
 
 
+class Syncable(Protocol):
+    """A file that can be brought to the disk, in another thread too."""
+
+    def sync(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class UnflushedFile:
     """A file to be brought to the disk, that need not be open: there may be more of them than may be open at once."""
@@ -158,6 +169,30 @@ class UnflushedFile:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+
+
+def sync_all(files: Sequence[Syncable]) -> None:
+    """Bring these files to the disk; very many that are on one file system, with all else there. Raises OSError."""
+    few = [file for file in files if not isinstance(file, UnflushedFile)]
+    many = [file for file in files if isinstance(file, UnflushedFile)]
+    if len(many) > MANY_FILES:
+        _sync_file_system(many[0].path.parent)
+    else:
+        few += many
+    for file in few:
+        file.sync()
+
+
+def _sync_file_system(folder: Path) -> None:
+    while not folder.exists():  # what was written there is gone since
+        folder = folder.parent
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _syncfs(fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(fd)
 
 
 class Disk:

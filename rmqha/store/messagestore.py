@@ -21,7 +21,7 @@ from rmqha.store.dispatch import MessageArrived
 from rmqha.store.errors import is_disk_full
 from rmqha.store.flush import FlushService, RunInThread, Syncable
 from rmqha.store.lockfile import LockFile
-from rmqha.store.mappedfile import sync_folder
+from rmqha.store.mappedfile import sync_all, sync_folder
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
@@ -99,8 +99,7 @@ class MessageStore:
         if hasattr(self, "derived"):
             self.derived.dispatcher.write_pending()
             self.commit_log.sync()
-            for file in self.take_unflushed():
-                file.sync()
+            sync_all(self.take_unflushed())
             self.derived.settle()
             self.derived.close()
         if hasattr(self, "derived") or self.recovery.clean_stop:
@@ -349,8 +348,7 @@ class MessageStore:
         self.derived.dispatcher.finish(time.monotonic() + LAST_DISPATCH_SECONDS)
         if flusher is None:
             log.sync()
-            for file in self.take_unflushed():
-                file.sync()
+            sync_all(self.take_unflushed())
         else:
             flusher.stop()
         self.derived.settle()
