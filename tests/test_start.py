@@ -1,0 +1,110 @@
+"""A node's start: signals are answered while its store is opened, and what was done stays done."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmqha.store.consumequeue import DEFAULT_QUEUE_FILE_SIZE
+from rmqha.store.mappedfile import file_name
+from rmqha.store.nodestate import NodeState
+from rmqha.testing.nodes import TwistdNode
+from rmqha.testing.records import make_record, write_log
+from rmqha.wire.record import encode_record
+
+SEGMENT_BYTES = 1 << 28
+SLOW = """
+import sys, time
+from rmqha.store import {module}
+slow = {module}.{what}
+def slowly(*arguments, **more):
+    time.sleep(0.05)
+    return slow(*arguments, **more)
+{module}.{what} = slowly
+import rmqha.store.opening
+rmqha.store.opening.STATE_SECONDS = 0.0
+{more}
+from twisted.scripts.twistd import run
+sys.argv = ["twistd", *sys.argv[1:]]
+run()
+"""
+"""twistd, in which each piece of a start's phase takes long: a small log is then enough."""
+PHASES = {
+    "RECOVERING": SLOW.format(module="commitlog", what="scan_records", more="commitlog.PROVING_BYTES = 20_000"),
+    "DISPATCHING": SLOW.format(module="dispatch", what="proved_starts", more="dispatch.BULK_MESSAGES_WAITED_FOR = 200"),
+}
+
+
+class SlowNode(TwistdNode):
+    """A node with such a start."""
+
+    script: str
+
+    def _spawn(self, log):  # type: ignore[no-untyped-def]
+        import subprocess
+        import sys
+
+        command = [sys.executable, "-c", self.script, "-n", *self._twistd_options, self.plugin, *self._options]
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_node_that_opens_its_store(tmp_path: Path, phase: str, number: signal.Signals) -> None:
+    store = tmp_path / "store"
+    write_log(store / "commitlog", 6_000_000, 100, SEGMENT_BYTES)
+    node = SlowNode(tmp_path, ["--role=async-master", "--port=0"], store=store)
+    node.script = PHASES[phase]
+    with node:
+        state = node.wait_for_state(lambda state: state.state == phase, phase, seconds=120)
+        assert state.offsets.confirmed == 0
+        os.kill(node.pid, number)
+        assert node.wait(120) == 0
+        assert node.events("stopped before the store was open")
+        assert not [line for line in node.errors() if "Traceback" in line]
+    assert not (store / "abort").exists()
+    queues = list((store / "consumequeue").rglob("0*0"))
+    assert bool(queues) == (phase == "DISPATCHING")
+    again = TwistdNode(tmp_path, ["--role=async-master", "--port=0"], store=store, name="again")
+    with again:
+        again.port("ha", 120)
+        again.wait_for_state(lambda state: state.state == "SERVING", "serving", 120)
+        assert again.stop(120) == 0
+    units = [np.frombuffer(path.read_bytes(), ">i8,>i4,>i8")["f1"] for path in (store / "consumequeue").glob("*/*/0*")]
+    found = NodeState.read(store)
+    assert found is not None
+    record_bytes = sum(int(some[some < DEFAULT_QUEUE_FILE_SIZE].sum()) for some in units)
+    assert record_bytes == found.offsets.verified
+
+
+def test_a_wrong_queue_offset_on_the_masters_disk_harms_nobody(tmp_path: Path) -> None:
+    """Attack findings D1 and D2: byte 23 of a record, which no CRC guards, and the sign of one."""
+    store = tmp_path / "master-store"
+    (store / "commitlog").mkdir(parents=True)
+    content = bytearray()
+    starts = []
+    for index in range(400):
+        starts.append(len(content))
+        content += encode_record(make_record(index, b"b" * 50, physical_offset=len(content)))
+    for at in (100, 101, 0):
+        content[starts[at] + (20 if at == 101 else 23)] ^= 0x81
+    (store / "commitlog" / file_name(0)).write_bytes(bytes(content).ljust(SEGMENT_BYTES, b"\0"))
+    copy = tmp_path / "slave-store"
+    with TwistdNode(tmp_path, ["--role=async-master", "--port=0"], store=store, name="master") as master:
+        port = master.port("ha", 120)
+        options = ["--role=slave", f"--master=127.0.0.1:{port}", "--master-remoting=none", "--once", "--port=0"]
+        with TwistdNode(tmp_path, options, store=copy, name="slave") as slave:
+            assert slave.wait(120) == 0
+        assert master.events("is in no queue")
+        assert master.stop(120) == 0
+    with TwistdNode(tmp_path, ["--role=async-master", "--port=0"], store=copy, name="promoted") as promoted:
+        promoted.port("ha", 120)
+        assert promoted.stop(120) == 0
+    for root in (store, copy):
+        files = [path for path in (root / "consumequeue").rglob("*") if path.is_file()]
+        assert sum(path.stat().st_blocks * 512 for path in files) < 1 << 20
+        assert all(path.name.isdecimal() for path in files)
+    shutil.rmtree(tmp_path)
