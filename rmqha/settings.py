@@ -129,6 +129,8 @@ SMALLEST_SEGMENT = 4096
 QUEUE_UNIT_BYTES = 20
 LARGEST_QUEUE_FILE = LARGEST_SEGMENT - LARGEST_SEGMENT % QUEUE_UNIT_BYTES
 """Sizes are rounded up to whole units, and a Java broker maps no file beyond 2³¹ - 1 bytes (spec/store.md 1)."""
+SMALLEST_ADOPTED_QUEUE_FILE = 1000
+"""Taken over from a master: 50 units. Smaller ones make a file of every few messages."""
 MOST_HASH_SLOTS = 50_000_000
 """Ten times the default. An index file's slots are reserved on the disk: 200 MB."""
 MOST_INDEX_ENTRIES = 100_000_000
@@ -303,6 +305,9 @@ def _text(value: Any) -> str:
 def with_defaults(settings: Settings, properties: Mapping[str, str]) -> Settings:
     """The settings, with those that are None taken from ``properties``. Raises SettingsError."""
     unset = {name: value for name, value in _parse(properties).items() if getattr(settings, name) is None}
+    size = unset.get("mapped_file_size_consume_queue")
+    if size is not None and size < SMALLEST_ADOPTED_QUEUE_FILE:
+        raise SettingsError(f"mappedFileSizeConsumeQueue={size} is less than {SMALLEST_ADOPTED_QUEUE_FILE}")
     settings = replace(settings, **unset)
     _check_index_file(settings)
     return settings

@@ -367,12 +367,17 @@ def test_a_queue_file_that_a_dying_process_had_just_made_shifts_no_message(tmp_p
             assert [each.order_breaches for each in opened.store.derived.queues.queues.values()] == [0] * QUEUES
 
 
-def test_an_index_file_of_another_size_after_a_clean_stop_is_named(tmp_path: Path) -> None:
-    clean_store(tmp_path / "store")
-    path = sorted((tmp_path / "store" / "index").iterdir())[1]
+def test_an_index_file_of_another_size_after_a_clean_stop_is_named_kept_and_made_anew(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    clean_store(store)
+    path = sorted((store / "index").iterdir())[1]
     os.truncate(path, 1000)
-    line = complaint(run("recover", tmp_path / "store"), 1)
-    assert f"{path} has 1000 bytes, not " in line
+    assert str(path) in complaint(run("verify", store), 1)
+    with reopened(store) as opened:
+        check_readable(opened, list(range(300)))
+    (kept,) = (store / "rmqha").glob(f"index-aside-*/{path.name}")
+    assert kept.stat().st_size == 1000
+    assert run("verify", store).exit_code == 0
 
 
 def change_length(path: Path) -> Path:
@@ -397,20 +402,20 @@ def rename_wrongly(path: Path) -> Path:
 
 @pytest.mark.parametrize("change", [change_length, take_away, put_beside, rename_wrongly])
 @pytest.mark.parametrize("make", [clean_store, dead_store])
-def test_a_queue_folder_after_an_accident_is_named_with_status_1(
+def test_a_queue_folder_after_an_accident_is_named_kept_and_made_anew(
     tmp_path: Path, make: Callable[[Path], object], change: Callable[[Path], Path]
 ) -> None:
     make(tmp_path / "store")
     queue = tmp_path / "store" / "consumequeue" / "Topic" / "1"
     changed = change(sorted(queue.iterdir())[2])
-    before = file_bytes(tmp_path / "store" / "commitlog")
-    for command in ("recover", "verify"):
-        assert str(changed) in complaint(run(command, tmp_path / "store"), 1), command
-    assert file_bytes(tmp_path / "store" / "commitlog") == before
-    shutil.rmtree(tmp_path / "store" / "consumequeue")  # what is derived can be thrown away
-    shutil.rmtree(tmp_path / "store" / "index")
+    before, kept = file_bytes(tmp_path / "store" / "commitlog"), file_bytes(queue)
+    assert str(changed) in complaint(run("verify", tmp_path / "store"), 1)
     with reopened(tmp_path / "store") as opened:
         check_readable(opened, list(range(300)))
+    assert file_bytes(tmp_path / "store" / "commitlog") == before
+    (aside,) = (tmp_path / "store" / "rmqha").glob("consumequeue-aside-*/Topic/1")
+    assert file_bytes(aside) == kept
+    assert run("verify", tmp_path / "store").exit_code == 0
 
 
 # K7

@@ -130,7 +130,7 @@ class StatusTests(ReadingTestCase):
         self.assertEqual(asked, [records[0].physical_offset, *there], "a segment that is gone is asked for once")
 
     def test_blanks_are_no_messages(self) -> None:
-        first = self.writer.put()
+        first = self.writer.put(body=bytes(300))
         last = self.writer.put(queue_offset=3)
         reader = self.reader()
         self.check_found(reader.get_message("T", 0, 0, 32), [first, last])
