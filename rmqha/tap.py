@@ -240,8 +240,11 @@ class Options(ProcessOptions):
             return
         if self["once"] or not (self._name_server_addresses() or self["embed-namesrv"]):
             raise SettingsError(
-                "a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress)"
-                + ("" if self["once"] else ", or a name server that knows it (--namesrv)")
+                "--once needs --master=HOST:PORT, the master's HA port (haMasterAddress): name servers may tell it too "
+                "late, or never"
+                if self["once"]
+                else "a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress), or a name server that "
+                "knows it (--namesrv)"
             )
         if self["master-remoting"] is not None:
             raise SettingsError("--master-remoting needs --master: name servers tell both")

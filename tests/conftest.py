@@ -4,12 +4,10 @@ import itertools
 import signal
 from pathlib import Path
 
-import hypothesis
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")  # a busy machine makes an example slow, and not wrong
+import tests  # noqa: F401 - hypothesis's profile
 
 
 @pytest.fixture(autouse=True)

@@ -123,7 +123,8 @@ def test_following_goes_on_until_it_is_interrupted(master: TwistdNode, way: str)
 def test_messages_since_a_time_are_read(master: TwistdNode, way: str) -> None:
     """As they are stored, a second apart, which no clock of a broker is too coarse for."""
     output_of("put", "Times", "first", way)
-    (first,) = objects_of("pull", "Times", way) if wait_for_messages(master, way, "Times", 1) else ()
+    wait_for_messages(master, way, "Times", 1)
+    (first,) = objects_of("pull", "Times", way)
     master.wait_until_found(lambda: time.time() * 1000 > first["storeTimestamp"] + 1000 or None, "a second", SECONDS)
     output_of("put", "Times", "second", way)
     wait_for_messages(master, way, "Times", 2)

@@ -25,6 +25,8 @@ from rmqha.exitcodes import ExitCode
 from rmqha.times import parse_time
 from rmqha.wire.record import Record
 
+PIECE_BYTES = 1 << 16
+
 
 def _client(
     reactor: Any,
@@ -73,7 +75,7 @@ def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: s
     make it, 6 if a message is in its master's log and not where else it was to be (disk, slave) in time, 7 if nobody
     answers, 8 if a broker refuses it.
     """
-    bodies = [body.encode()] if body is not None else sys.stdin.buffer.read().splitlines()
+    bodies = [body.encode()] if body is not None else _standard_input().splitlines()
     messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
     reactor = the_reactor()
     client = _client(reactor, **way)
@@ -94,6 +96,12 @@ def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: s
                 click.echo(f"{status.name} {number}")
     if set(statuses) - {SendStatus.SEND_OK}:
         raise Trouble(ExitCode.STALLED, "not all messages are where they were to be")
+
+
+def _standard_input() -> bytes:
+    """All of it. In pieces: Ctrl-C between two reads of one call would wait for more to come."""
+    stdin: Any = sys.stdin.buffer
+    return b"".join(iter(lambda: stdin.read1(PIECE_BYTES), b""))
 
 
 def _sent_as_json(result: SendResult) -> dict[str, Any]:

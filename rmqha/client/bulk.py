@@ -100,7 +100,7 @@ class BulkPull:
             result = await self._consumer.pull(
                 queue, offset, expression=self._expression, suspend_seconds=SUSPEND_SECONDS if self._follows else 0.0
             )
-            for record in result.messages:
+            for record in filter(self._is_wanted, result.messages):
                 self._got(record)
                 self._count()
             if result.next_begin_offset <= offset:
@@ -108,6 +108,10 @@ class BulkPull:
                     return
                 await deferLater(self._clock, max(0.0, asked_at + AGAIN_SECONDS - self._clock.seconds()))
             offset = result.next_begin_offset
+
+    def _is_wanted(self, record: Record) -> bool:
+        """A broker's search by time gives the nearest message, which may be older."""
+        return not isinstance(self._start, StoredSince) or record.store_timestamp >= self._start.timestamp
 
     def _count(self) -> None:
         if self._left is not None:

@@ -111,7 +111,7 @@ class PullConsumer:
         return Deferred.fromCoroutine(self._offset(RequestCode.GET_MAX_OFFSET, queue))
 
     def offset_at(self, queue: MessageQueue, timestamp: int) -> Deferred[int]:
-        """The offset of the first message stored at ``timestamp``, in ms, or later; the next one's if there is none."""
+        """The offset of the message stored nearest to ``timestamp``, in ms, as the broker finds it: it may be older."""
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         return Deferred.fromCoroutine(self._offset(code, queue, {"timestamp": str(timestamp)}))
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs impo
     from rmqha.pipeline.options import Options
 
 LOCAL, SPARK = "local", "spark"
-SPARK_CONF = {"spark.python.unix.domain.socket.enabled": "false"}
-"""A job has few and long tasks; and PySpark 4.3's workers may end with a traceback where this is on."""
 
 OPTIONS = {
     "startingOffset": "earliest (default), latest, or an offset in the log",
@@ -199,7 +197,7 @@ def _engine(asked: Asked) -> Iterator["Engine"]:
         yield LocalEngine()
         return
     try:
-        spark = session(asked.master, SPARK_CONF)
+        spark = session(asked.master)
     except JavaError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
     try:

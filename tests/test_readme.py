@@ -1,0 +1,198 @@
+"""README's commands work as they stand there, one after another in one folder; only places and ports are others."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqha.pipeline.session import JavaError, find_java
+from rmqha.testing.nodes import free_port
+from tests.needs import need
+
+from .tls.authority import Authority
+
+README = Path(__file__).parent.parent / "README.md"
+PATIENCE_SECONDS = 300.0
+NOT_RUN = ("pip install", "make ")
+"""They would change the machine; the Makefile's targets and tests/check_wheel.py are about them."""
+
+
+def commands_of(section: str) -> list[str]:
+    """The shell commands below a heading, in their order, with their comments."""
+    text = re.split(r"^## ", README.read_text(), flags=re.MULTILINE)
+    (part,) = (part for part in text if part.startswith(f"{section}\n"))
+    blocks = re.findall(r"^```\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith((*NOT_RUN, "#"))]
+
+
+class Reader:
+    """Somebody who types README's commands, all in one folder. ``data`` and ``hosts`` stand for README's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.master, self.slave, self.name_server = free_port(), free_port(), free_port()
+        self.data = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def typed(self, command: str) -> str:
+        """The command for this machine."""
+        for words, others in (
+            ("/data", str(self.data)),
+            ("/lake", str(self.data / "lake")),
+            ("ns-a:", "127.0.0.1:"),
+            ("ns-b:", "127.0.0.1:"),
+            ("broker-a.example.com:", "localhost:"),
+            ("broker-a:", "127.0.0.1:"),
+            ("10911", str(self.master)),
+            ("10912", str(self.master + 1)),
+            ("10921", str(self.slave)),
+            ("9876", str(self.name_server)),
+            ("local[*]", "local[2]"),
+        ):
+            command = command.replace(words, others)
+        return command
+
+    def starts(self, command: str, port: int) -> Path:
+        """A node that goes on; its log. A port that README leaves at its default is given."""
+        command = self.typed(command).partition(" #")[0]
+        if "--port" not in command:
+            command += f" --port={port}"
+        log = self.folder / f"{len(self._processes)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"], cwd=self.folder, env=self._environ, stdout=output, stderr=output
+            )
+        self._processes.append(process)
+        self.waits(lambda: _answers(port), process, log)
+        return log
+
+    def waits(self, reached: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while not reached():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < give_up, log.read_text()
+            time.sleep(0.05)
+
+    def waits_for_line(self, log: Path, text: str) -> None:
+        self.waits(lambda: text in log.read_text(), self._processes[-1], log)
+
+    def runs(self, command: str) -> str:
+        """A command that ends well; what it prints."""
+        done = subprocess.run(
+            ["bash", "-c", self.typed(command)],
+            cwd=self.folder,
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    def stops(self) -> None:
+        """Ctrl-C for all nodes, the last one first: each ends well."""
+        while self._processes:
+            process = self._processes.pop()
+            process.send_signal(signal.SIGINT)
+            try:
+                assert process.wait(PATIENCE_SECONDS) == 0
+            finally:
+                process.kill()
+
+    def moves(self, section: str) -> None:
+        """All nodes stopped, and an empty /data for the next section; the folder is the same."""
+        self.stops()
+        self.data = self.folder / section
+        self.data.mkdir()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    found = Reader(tmp_path_factory.mktemp("folder"))
+    try:
+        yield found
+    finally:
+        for process in found._processes:
+            process.kill()
+
+
+def put(reader: Reader) -> None:
+    """As many as make it worth while."""
+    reader.runs("rmqha put TopicTest hello --count=200 --broker=127.0.0.1:10911")
+
+
+def test_a_broker_pair(reader: Reader) -> None:
+    reader.moves("pair")
+    name_server, master, slave = commands_of("A broker pair")
+    reader.starts(name_server, reader.name_server)
+    reader.starts(master, reader.master)
+    reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
+    put(reader)
+    assert "SEND_OK 3" in reader.runs("rmqha put TopicTest hello --count=3 --namesrv=127.0.0.1:9876")
+
+
+def test_a_copy_of_your_broker(reader: Reader) -> None:
+    reader.moves("copy")
+    slave, *commands = commands_of("A copy of your broker")
+    reader.starts("twistd -n --pidfile= rmqha --role=async-master --store=/data/master", reader.master)
+    put(reader)
+    reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
+    at_any_time = [command for command in commands if command.split()[1] not in ("rebuild", "recover")]
+    assert len(at_any_time) == len(commands) - 2 == 4
+    for command in at_any_time:
+        assert reader.runs(command)
+    reader.stops()
+    for command in commands:
+        assert reader.runs(command)
+
+
+def test_the_log_as_data(reader: Reader) -> None:
+    """Of the copy that the section before has made."""
+    try:
+        find_java()
+    except JavaError as error:
+        need(str(error))
+    for command in commands_of("The log as data"):
+        assert reader.runs(command)
+    assert list((reader.data / "lake" / "orders").rglob("*.parquet"))
+
+
+def test_name_servers(reader: Reader) -> None:
+    reader.moves("name-servers")
+    name_server, master, slave = commands_of("Name servers")
+    reader.starts(name_server, reader.name_server)
+    reader.starts(master, reader.master)
+    reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
+
+
+def test_encrypted_and_authenticated(reader: Reader) -> None:
+    reader.moves("tls")
+    ca = Authority(reader.folder / "certificates")
+    shutil.copy(ca.path, reader.folder / "ca.pem")
+    for name, host in (
+        ("broker-a", "localhost"),
+        ("slave-a.example.com", "slave-a.example.com"),
+        ("operator", "operator"),
+    ):
+        shutil.copy(ca.issue(host), reader.folder / f"{name}.pem")
+    master, slave, status = commands_of("Encrypted and authenticated")
+    reader.starts(master, reader.master)
+    reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
+    assert "IN_SYNC" in reader.runs(status) or "peer" in reader.runs(status)
+    reader.stops()
