@@ -415,10 +415,12 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
 
     Raises StoreError for anything in the folder that is no segment.
     """
-    if not folder.is_dir():
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
         return []
     segments = []
-    for entry in os.scandir(folder):
+    for entry in entries:
         is_named_so = entry.name.isdecimal() and len(entry.name) == FILE_NAME_DIGITS
         try:
             status = entry.stat()
