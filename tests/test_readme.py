@@ -29,8 +29,8 @@ def commands_of(section: str) -> list[str]:
     """The shell commands below a heading, in their order, with their comments."""
     text = re.split(r"^## ", README.read_text(), flags=re.MULTILINE)
     (part,) = (part for part in text if part.startswith(f"{section}\n"))
-    blocks = re.findall(r"^```\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
+    lines = "".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
     return [line for line in lines if line.strip() and not line.startswith((*NOT_RUN, "#"))]
 
 
