@@ -179,7 +179,7 @@ def test_a_copy_is_repaired_from_a_java_sync_master_whose_producers_hear_nothing
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         statuses = sending.stop().statuses
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("repaired ") >= 3
+    assert done.stdout.count("repaired ") >= 3, done.stdout.splitlines()
     assert "SEND_OK" not in statuses
     assert_equal_logs(slave.store, master.store, 0, end)
 
