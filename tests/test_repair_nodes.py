@@ -68,8 +68,7 @@ def test_a_slave_heals_itself_from_its_master(tmp_path: Path, good: bytes, stop:
     with master(tmp_path) as serving, slave(tmp_path, f"--master=127.0.0.1:{serving.port()}") as healing:
         is_in_sync(healing)
         assert log_of(store) == good
-        (event, *_) = healing.events("REPAIRING from the master")
-        assert str(store) not in event["message"] or event
+        assert len(healing.events("REPAIRING from the master")) == 1
         told = [event["message"] for event in healing.events("repaired the log from")]
         assert len(told) >= 2
         assert healing.events("ha port is ")
@@ -113,7 +112,6 @@ def test_a_slave_that_its_master_cannot_help_keeps_its_store_and_says_what_helps
         assert serving.port()
         assert serving.stop() == 0
     spoil(tmp_path / "master-store", LAST + 500 - 200, b"\x11" * 4000)
-    (tmp_path / "master-store" / "commitlog" / f"{LAST:020d}").read_bytes()
     subprocess.run([RMQHA, "recover", str(tmp_path / "master-store"), "--apply", "--force"], check=True)
     for once in ((), ("--once",)):
         with master(tmp_path) as serving, slave(tmp_path, f"--master=127.0.0.1:{serving.port()}", *once) as helpless:
