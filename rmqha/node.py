@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from rmqha.broker.controller import BrokerController, NameServers, Surroundings, no_way
+from rmqha.broker.mastersearch import MasterSearch
 from rmqha.broker.outerapi import MasterAddresses
 from rmqha.broker.remoting import RemotingFactory, RemotingLimits
 from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
@@ -30,7 +31,9 @@ from rmqha.ha.allowlist import AllowList, SlaveCheck
 from rmqha.ha.grouptransfer import GroupTransferService
 from rmqha.ha.limits import HALimits
 from rmqha.ha.master import HAMasterFactory, MasterTimes
-from rmqha.ha.service import HASlaveService, SlaveOptions
+from rmqha.ha.repair import SelfRepair, SourceUnreachable
+from rmqha.ha.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
+from rmqha.ha.states import ReplicaState
 from rmqha.namesrv.service import NameServerService
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
@@ -44,6 +47,8 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
 from rmqha.store.opening import Opening, OpeningStopped
+from rmqha.store.recovery import LogDamaged
+from rmqha.store.repair import Mended, RepairError, StoreRepair
 from rmqha.tls import ServerTLS
 
 
@@ -87,6 +92,7 @@ class Node(ProcessService):
         self._opened: Deferred[None] | None = None
         self._is_stopping = False
         self._services = MultiService()
+        self._repairing: Deferred[list[Mended]] | None = None
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
         self._told_master = ToldEndpoint(reactor)
@@ -114,6 +120,8 @@ class Node(ProcessService):
                 self._start_services(store)
         except OpeningStopped:
             self._log.info("stopped before the store was open")
+        except CannotRepair as error:
+            self.stop_with(error.exit_code, str(error))
         except StoreInUse as error:
             self.stop_with(ExitCode.IN_USE, str(error))
         except StoreError as error:
@@ -126,11 +134,50 @@ class Node(ProcessService):
 
         Raises OpeningStopped, StoreInUse, StoreError, OSError.
         """
-        store: MessageStore = await deferToThreadPool(
-            self._reactor, self._threads, MessageStore, self._plan.settings, self._opening
+        opening = partial(MessageStore, self._plan.settings, self._opening)
+        try:
+            self._store = await self._run_in_thread(opening)
+        except LogDamaged as damaged:
+            await self._repair(damaged)
+            self._store = await self._run_in_thread(opening)
+        return self.store
+
+    async def _repair(self, damaged: LogDamaged) -> None:
+        """Recovery must not go on with the log as it is: a slave fetches the bad bytes from its master again, once.
+
+        Raises LogDamaged for a master, CannotRepair, OpeningStopped, StoreError, OSError.
+        """
+        master = self._way_to_master()
+        if master is None:
+            raise damaged
+        settings, once = self._plan.settings, self._plan.slave.once
+        self._log.error("REPAIRING from the master: {damage}", damage=str(damaged.damage))
+        await self._run_in_thread(partial(_note_state, settings, ReplicaState.REPAIRING))
+        repair = SelfRepair(
+            partial(StoreRepair, settings),
+            master,
+            IReactorTime(self._reactor),
+            self._run_in_thread,
+            most_attempts=ONCE_CONNECT_ATTEMPTS if once else None,
         )
-        self._store = store
-        return store
+        self._repairing = Deferred.fromCoroutine(repair.run())
+        try:
+            done = await self._repairing
+        except CancelledError:
+            raise OpeningStopped("the node is to stop before its log is repaired") from None
+        except (RepairError, SourceUnreachable) as error:
+            raise CannotRepair(damaged, error) from error
+        self._log.info("{count} bad stretches are repaired; opening the store", count=len(done))
+
+    def _way_to_master(self) -> IStreamClientEndpoint | None:
+        """Where a slave finds its master before its store is open; None for a master, or if nobody can tell."""
+        plan = self._plan
+        if plan.settings.broker_role is not BrokerRole.SLAVE:
+            return None
+        if plan.master is not None or not plan.name_servers:
+            return plan.master
+        clock = IReactorTime(self._reactor)
+        return MasterSearch([endpoint for _, endpoint in plan.name_servers], plan.settings, plan.connect, clock)
 
     def _start_services(self, store: MessageStore) -> None:
         """Make the services of the node's role, and start them together."""
@@ -144,8 +191,8 @@ class Node(ProcessService):
         state_file.setServiceParent(self._services)
         self._services.setServiceParent(self)
 
-    def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
-        running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
+    def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
         return running
 
     @property
@@ -309,6 +356,8 @@ class Node(ProcessService):
     async def _stop(self) -> None:
         self._is_stopping = True
         self._opening.stop()
+        if self._repairing is not None and not self._repairing.called:
+            self._repairing.cancel()
         if self._opened is not None:
             await self._opened
         try:
@@ -325,6 +374,22 @@ class Node(ProcessService):
         finally:
             if self._threads.started:
                 self._threads.stop()
+
+
+class CannotRepair(StoreError):
+    """A slave's log is damaged, and its master cannot help."""
+
+    def __init__(self, damaged: LogDamaged, reason: Exception) -> None:
+        unreachable = isinstance(reason, SourceUnreachable)
+        self.exit_code = ExitCode.CANNOT_CONNECT if unreachable else ExitCode.CORRUPT
+        super().__init__(f"{damaged}; its master cannot repair it: {reason}")
+
+
+def _note_state(settings: Settings, state: ReplicaState) -> None:
+    """Tell readers of state.json what keeps the store from being opened. Raises StoreError, OSError."""
+    root = settings.store_path_root_dir
+    known = NodeState.read(root) or NodeState.new()
+    replace(known, role=settings.broker_role.value, state=state.name, peers=()).write(root)
 
 
 def _open_files() -> int:

@@ -298,7 +298,7 @@ class CorruptTests(CommandTestCase):
         self.assertRegex(line, words)
         result = self.run_command("verify", store, "--json")
         found = json.loads(result.stdout)
-        self.assertEqual((result.exit_code, found["end"]), (1, at))
+        self.assertEqual((result.exit_code, found["badStretches"][0]["start"]), (1, at))
         self.assertRegex(found["problem"], words)
         self.assertEqual({path.name: path.read_bytes() for path in (store / "commitlog").iterdir()}, before)
 
@@ -321,6 +321,38 @@ class CorruptTests(CommandTestCase):
                     store = self.store()
                     flip_bit(store, at + position)
                     self.assert_found(store, at, words)
+
+    def test_each_bad_stretch_is_told_once_with_what_helps(self) -> None:
+        store = self.store()
+        records = records_of(store)
+        for number in (20, 21, 60):
+            flip_bit(store, records[number][0] + 100)
+        result = self.run_command("verify", store)
+        self.assertEqual(result.exit_code, 1)
+        (first, end), (second, _) = (records[20][0], records[22][0]), records[60]
+        self.assertRegex(
+            result.stdout,
+            rf"(?m)^damaged at {first}: {end - first} bytes up to {end} are .*; 38 sound messages follow$",
+        )
+        self.assertEqual(result.stdout.count("damaged at "), 2)
+        self.assertIn(f"{len(records) - 3} sound messages from 0 to ", result.stdout)
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn(
+            f"and 1 more bad stretches): 'rmqha repair {store} --from REPLICA' brings them back", result.stderr
+        )
+        found = json.loads(self.run_command("verify", store, "--json").stdout)
+        self.assertEqual([bad["start"] for bad in found["badStretches"]], [first, second])
+        self.assertEqual((found["badStretchCount"], found["messages"]), (2, len(records) - 3))
+
+    def test_of_very_many_bad_stretches_the_first_are_told(self) -> None:
+        store = self.store()
+        records = records_of(store)
+        for at, _ in records[1:-1:2]:
+            flip_bit(store, at + 100)
+        result = self.run_command("verify", store)
+        count = len(records[1:-1:2])
+        self.assertEqual(result.stdout.count("damaged at "), 20)
+        self.assertIn(f"and {count - 20} more such stretches", result.stdout)
 
     def test_a_negative_size(self) -> None:
         store = self.store()
@@ -421,20 +453,51 @@ class CompareTests(CommandTestCase):
         self.assertTrue(text.startswith("2301 sound messages from 0 to 4538033\n"), text)
         self.assertTrue(text.endswith("\nidentical from 0 to 4538033\n"), text)
         found = self.json_of("verify", unpacked("slave"), "--against", unpacked("master-crash"))
-        self.assertEqual(found["against"], {"from": 0, "otherEnd": 4538033, "differsAt": None, "identical": True})
+        self.assertEqual(
+            found["against"],
+            {
+                "from": 0,
+                "otherEnd": 4538033,
+                "differsAt": None,
+                "recordAt": None,
+                "identical": True,
+                "relation": "identical",
+            },
+        )
 
-    def test_a_shorter_store_is_a_difference(self) -> None:
-        end, longer = max_offset("slave"), max_offset("master-clean")
-        line = self.complaint(1, "verify", unpacked("slave"), "--against", unpacked("master-clean"))
-        self.assertEqual(line, f"the logs are equal up to the end of one: they end at {end} and {longer}")
-        line = self.complaint(1, "verify", unpacked("master-clean"), "--against", unpacked("slave"))
-        self.assertEqual(line, f"the logs are equal up to the end of one: they end at {longer} and {end}")
+    def test_a_shorter_store_is_a_prefix(self) -> None:
+        """A good backup of a store that goes on is no alarm, unless somebody asks for the very same."""
+        short, long = unpacked("slave"), unpacked("master-clean")
+        ends = max_offset("slave"), max_offset("master-clean")
+        for one, other, relation in ((short, long, "prefix"), (long, short, "extension")):
+            text = self.output_of("verify", one, "--against", other)
+            self.assertIn(
+                f"\n{short} is a prefix of {long}: identical from 0 to {ends[0]}, {ends[1] - ends[0]} bytes follow\n",
+                text,
+            )
+            found = self.json_of("verify", one, "--against", other)["against"]
+            self.assertEqual((found["relation"], found["identical"]), (relation, False))
+        line = self.complaint(1, "verify", short, "--against", long, "--exact")
+        self.assertEqual(line, "the logs are equal up to the end of one: they end at {} and {}".format(*ends))
+
+    def test_logs_without_a_common_range_are_different(self) -> None:
+        one, other = self.store(), self.store()
+        for number in range(1, 4):
+            segment_of(one, number * SEGMENT_SIZE).unlink()
+        for number in range(3):
+            segment_of(other, number * SEGMENT_SIZE).unlink()
+        line = self.complaint(1, "verify", one, "--against", other)
+        self.assertRegex(
+            line, rf"^the logs have nothing in common: one ends at \d+, the other begins at {3 * SEGMENT_SIZE}"
+        )
 
     def test_the_first_differing_byte_is_named(self) -> None:
         one, other = self.store(), self.store()
         at, _ = records_of(one)[70]
         flip_bit(other, at + 20)  # its queue offset, which no check covers
-        self.assertEqual(self.complaint(1, "verify", one, "--against", other), f"the logs differ at {at + 20}")
+        self.assertEqual(
+            self.complaint(1, "verify", one, "--against", other), f"the logs differ at {at + 20}, in the record at {at}"
+        )
         result = self.run_command("verify", one, "--against", other, "--json")
         self.assertEqual(result.exit_code, 1)
         found = json.loads(result.stdout)
@@ -446,7 +509,7 @@ class CompareTests(CommandTestCase):
         flip_bit(one, first + 4)
         flip_bit(other, second + 4)
         line = self.complaint(1, "verify", one, "--against", other)
-        for words in (f"{one} at {first}: magic", f"{other} at {second}: magic", f"they end at {first} and {second}"):
+        for words in (f"{one} at {first}: magic", f"{other} at {second}: magic", f"the logs differ at {first + 4}"):
             self.assertIn(words, line)
 
     def test_a_replica_that_begins_later_is_compared_from_there(self) -> None:
@@ -459,10 +522,18 @@ class CompareTests(CommandTestCase):
         self.assertEqual(line, "/no/store: there is no such store")
 
 
+def files_of(store: Path) -> dict[str, bytes]:
+    """All that is in a store, byte for byte."""
+    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
 class RecoverTests(CommandTestCase):
     def test_a_store_of_a_java_broker_that_crashed(self) -> None:
         store = copy_of("master-crash", new_folder(self) / "store")
-        text = self.output_of("recover", store)
+        before = files_of(store)
+        self.assertEqual(self.json_of("recover", store)["applied"], False)
+        self.assertEqual(files_of(store), before)
+        text = self.output_of("recover", store, "--apply")
         self.assertRegex(text, r"^log is 0 to 4538033; \d+ messages checked from \d+ on, after an unclean stop\n")
         self.assertFalse((store / ABORT_FILE).exists())
         self.assertFalse((store / "rmqha").exists(), "it stays a Java broker's store")
@@ -470,6 +541,7 @@ class RecoverTests(CommandTestCase):
         self.assertEqual(
             self.json_of("recover", store),
             {
+                "applied": False,
                 "cleanStop": True,
                 "min": 0,
                 "checkedFrom": 15 * 262144,
@@ -479,6 +551,7 @@ class RecoverTests(CommandTestCase):
                 "removedSegments": 0,
                 "problem": None,
                 "keptIn": None,
+                "damage": None,
             },
         )
 
@@ -489,9 +562,12 @@ class RecoverTests(CommandTestCase):
         torn = at + record.total_size // 2
         for offset in range(torn, at + record.total_size):
             patch_byte(store, offset, lambda _: 0)
-        self.complaint(1, "verify", store)
+        self.assertRegex(self.output_of("verify", store), rf"a torn end at {at}: .*; the next start cuts it")
         kept = store / "rmqha" / "cut" / f"{at:020d}"
-        text = self.output_of("recover", store)
+        before = files_of(store)
+        self.assertRegex(self.output_of("recover", store), rf"a start would cut \d+ bytes at {at}: ")
+        self.assertEqual(files_of(store), before)
+        text = self.output_of("recover", store, "--apply")
         self.assertRegex(text, rf"(?m)^log is 0 to {at}; \d+ messages checked from 0 on, after an unclean stop$")
         self.assertRegex(text, rf"(?m)^cut \d+ bytes at {at}: .+; they are kept in {kept}$")
         self.assertEqual(len(kept.read_bytes()), kept.stat().st_size)
@@ -503,7 +579,8 @@ class RecoverTests(CommandTestCase):
         (store / ABORT_FILE).touch()
         for number in (4, 5):
             (store / "commitlog" / f"{number * SEGMENT_SIZE:020d}").write_bytes(bytes(SEGMENT_SIZE))
-        self.assertIn("removed 2 segments behind the end\n", self.output_of("recover", store))
+        self.assertIn("would remove 2 segments behind the end\n", self.output_of("recover", store))
+        self.assertIn("removed 2 segments behind the end\n", self.output_of("recover", store, "--apply"))
 
     def test_a_store_in_use_is_status_9_and_stays_as_it_is(self) -> None:
         store = self.store()
@@ -520,10 +597,41 @@ class RecoverTests(CommandTestCase):
         old = NodeState("1f" * 16, 3, 0, "SLAVE", "IN_SYNC", Offsets(0, end, end, end, end))
         old.write(store)
         flip_bit(store, at + 4)
-        self.output_of("recover", store)
+        before = files_of(store)
+        for arguments in ((), ("--apply",)):
+            line = self.complaint(1, "recover", store, *arguments)
+            self.assertIn(f"the log was confirmed up to {end}", line)
+            self.assertEqual({**files_of(store), "lock": b""}, {**before, "lock": b""})
+        self.output_of("recover", store, "--apply", "--force")
         new = NodeState.read(store)
         wanted = replace(old, epoch=4, epoch_start=at, state="STOPPED", offsets=Offsets(0, at, at, at, at))
         self.assertEqual(new, wanted)
+
+    def test_rot_with_sound_messages_after_it_is_cut_by_force_only(self) -> None:
+        """Every byte stays as it is until then; afterwards the cut bytes are in a file."""
+        for stop in ("clean", "unclean"):
+            store = self.store()
+            if stop == "unclean":
+                (store / ABORT_FILE).touch()
+            records = records_of(store)
+            at, record = records[60]
+            flip_bit(store, at + 100)
+            before = files_of(store)
+            sound = len(records) - 61
+            for arguments in (("recover", store), ("recover", store, "--apply"), ("rebuild", store)):
+                line = self.complaint(1, *arguments)
+                self.assertIn(f"damaged at {at}: {record.total_size} bytes up to {at + record.total_size}", line)
+                self.assertRegex(line, rf"; {sound} sound messages \(\d+ bytes\) follow")
+                for command in (f"rmqha repair {store} --from", f"rmqha recover {store} --apply --force"):
+                    self.assertIn(command, line)
+                self.assertEqual({**files_of(store), "lock": b""}, {**before, "lock": b""})
+            found = json.loads(self.run_command("recover", store, "--json").stdout)["damage"]
+            self.assertEqual((found["start"], found["messagesAfter"]), (at, sound))
+            self.assertIn(f"cut {LOG_BYTES // 1000}"[:4], self.output_of("recover", store, "--apply", "--force"))
+            self.assertEqual(len(records_of(store)), 60)
+
+    def test_force_without_apply_is_wrong_usage(self) -> None:
+        self.assertIn("--apply", self.complaint(2, "recover", self.store(), "--force"))
 
     def test_a_log_of_many_segments_leaves_no_file_open(self) -> None:
         store = self.store(150 * SEGMENT_SIZE)

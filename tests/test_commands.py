@@ -66,7 +66,7 @@ class OfflineCommandTests(CommandTestCase):
     def test_each_command_takes_them(self) -> None:
         conf = f"--conf={self.conf}"
         self.root.mkdir()
-        self.output_of("recover", self.root, conf)
+        self.output_of("recover", self.root, "--apply", conf)
         self.assertIn("queues agree", self.output_of("verify", self.root, conf))
         messages = len(self.output_of("dump", self.root, conf, "--json", "--topic=BenchTopic").splitlines())
         self.assertGreater(messages, 100)

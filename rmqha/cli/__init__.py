@@ -9,6 +9,7 @@ from rmqha import __version__
 from rmqha.cli.dump import dump, queues
 from rmqha.cli.messages import pull, put
 from rmqha.cli.recover import rebuild, recover
+from rmqha.cli.repair import repair, restore_cut
 from rmqha.cli.shared import Commands
 from rmqha.cli.status import status
 from rmqha.cli.verify import verify
@@ -25,5 +26,5 @@ def main() -> None:
     """
 
 
-for _command in (dump, job, pull, put, queues, rebuild, recover, status, verify):
+for _command in (dump, job, pull, put, queues, rebuild, recover, repair, restore_cut, status, verify):
     main.add_command(_command)

@@ -1,54 +1,144 @@
 """``rmqha recover`` and ``rmqha rebuild``: a store brought in order while no node runs on it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, result_of, settings_of
 from rmqha.exitcodes import ExitCode
-from rmqha.store.messagestore import MessageStore
+from rmqha.settings import Settings
+from rmqha.store.errors import StoreInUse
+from rmqha.store.lockfile import is_locked
+from rmqha.store.mappedfile import list_segments
+from rmqha.store.messagestore import LOCK_FILE, MessageStore, examine_store
 from rmqha.store.nodestate import NodeState
+from rmqha.store.recovery import Damage, LogDamaged, MayCut, Recovery
 
 
 @click.command()
 @STORE
+@click.option("--apply", "applies", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option(
+    "--force", is_flag=True, help="With --apply: cut although confirmed bytes or sound messages are lost by it."
+)
 @SETTINGS
 @JSON
-def recover(store: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
-    """Run recovery as a node's start would, and say what it found and cut. Nothing is lost: what is cut is kept."""
+def recover(store: Path, applies: bool, force: bool, conf: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
+    """Show what a start would find and cut; with --apply, do it. What is cut is kept below STORE/rmqha/cut.
+
+    A start cuts a torn end by itself: what a crash left of messages that nobody has confirmed. Where confirmed bytes or
+    sound messages would be lost it refuses: then see rmqha repair, which brings the bad bytes back from a replica. To
+    go on without them, give --apply --force; rmqha restore-cut undoes that.
+
+    Exit status 0: the log is sound, or has a torn end. 1: it is damaged, and was not cut.
+    """
     settings = settings_of(store, conf, sets)
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
-    opened = MessageStore(settings)
-    found, had_state = opened.recovery, NodeState.read(store) is not None
+    if force and not applies:
+        raise Trouble(ExitCode.USAGE, "--force is for --apply: without --apply nothing is changed")
+    if applies:
+        _tell(_applied(settings, MayCut.ANYTHING if force else MayCut.LOST_END), as_json)
+        return
+    examined = _examined(settings)
+    _tell(examined, as_json)
+    damage = examined.damage
+    if damage is not None:
+        raise LogDamaged(store, damage)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What recovery found, or would do."""
+
+    recovery: Recovery
+    applied: bool
+
+    @property
+    def damage(self) -> Damage | None:
+        return self.recovery.damage
+
+
+def _examined(settings: Settings) -> Found:
+    store = settings.store_path_root_dir
+    if is_locked(store / LOCK_FILE):
+        raise StoreInUse(f"{store} is in use by another process: stop it first")
+    examined = examine_store(settings)
+    end, cut_bytes = examined.found.end, examined.written_end - examined.found.end
+    removed = [base for base, _ in list_segments(settings.commit_log_folder) if base > end]
+    recovery = Recovery(
+        examined.clean_stop,
+        examined.min_offset,
+        examined.checked_from,
+        end,
+        examined.found.messages,
+        cut_bytes,
+        len(removed),
+        (examined.found.problem or "the record is not whole") if cut_bytes else None,
+        damage=examined.damage,
+    )
+    return Found(recovery, applied=False)
+
+
+def _applied(settings: Settings, may_cut: MayCut) -> Found:
+    opened = MessageStore(settings, may_cut=may_cut)
+    found, had_state = opened.recovery, NodeState.read(opened.root) is not None
     confirmed = min(found.end, opened.node_state.offsets.confirmed)
     final_state = replace(opened.node_state, state="STOPPED", offsets=opened.offsets(confirmed))
     result_of(opened.close(final_state=(lambda: final_state) if had_state else None))
-    kept_in = str(found.kept_in) if found.kept_in is not None else None
+    return Found(found, applied=True)
+
+
+def _tell(found: Found, as_json: bool) -> None:
+    recovery = found.recovery
     if as_json:
-        print_json(
-            {
-                "cleanStop": found.clean_stop,
-                "min": found.min_offset,
-                "checkedFrom": found.checked_from,
-                "end": found.end,
-                "messages": found.messages,
-                "cutBytes": found.cut_bytes,
-                "removedSegments": found.removed_segments,
-                "problem": found.problem,
-                "keptIn": kept_in,
-            }
-        )
+        print_json(_as_json(found))
         return
     click.echo(
-        f"log is {found.min_offset} to {found.end}; {found.messages} messages checked from {found.checked_from} on, "
-        f"after {'a clean' if found.clean_stop else 'an unclean'} stop"
+        f"log is {recovery.min_offset} to {recovery.end}; {recovery.messages} messages checked from "
+        f"{recovery.checked_from} on, after {'a clean' if recovery.clean_stop else 'an unclean'} stop"
     )
-    if found.problem is not None:
-        click.echo(f"cut {found.cut_bytes} bytes at {found.end}: {found.problem}; they are kept in {kept_in}")
-    if found.removed_segments:
-        click.echo(f"removed {found.removed_segments} segments behind the end")
+    cut = f"{recovery.cut_bytes} bytes at {recovery.end}: {recovery.problem}"
+    if found.applied:
+        if recovery.problem is not None:
+            click.echo(f"cut {cut}; they are kept in {recovery.kept_in}")
+        if recovery.removed_segments:
+            click.echo(f"removed {recovery.removed_segments} segments behind the end")
+    elif recovery.damage is None:
+        if recovery.problem is not None:
+            click.echo(f"a start would cut {cut}; it would keep them")
+        if recovery.removed_segments:
+            click.echo(f"a start would remove {recovery.removed_segments} segments behind the end")
+
+
+def _as_json(found: Found) -> dict[str, Any]:
+    recovery, damage = found.recovery, found.damage
+    return {
+        "applied": found.applied,
+        "cleanStop": recovery.clean_stop,
+        "min": recovery.min_offset,
+        "checkedFrom": recovery.checked_from,
+        "end": recovery.end,
+        "messages": recovery.messages,
+        "cutBytes": recovery.cut_bytes,
+        "removedSegments": recovery.removed_segments,
+        "problem": recovery.problem,
+        "keptIn": None if recovery.kept_in is None else str(recovery.kept_in),
+        "damage": None
+        if damage is None
+        else {
+            "start": damage.start,
+            "end": damage.end,
+            "problem": damage.problem,
+            "messagesAfter": damage.messages_after,
+            "bytesAfter": damage.bytes_after,
+            "badStretchCount": damage.stretch_count,
+            "confirmed": damage.confirmed,
+            "isGone": damage.is_gone,
+        },
+    }
 
 
 @click.command()

@@ -1,5 +1,7 @@
 """``rmqha verify``: a store proved, by itself and against another."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -7,79 +9,192 @@ import click
 
 from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, open_store, print_json, progress_bar, settings_of
 from rmqha.exitcodes import ExitCode
+from rmqha.settings import Settings
 from rmqha.store.audit import Audit, audit
+from rmqha.store.errors import StoreError
 from rmqha.store.reader import Comparison, StoreReader, Verification
+from rmqha.store.stretches import BadStretch
+
+MOST_STRETCHES_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found in one store. ``audit`` is None where ``trouble`` kept queues and index from being read."""
+
+    path: Path
+    proof: Verification
+    audit: Audit | None = None
+    trouble: str | None = None
 
 
 @click.command()
 @STORE
 @click.option("--against", type=click.Path(path_type=Path), default=None, help="Another store, to compare with.")
+@click.option("--exact", is_flag=True, help="With --against: status 1 also where one log is a prefix of the other.")
 @SETTINGS
 @JSON
-def verify(store: Path, against: Path | None, conf: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
-    """Prove every record (size, magic, CRC, own offset), queues and index by the log, and one store against another."""
+def verify(
+    store: Path, against: Path | None, exact: bool, conf: Path | None, sets: tuple[str, ...], as_json: bool
+) -> None:
+    """Prove every record (size, magic, CRC, own offset), queues and index by the log, and one store against another.
+
+    Each stretch of bad bytes is shown with its size and what helps. Exit status 0: all is sound, or a crash has left a
+    torn end, which the next start cuts. A log that is a prefix of the other one (a backup of a store that has grown
+    since) is 0 too, unless --exact is given. Exit status 1: damage or a difference was found.
+    """
+    comparison: Comparison | None = None
     settings = settings_of(store, conf, sets)
     with open_store(store, settings) as reader:
-        proof = _verify(reader, str(store))
-        with progress_bar("queues and index", reader.log.min_offset, proof.end) as progress:
-            audited = audit(reader, proof.end, settings, progress)
-        comparison: Comparison | None = None
+        looks = [_audited(reader, Look(store, _verify(reader, store)), settings)]
         if against is not None:
             with open_store(against) as other:
-                other_proof = _verify(other, str(against))
+                looks.append(Look(against, _verify(other, against)))
+                ours, theirs = (look.proof for look in looks)
                 start = max(reader.log.min_offset, other.log.min_offset)
-                with progress_bar("comparing", start, min(proof.end, other_proof.end)) as progress:
-                    comparison = reader.compare(proof.end, other, other_proof.end, progress)
-    difference = _difference(comparison)
-    problems = [_told_by(store, proof), *audited.problems, difference]
-    if against is not None:
-        problems.insert(1, _told_by(against, other_proof))
+                with progress_bar("comparing", start, min(ours.end, theirs.end)) as progress:
+                    comparison = reader.compare(ours.end, other, theirs.end, progress)
     if as_json:
-        print_json({**_proof_as_json(proof), **_audit_as_json(audited), **_comparison_as_json(comparison, difference)})
+        print_json({**_proof_as_json(looks[0].proof), **_audit_as_json(looks[0]), **_comparison_as_json(comparison)})
     else:
-        click.echo(f"{proof.messages} sound messages from {proof.min_offset} to {proof.end}")
-        if not audited.problems:
-            click.echo(_audit_line(audited))
-        if comparison is not None and difference is None:
-            click.echo(f"identical from {comparison.start} to {comparison.end}")
-    found = [problem for problem in problems if problem is not None]
-    if found:
-        raise Trouble(ExitCode.CORRUPT, "; ".join(found))
+        for line in _lines(looks, comparison):
+            click.echo(line)
+    problems = [problem for look in looks for problem in _problems(look)]
+    problems += _differences(looks, comparison, exact)
+    if problems:
+        raise Trouble(ExitCode.CORRUPT, "; ".join(problems))
 
 
-def _verify(reader: StoreReader, title: str) -> Verification:
-    with progress_bar(title, reader.log.min_offset, reader.limit) as progress:
+def _verify(reader: StoreReader, path: Path) -> Verification:
+    with progress_bar(str(path), reader.log.min_offset, reader.limit) as progress:
         return reader.verify(progress)
 
 
-def _audit_line(audited: Audit) -> str:
-    line = f"{audited.queues} queues agree with the log up to {audited.built_until}"
-    return f"{line}; the index lacks {audited.missing_keys} keys" if audited.missing_keys else line
+def _audited(reader: StoreReader, look: Look, settings: Settings) -> Look:
+    proof = look.proof
+    has_lost_end = proof.torn_end is not None or bool(proof.stretches and proof.stretches[-1].start == proof.end)
+    stretches = [bad for bad in proof.stretches if bad.start < proof.end]
+    end = proof.end if proof.stretch_count <= len(proof.stretches) else stretches[-1].start
+    try:
+        with progress_bar("queues and index", reader.log.min_offset, end) as progress:
+            lost_from = end if has_lost_end or end < proof.end else None
+            return replace(look, audit=audit(reader, end, settings, progress, stretches, lost_from))
+    except StoreError as error:
+        return replace(look, trouble=str(error))
 
 
-def _audit_as_json(audited: Audit) -> dict[str, Any]:
+def _lines(looks: list[Look], comparison: Comparison | None) -> Iterator[str]:
+    """What a person reads of it."""
+    yield f"{looks[0].proof.messages} sound messages from {looks[0].proof.min_offset} to {looks[0].proof.end}"
+    for look in looks:
+        yield from _stretch_lines(look)
+    audited = looks[0].audit
+    if audited is not None:
+        yield from _audit_lines(looks[0], audited)
+    if comparison is not None:
+        yield from _comparison_lines(looks, comparison)
+
+
+def _stretch_lines(look: Look) -> Iterator[str]:
+    proof = look.proof
+    for bad in proof.stretches[:MOST_STRETCHES_TOLD]:
+        yield (
+            f"damaged at {bad.start}: {bad.size} bytes up to {bad.end} are no records ({bad.problem}); "
+            f"{bad.messages_after} sound messages follow"
+        )
+    if proof.stretch_count > MOST_STRETCHES_TOLD:
+        yield f"… and {proof.stretch_count - MOST_STRETCHES_TOLD} more such stretches, {proof.bad_bytes} bytes in all"
+    if proof.torn_end is not None:
+        torn = proof.torn_end
+        yield (
+            f"a torn end at {torn.start}: {torn.size} bytes ({torn.problem}); the next start cuts it, "
+            "and keeps the bytes"
+        )
+    if proof.gone_bytes and not _is_loss(look):
+        yield (
+            f"its node had confirmed {proof.gone_bytes} bytes more: a copy of a running store is like that; else the "
+            f"end is lost ('rmqha repair {look.path} --from REPLICA' brings it back)"
+        )
+
+
+def _audit_lines(look: Look, audited: Audit) -> Iterator[str]:
+    if not audited.problems:
+        line = f"{audited.queues} queues agree with the log up to {audited.built_until}"
+        if audited.missing_keys:
+            line += f"; the index lacks {audited.missing_keys} keys ('rmqha rebuild {look.path}' adds them)"
+        yield line
+    if audited.lost_units:
+        yield f"{audited.lost_units} units of queues point to bytes that are no records: that follows from the above"
+
+
+def _comparison_lines(looks: list[Look], comparison: Comparison) -> Iterator[str]:
+    if comparison.differs_at is not None or not comparison.has_common_range:
+        return
+    ours, theirs = (look.path for look in looks)
+    end = min(comparison.end, comparison.other_end)
+    more_bytes = abs(comparison.end - comparison.other_end)
+    if not more_bytes:
+        yield f"identical from {comparison.start} to {end}"
+    else:
+        short, long = (ours, theirs) if comparison.end < comparison.other_end else (theirs, ours)
+        yield f"{short} is a prefix of {long}: identical from {comparison.start} to {end}, {more_bytes} bytes follow"
+
+
+def _problems(look: Look) -> Iterator[str]:
+    """What makes the status 1: one phrase for all bad stretches, and what queues and index have of their own."""
+    proof = look.proof
+    if proof.stretches:
+        yield _damage(look, proof.stretches[0])
+    elif _is_loss(look):
+        yield (
+            f"{look.path} ends at {proof.end}, after a clean stop, but was confirmed {proof.gone_bytes} bytes further: "
+            f"'rmqha repair {look.path} --from REPLICA' brings them back"
+        )
+    if look.trouble is not None:
+        yield look.trouble
+    if look.audit is not None and look.audit.problems:
+        yield from look.audit.problems
+        more = look.audit.problem_count - len(look.audit.problems)
+        yield f"{f'and {more} more; ' if more else ''}'rmqha rebuild {look.path}' makes queues and index anew"
+
+
+def _is_loss(look: Look) -> bool:
+    """Whether confirmed bytes are gone though the store was closed cleanly; a copy of a running one is not."""
+    return look.proof.gone_bytes > 0 and not (look.path / "abort").exists()
+
+
+def _damage(look: Look, first: BadStretch) -> str:
+    proof = look.proof
+    more = f", and {proof.stretch_count - 1} more bad stretches" if proof.stretch_count > 1 else ""
+    return (
+        f"{look.path} at {first.start}: {first.problem} ({first.size} bytes{more}): 'rmqha repair {look.path} --from "
+        f"REPLICA' brings them back, 'rmqha recover {look.path}' shows what a start would do"
+    )
+
+
+def _differences(looks: list[Look], comparison: Comparison | None, exact: bool) -> Iterator[str]:
+    if comparison is None:
+        return
+    if comparison.differs_at is not None:
+        yield f"the logs differ at {comparison.differs_at}, in the record at {comparison.record_at}"
+    elif not comparison.has_common_range:
+        first_end = min(comparison.end, comparison.other_end)
+        yield f"the logs have nothing in common: one ends at {first_end}, the other begins at {comparison.start}"
+    elif exact and comparison.end != comparison.other_end:
+        yield (f"the logs are equal up to the end of one: they end at {comparison.end} and {comparison.other_end}")
+
+
+def _audit_as_json(look: Look) -> dict[str, Any]:
+    audited = look.audit
+    if audited is None:
+        return {"queues": None, "queuesProblem": look.trouble}
     return {
         "queues": audited.queues,
         "queuesBuiltUntil": audited.built_until,
         "queueProblems": audited.problem_count,
         "missingKeys": audited.missing_keys,
+        "lostUnits": audited.lost_units,
     }
-
-
-def _told_by(path: Path, proof: Verification) -> str | None:
-    if proof.problem is None:
-        return None
-    return f"{path} at {proof.end}: {proof.problem} (a torn end after a crash is cut by rmqha recover)"
-
-
-def _difference(comparison: Comparison | None) -> str | None:
-    if comparison is None:
-        return None
-    if comparison.differs_at is not None:
-        return f"the logs differ at {comparison.differs_at}"
-    if comparison.end != comparison.other_end:
-        return f"the logs are equal up to the end of one: they end at {comparison.end} and {comparison.other_end}"
-    return None
 
 
 def _proof_as_json(proof: Verification) -> dict[str, Any]:
@@ -89,10 +204,25 @@ def _proof_as_json(proof: Verification) -> dict[str, Any]:
         "messages": proof.messages,
         "problem": proof.problem,
         "live": proof.live,
+        "badStretches": [_stretch_as_json(bad) for bad in proof.stretches[:MOST_STRETCHES_TOLD]],
+        "badStretchCount": proof.stretch_count,
+        "badBytes": proof.bad_bytes,
+        "tornEnd": None if proof.torn_end is None else _stretch_as_json(proof.torn_end),
+        "goneBytes": proof.gone_bytes,
     }
 
 
-def _comparison_as_json(comparison: Comparison | None, difference: str | None) -> dict[str, Any]:
+def _stretch_as_json(bad: BadStretch) -> dict[str, Any]:
+    return {
+        "start": bad.start,
+        "end": bad.end,
+        "bytes": bad.size,
+        "problem": bad.problem,
+        "messagesAfter": bad.messages_after,
+    }
+
+
+def _comparison_as_json(comparison: Comparison | None) -> dict[str, Any]:
     if comparison is None:
         return {}
     return {
@@ -100,6 +230,17 @@ def _comparison_as_json(comparison: Comparison | None, difference: str | None) -
             "from": comparison.start,
             "otherEnd": comparison.other_end,
             "differsAt": comparison.differs_at,
-            "identical": difference is None,
+            "recordAt": comparison.record_at,
+            "identical": _relation(comparison) == "identical",
+            "relation": _relation(comparison),
         }
     }
+
+
+def _relation(comparison: Comparison) -> str:
+    """identical, prefix (ours is the other's beginning), extension (the other is ours' beginning) or different."""
+    if comparison.differs_at is not None or not comparison.has_common_range:
+        return "different"
+    if comparison.end == comparison.other_end:
+        return "identical"
+    return "prefix" if comparison.end < comparison.other_end else "extension"

@@ -6,6 +6,7 @@ from enum import Enum
 class ReplicaState(Enum):
     """What a slave is doing, or why it cannot."""
 
+    REPAIRING = "fetching bad bytes of our log from the master again, before the store can be opened"
     CONNECTING = "looking for the master"
     HANDSHAKE = "connected, agreeing where to go on"
     CATCHING_UP = "copying what the master has"
@@ -23,6 +24,7 @@ VERDICTS = frozenset({_S.GAP, _S.AHEAD, _S.DIVERGED})
 """States that outlive a connection: each new one is made only to see whether the verdict still holds."""
 
 TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
+    _S.REPAIRING: frozenset({_S.CONNECTING, _S.STOPPED}),
     _S.CONNECTING: frozenset({_S.HANDSHAKE, _S.STOPPED}) | VERDICTS,
     _S.HANDSHAKE: frozenset({_S.CATCHING_UP, _S.IN_SYNC, _S.STALLED, _S.CONNECTING, _S.STOPPED}) | VERDICTS,
     _S.CATCHING_UP: frozenset({_S.IN_SYNC, _S.STALLED, _S.CONNECTING, _S.STOPPED}) | VERDICTS,

@@ -1,7 +1,7 @@
 """The commit log: segments as one endless run of bytes, of which a prefix is proved to be records."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -324,6 +324,42 @@ class CommitLog:
             if end is not None:
                 return base + end
         return offset
+
+    def data_ranges(self, start: int, limit: int) -> Iterator[tuple[int, int]]:
+        """Ranges of the log from ``start`` to before ``limit`` that are no hole of a sparse file, none across segments.
+
+        Raises OSError.
+        """
+        size = self.segment_size
+        first = max(self._start, start - start % size)
+        for base in range(first, min(limit, self._queue.end_offset), size):
+            for low, high in self._find(base).data_ranges(max(0, start - base)):
+                if base + low >= limit:
+                    break
+                yield base + low, min(base + high, limit)
+
+    def segment_from(self, offset: int) -> tuple[int, memoryview]:
+        """All bytes of the segment that holds ``offset``, and where it begins. Raises StoreError, OSError."""
+        mapped_file = self._find(offset)
+        return mapped_file.base_offset, memoryview(mapped_file.segment)
+
+    def mend(self, offset: int, data: bytes | memoryview) -> None:
+        """Put these bytes at their place, within one segment, which is made if it is the next one. Raises OSError.
+
+        This is for repairs, while nobody else uses the log. ``sync_range`` makes them durable.
+        """
+        base = offset - offset % self.segment_size
+        if self._queue.find(base) is None:
+            self._queue.create(base)
+            self.max_offset = self._queue.end_offset
+        self._find(base).write(offset - base, data)
+
+    def sync_range(self, start: int, end: int) -> None:
+        """Bring the segments from ``start`` to before ``end`` to the disk, and their names. Raises OSError."""
+        for base in self._queue.bases:
+            if start < base + self.segment_size and base < end:
+                self._find(base).sync()
+        self.disk.sync_folder(self.folder)
 
     def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
         """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""

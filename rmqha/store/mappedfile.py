@@ -111,7 +111,7 @@ class MappedFile:
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-            for start, end in self._data_ranges(position):
+            for start, end in self.data_ranges(position):
                 for at in range(start, end, SEARCH_BYTES):
                     self.write(at, bytes(min(SEARCH_BYTES, end - at)))
 
@@ -122,14 +122,14 @@ class MappedFile:
     def nonzero_end(self, position: int) -> int | None:
         """Where the last byte other than zero ends from ``position`` on, None if there is none."""
         found = None
-        for start, end in self._data_ranges(position):
+        for start, end in self.data_ranges(position):
             for at in range(start, end, SEARCH_BYTES):
                 rest = bytes(self.segment[at : min(at + SEARCH_BYTES, end)]).rstrip(b"\0")
                 if rest:
                     found = at + len(rest)
         return found
 
-    def _data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
         """Ranges from ``position`` on that are no hole of the sparse file."""
         while position < self.file_size:
             try:

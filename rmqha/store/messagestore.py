@@ -28,13 +28,38 @@ from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PutRefused
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
-from rmqha.store.recovery import Recovery, recover_log
+from rmqha.store.recovery import Examination, LogDamaged, MayCut, Recovery, Vouched, check_may_cut, examine, settle
 
 ABORT_FILE = "abort"
 CHECKPOINT_FILE = "checkpoint"
 LOCK_FILE = "lock"
+CUT_FOLDER = "cut"
+"""Below ``rmqha``: what recovery cut and repairs replaced."""
 LAST_DISPATCH_SECONDS = 5.0
 """A store that closes gives its queues so long to catch up with the log; the rest follows at the next start."""
+
+
+def open_log(settings: Settings, owned: bool = True) -> CommitLog:
+    """The log of a store, as its files are. Raises StoreError, OSError."""
+    folder = settings.commit_log_folder
+    return CommitLog(folder, segment_size_of(folder, settings.mapped_file_size_commit_log), owned)
+
+
+def examine_store(settings: Settings, proving: Callable[[int, int], None] = lambda at, end: None) -> Examination:
+    """What recovery would find in a store that no process has open. Changes nothing. Raises StoreError, OSError.
+
+    ``proving`` hears how far it has come, and where the log's files end.
+    """
+    root = settings.store_path_root_dir
+    state = NodeState.read(root)
+    vouched = Vouched() if state is None else Vouched(state.confirmed_offset, state.flushed_offset)
+    log = open_log(settings, owned=False)
+    try:
+        checkpoint = Checkpoint.read(root / CHECKPOINT_FILE)
+        clean_stop = not (root / ABORT_FILE).exists()
+        return examine(log, checkpoint, clean_stop, vouched, lambda at: proving(at, log.max_offset))
+    finally:
+        log.close()
 
 
 class MessageStore:
@@ -44,8 +69,11 @@ class MessageStore:
 
     _opening = Opening()
 
-    def __init__(self, settings: Settings, opening: Opening | None = None) -> None:
-        """Opens it. Raises StoreInUse, StoreError, OSError; OpeningStopped if that is asked of ``opening``."""
+    def __init__(self, settings: Settings, opening: Opening | None = None, may_cut: MayCut = MayCut.TORN_END) -> None:
+        """Opens it. Recovery cuts what ``may_cut`` allows.
+
+        Raises StoreInUse, LogDamaged and other StoreErrors, OSError; OpeningStopped if that is asked of ``opening``.
+        """
         self.settings = settings
         if opening is not None:
             self._opening = opening
@@ -53,27 +81,36 @@ class MessageStore:
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock_file = LockFile(self.root / LOCK_FILE)
         try:
+            self._check_log(may_cut)
             self._open()
         except BaseException as error:  # whatever it is, what was opened is given back before it travels on
-            if isinstance(error, OpeningStopped) and state_path(self.root).exists():
+            if isinstance(error, OpeningStopped | LogDamaged) and state_path(self.root).exists():
                 self.node_state.write(self.root)
             self._lock_file.release()
             raise
         finally:
             self._opening = MessageStore._opening
 
+    def _check_log(self, may_cut: MayCut) -> None:
+        """Look at the log as recovery will, without changing a byte of it.
+
+        Raises LogDamaged, StoreError, OSError, OpeningStopped.
+        """
+        known = NodeState.read(self.root)
+        self.node_state = known or NodeState.new()
+        if known is not None:  # a store that is refused gets no state of ours
+            self._opening.write_state = self._write_opening_state
+        self._examined = examine_store(
+            self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end)
+        )
+        if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends again what is gone
+            may_cut = max(may_cut, MayCut.LOST_END)
+        check_may_cut(self._examined, may_cut, self.root)
+
     def _open(self) -> None:
-        self.node_state = NodeState.read(self.root) or NodeState.new()
-        self.commit_log = CommitLog(
-            self.settings.commit_log_folder,
-            segment_size_of(self.settings.commit_log_folder, self.settings.mapped_file_size_commit_log),
-        )
+        self.commit_log = open_log(self.settings)
         self._opening.write_state = self._write_opening_state
-        self.commit_log.proving = lambda at: self._opening.reached(
-            OpeningPhase.RECOVERING, at, self.commit_log.max_offset
-        )
         self.recovery = self._recover()
-        self.commit_log.proving = None
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         self.disk_full = False
         self._flusher: FlushService | None = None
@@ -132,12 +169,7 @@ class MessageStore:
 
     def _recover(self) -> Recovery:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE)
-        recovery = recover_log(
-            self.commit_log,
-            checkpoint,
-            clean_stop=not (self.root / ABORT_FILE).exists(),
-            cut_folder=self.root / NODE_FOLDER / "cut",
-        )
+        recovery = settle(self.commit_log, self._examined, self.root / NODE_FOLDER / CUT_FOLDER)
         self._lower_checkpoint(checkpoint)
         self._tell_loss(recovery.end)
         self._log.info(
@@ -156,6 +188,8 @@ class MessageStore:
                 problem=recovery.problem,
                 kept_in=str(recovery.kept_in),
             )
+        if recovery.damage is not None:
+            self._log.warn("going on at {end}, although {damage}", end=recovery.end, damage=str(recovery.damage))
         return recovery
 
     def _lower_checkpoint(self, checkpoint: Checkpoint) -> None:

@@ -53,6 +53,19 @@ class NodeState:
         """The state of a store that has none yet."""
         return cls(store_id=uuid.uuid4().hex)
 
+    @property
+    def confirmed_offset(self) -> int:
+        """What recovery must not cut below: what was confirmed.
+
+        No node confirms more than it has written and proved. A number in the file that says more has rotted.
+        """
+        return max(0, min(self.offsets.confirmed, self.offsets.verified, self.offsets.written))
+
+    @property
+    def flushed_offset(self) -> int:
+        """What certainly is on the disk, as far as the numbers agree with each other."""
+        return max(0, min(self.offsets.flushed, self.offsets.written))
+
     def after_loss(self, offset: int) -> "NodeState":
         """The state after the log was cut to ``offset``: a new epoch if that takes confirmed bytes back."""
         if offset >= self.offsets.confirmed:
@@ -84,16 +97,16 @@ class NodeState:
             content = orjson.loads(text)
             return cls(
                 store_id=str(content["storeId"]),
-                epoch=int(content["epoch"]),
-                epoch_start=int(content["epochStart"]),
+                epoch=_int64(content["epoch"]),
+                epoch_start=_int64(content["epochStart"]),
                 role=str(content["role"]),
                 state=str(content["state"]),
-                offsets=Offsets(**{name.name: int(content[name.name]) for name in fields(Offsets)}),
+                offsets=Offsets(**{name.name: _int64(content[name.name]) for name in fields(Offsets)}),
                 lag_bytes=content.get("lagBytes"),
                 lag_seconds=content.get("lagSeconds"),
                 peers=tuple(dict(peer) for peer in content.get("peers", ())),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"it lacks or misuses {error}") from error
 
     def as_json(self) -> dict[str, Any]:
@@ -113,6 +126,14 @@ class NodeState:
     def write(self, store: Path) -> None:
         """Replace the state beside the log of ``store``, durably. Raises OSError."""
         replace_file(state_path(store), orjson.dumps(self.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _int64(value: Any) -> int:
+    """The number, if it is one that an offset can be. Raises ValueError, TypeError, OverflowError."""
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{value} is no offset")
+    return number
 
 
 def state_path(store: Path) -> Path:

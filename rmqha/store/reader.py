@@ -1,32 +1,32 @@
 """A store read from outside: by tools, while a node may be writing it. Changes nothing and takes no lock."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog, segment_size_of
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.lockfile import is_locked
 from rmqha.store.mappedfile import FILE_NAME_DIGITS
-from rmqha.store.messagestore import LOCK_FILE
+from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
 from rmqha.store.nodestate import NodeState
+from rmqha.store.stretches import WINDOW_BYTES, BadStretch, Progress, Survey, prove, survey
 from rmqha.wire.record import Blank, Record, RecordError, check_record
 from rmqha.wire.scan import Scan
-
-WINDOW_BYTES = 16 * 1024 * 1024
-"""How much is proved or compared between two looks at the progress."""
-
-Progress = Callable[[int], None]
-"""Told of each offset that has been reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
     """What proving a log found: offsets in the log, and the number of messages.
 
-    ``problem`` says why the bytes at ``end`` are no record, None where the records simply end there. ``live`` is true
-    if another process has the store open: what it has not finished is no problem.
+    ``end`` follows the last sound message. ``stretches`` are the bad ones; of very many only the first are there, while
+    ``stretch_count`` and ``bad_bytes`` count all. ``problem`` is what is wrong at the first one, None if there is none.
+    ``torn_end`` is what the next start will cut: bytes after a stop that was not clean. ``gone_bytes`` were confirmed
+    by the store's node, and are not there: so it is in a copy that was made while the node ran. ``live`` is true if
+    another process has the store open: what it has not finished is no problem.
     """
 
     min_offset: int
@@ -34,16 +34,30 @@ class Verification:
     messages: int
     problem: str | None
     live: bool
+    stretches: tuple[BadStretch, ...] = ()
+    stretch_count: int = 0
+    bad_bytes: int = 0
+    torn_end: BadStretch | None = None
+    gone_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What comparing two logs found, in the range that both hold. ``differs_at`` is the first offset that differs."""
+    """What comparing two logs found, in the range that both hold.
+
+    ``differs_at`` is the first offset that differs, and ``record_at`` is where our record with that byte begins.
+    """
 
     start: int
     end: int
     other_end: int
     differs_at: int | None
+    record_at: int | None = None
+
+    @property
+    def has_common_range(self) -> bool:
+        """Whether both logs hold any offset; two logs of which one is empty have nothing that could differ."""
+        return self.start <= min(self.end, self.other_end)
 
 
 class StoreReader:
@@ -71,28 +85,53 @@ class StoreReader:
 
     def scan(self, start: int, progress: Progress) -> Scan:
         """Prove the records from ``start``, where one begins, on. Raises OSError."""
-        found = Scan(end=start)
-        while found.end < self.limit and found.problem is None:
-            boundary = found.end - found.end % self.log.segment_size + self.log.segment_size
-            step = self.log.scan(found.end, min(found.end + WINDOW_BYTES, boundary, self.limit))
-            if step.end == found.end and step.problem is None:  # one record longer than the window, or the end
-                step = self.log.scan(found.end, min(boundary, self.limit))
-            if step.end == found.end:
-                return found.then(step)
-            found = found.then(step)
-            progress(found.end)
-        return found
+        return prove(self.log, start, self.limit, progress)
 
     def verify(self, progress: Progress) -> Verification:
-        """Prove every record. Raises OSError."""
+        """Prove every record, also those that follow bad bytes. Raises OSError."""
         log = self.log
-        found = self.scan(log.min_offset, progress)
-        problem = None
-        if found.end < self.limit and log.stale_end(found.end) > found.end:
-            problem = found.problem or "the record is not whole"
-            if self.live and self.state is None:  # somebody else's node, in the middle of a record
-                problem = None
-        return Verification(log.min_offset, found.end, found.messages, problem, self.live)
+        looked = survey(log, log.min_offset, self.limit, progress)
+        stretches, count, bad_bytes = list(looked.stretches), looked.stretch_count, looked.bad_bytes
+        rest = self._rest(looked)
+        torn_end = None
+        if rest is not None and self._will_be_cut(rest):
+            torn_end = rest
+        elif rest is not None:
+            stretches, count, bad_bytes = [*stretches, rest], count + 1, bad_bytes + rest.size
+        confirmed = 0 if self.state is None or self.live else self.state.confirmed_offset
+        return Verification(
+            log.min_offset,
+            looked.end,
+            looked.messages,
+            stretches[0].problem if stretches else None,
+            self.live,
+            tuple(stretches),
+            count,
+            bad_bytes,
+            torn_end,
+            max(0, confirmed - looked.end) if rest is None and log.segment_bases else 0,
+        )
+
+    def _rest(self, looked: Survey) -> BadStretch | None:
+        """What follows the log's end and is not zero; None if nothing does."""
+        if looked.end >= self.limit or (self.live and self.state is None):  # somebody else's node is busy there
+            return None
+        written_end = min(self.limit, self.log.stale_end(looked.end))
+        if written_end <= looked.end:
+            return None
+        return BadStretch(looked.end, written_end, looked.problem or "the record is not whole", 0, 0, looked.anchor)
+
+    def _will_be_cut(self, rest: BadStretch) -> bool:
+        """Whether the bytes after the end are what a crash may leave, and a start may cut."""
+        if self.live:
+            return False
+        is_confirmed = self.state is not None and rest.start < self.state.confirmed_offset
+        return self.stopped_uncleanly and not is_confirmed
+
+    @property
+    def stopped_uncleanly(self) -> bool:
+        """Whether the store was not closed cleanly, as far as that can be told: a folder of segments says nothing."""
+        return self.log.folder == self.root or (self.root / ABORT_FILE).exists()
 
     def compare(self, end: int, other: "StoreReader", other_end: int, progress: Progress) -> Comparison:
         """Compare the bytes up to ``end`` with those of a log proved up to ``other_end``. Raises OSError."""
@@ -106,11 +145,17 @@ class StoreReader:
                 return Comparison(start, end, other_end, at)
             size = min(len(ours), len(theirs))
             if ours[:size] != theirs[:size]:
-                first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
-                return Comparison(start, end, other_end, at + first)
+                arrays = [np.frombuffer(data, np.uint8, size) for data in (ours, theirs)]
+                differs_at = at + int(np.argmax(arrays[0] != arrays[1]))
+                return Comparison(start, end, other_end, differs_at, self._record_at(differs_at))
             at += size
             progress(at)
         return Comparison(start, end, other_end, None)
+
+    def _record_at(self, offset: int) -> int:
+        """Where the record that holds ``offset`` begins, going by the records before it in its segment."""
+        base = max(self.log.min_offset, offset - offset % self.log.segment_size)
+        return self.log.scan(base, offset).end
 
     def records(self, start: int, end: int | None) -> Iterator[tuple[int, Record | Blank]]:
         """Records and blanks with their offsets, proved one by one, from the first at or after ``start``.

@@ -229,3 +229,104 @@ def _gather(segment: "mmap | bytes | memoryview", positions: Positions, kind: st
 def _run_length(sound: npt.NDArray[np.bool_]) -> int:
     """How many are true before the first that is not."""
     return len(sound) if sound.all() else int(np.argmin(sound))
+
+
+FIRST_SEARCH_BYTES, SEARCH_BYTES = 16 * 1024, 4 * 1024 * 1024
+"""How much of a segment one step of a search looks at: bounds the memory of the arrays."""
+FREE_PROOF_BYTES = 256 * 1024 * 1024
+PROOF_BYTES_PER_BYTE = 16
+_MAGIC_HEAD = layout.INT32.pack(layout.MESSAGE_MAGIC_CODE)[:3]
+assert layout.INT32.pack(layout.MESSAGE_MAGIC_CODE_V2)[:3] == _MAGIC_HEAD
+
+
+@dataclass(slots=True)
+class Effort:
+    """What a search for records may spend on bodies whose CRC then turns out to be wrong.
+
+    A body can be full of what looks like heads of long records. Without a bound each of them would be proved, and the
+    search would take hours. ``gave_up`` is true if the bound was reached, so that a sound record may have been missed.
+    """
+
+    searched_bytes: int = 0
+    wasted_bytes: int = 0
+    gave_up: bool = False
+
+    def allows(self, size: int) -> bool:
+        """Whether a body of ``size`` bytes may still be proved."""
+        if self.wasted_bytes + size <= FREE_PROOF_BYTES + PROOF_BYTES_PER_BYTE * self.searched_bytes:
+            return True
+        self.gave_up = True
+        return False
+
+
+def find_sound(
+    segment: "mmap | bytes | memoryview", base: int, start: int, end: int, limit: int, effort: Effort
+) -> int | None:
+    """The first sound record or blank whose magic code lies between ``start`` and ``end``; None if there is none.
+
+    This goes by no sizes: it serves where they lead nowhere any more. ``segment`` holds a whole segment that begins at
+    ``base``; all places are offsets in the log, and ``limit`` is where the written bytes end. Takes time in proportion
+    to the bytes it looks at, whatever they are.
+    """
+    at, step = start, FIRST_SEARCH_BYTES
+    while at < end:
+        after, step = min(at + step, end), min(2 * step, SEARCH_BYTES)
+        effort.searched_bytes += after - at
+        magic_at = _magic_codes(segment, at - base, after - base, limit - base)
+        positions: list[int] = _plausible(segment, base, magic_at - MAGIC_AT, limit).tolist()
+        for position in positions:
+            if _proves_itself(segment, base, position, limit, effort):
+                return base + position
+        at = after
+    return None
+
+
+def _magic_codes(segment: "mmap | bytes | memoryview", start: int, end: int, limit: int) -> Positions:
+    """Where magic codes of any kind begin, from ``start`` to before ``end``; positions in the segment."""
+    width = layout.INT32.size
+    last = min(end, limit - width + 1)
+    if last <= start:
+        return np.empty(0, dtype=np.int64)
+    data = np.frombuffer(segment, np.uint8, last - start + width - 1, start)
+    found = []
+    for head in (_MAGIC_HEAD, layout.INT32.pack(layout.BLANK_MAGIC_CODE)[:3]):
+        at = np.flatnonzero(data[: last - start] == head[0])
+        for number in (1, 2):
+            at = at[data[at + number] == head[number]]
+        found.append(at)
+    return np.sort(np.concatenate(found)).astype(np.int64) + start
+
+
+def _plausible(segment: "mmap | bytes | memoryview", base: int, at: Positions, limit: int) -> Positions:
+    """Those of the positions that say they lie where they lie: PHYSICALOFFSET of a record, the size of a blank."""
+    at = at[at >= 0]
+    magic = _gather(segment, at + MAGIC_AT, ">i4")
+    room = len(segment) - at
+    is_blank = (magic == layout.BLANK_MAGIC_CODE) & (_gather(segment, at, ">i4") == room)
+    may_hold = ((magic == layout.MESSAGE_MAGIC_CODE) | (magic == layout.MESSAGE_MAGIC_CODE_V2)) & (
+        at <= limit - base - MIN_RECORD_BYTES
+    )
+    own_offset = _gather(segment, np.where(may_hold, at + PHYSICAL_OFFSET_AT, 0), ">i8")
+    is_record = may_hold & (own_offset == at + base)
+    size = _gather(segment, at, ">i4")
+    is_record &= (size >= MIN_RECORD_BYTES) & (size <= limit - base - at)
+    at_records = at[is_record]
+    sound = np.zeros(len(at), dtype=np.bool_)
+    if len(at_records):
+        sound[is_record] = _check_lengths(segment, at_records, size[is_record])[2]
+    kept: Positions = at[is_blank | sound]
+    return kept
+
+
+def _proves_itself(segment: "mmap | bytes | memoryview", base: int, position: int, limit: int, effort: Effort) -> bool:
+    """Whether a plausible position holds a sound record, by the reference rules. A wrong CRC costs the ``effort``."""
+    with memoryview(segment) as whole, whole[: limit - base] as written:
+        size, magic = layout.BLANK_HEADER.unpack_from(written, position)
+        if magic != layout.BLANK_MAGIC_CODE and not effort.allows(size):
+            return False
+        try:
+            layout.check_record(written, position, base + position, len(whole) - position)
+        except layout.RecordError:
+            effort.wasted_bytes += size
+            return False
+    return True

@@ -26,9 +26,10 @@ class TransitionsTests(SynchronousTestCase):
             self.assertRaises(ValueError, check_transition, ReplicaState.STOPPED, new)
 
     def test_every_other_state_can_be_stopped_and_can_meet_a_verdict(self) -> None:
+        """But for the one before the store is open: then nothing is compared yet."""
         for old in set(ReplicaState) - {ReplicaState.STOPPED}:
             check_transition(old, ReplicaState.STOPPED)
-            for verdict in VERDICTS:
+            for verdict in VERDICTS if old is not ReplicaState.REPAIRING else ():
                 check_transition(old, verdict)
 
     def test_a_verdict_is_not_forgotten_by_connecting_anew(self) -> None:

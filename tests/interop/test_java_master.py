@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +13,10 @@ import pytest
 from rmqha.ha.states import ReplicaState
 
 from .conftest import SEGMENT_SIZE, MasterFactory, SlaveNodeFactory
-from .nodes import Ended, RmqhaNode, assert_equal_logs
+from .nodes import Ended, RmqhaNode, assert_equal_logs, wait_until
 from .rocketmq import (
+    HA_PORT_STEP,
+    LOCALHOST,
     SMALL_FILES,
     Broker,
     Driver,
@@ -21,6 +26,7 @@ from .rocketmq import (
     messages_sha256,
 )
 
+RMQHA = str(Path(sys.executable).with_name("rmqha"))
 TOPIC = "TCopy"
 BODY_BYTES = 5_000
 SEGMENTS = 5
@@ -148,3 +154,45 @@ def test_a_java_broker_serves_every_message_from_the_store_of_our_slave(
     assert driver.send("TPromote", 20, BODY_BYTES, first=300).statuses == {"SEND_OK": 20}
     served = driver.consume("TPromote", "GPromoteAndMore", 320)
     assert (served.count, served.sha256) == (320, messages_sha256(range(320), BODY_BYTES))
+
+
+def test_a_copy_is_repaired_from_a_java_sync_master_whose_producers_hear_nothing_of_it(
+    java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
+) -> None:
+    """By command, and by the slave itself as it starts."""
+    master = java_master(role="SYNC_MASTER", haSendHeartbeatInterval=1000)
+    driver.create_topic(master.cluster, "TRepair")
+    slave = our_slave(master)
+    slave.wait_for(ReplicaState.IN_SYNC)
+    assert driver.send("TRepair", 300, BODY_BYTES, threads=2).statuses == {"SEND_OK": 300}
+    end = master.commit_log_range()[1]
+    slave.wait_for_offset(end)
+    slave.stop_cleanly()
+    wait_until(
+        lambda: driver.send("TRepair", 1, BODY_BYTES).statuses == {"SLAVE_NOT_AVAILABLE": 1}, "the master to see it"
+    )
+    places = [7, 100, 2 * SEGMENT_SIZE + 10_000, 4 * SEGMENT_SIZE + 31, end - 3000]  # none in a blank
+    spoil(slave.store, places)
+    command = [RMQHA, "repair", str(slave.store), "--from", f"{LOCALHOST}:{master.listen_port + HA_PORT_STEP}"]
+    with driver.start_send("TRepair", 0, BODY_BYTES, rate=20) as sending:
+        sending.wait_for_results(3)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        statuses = sending.stop().statuses
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("repaired ") == 4, done.stdout
+    assert "SEND_OK" not in statuses
+    assert_equal_logs(slave.store, master.store, 0, end)
+
+    spoil(slave.store, [end - 3000])
+    again = our_slave(master, store=slave.store)
+    again.wait_for_offset(master.commit_log_range()[1])
+    again.wait_for(ReplicaState.IN_SYNC)
+    assert_equal_logs(slave.store, master.store, 0, end)
+
+
+def spoil(store: Path, places: list[int]) -> None:
+    """Overwrite bytes of the log."""
+    for place in places:
+        with (store / "commitlog" / f"{place - place % SEGMENT_SIZE:020d}").open("r+b") as segment:
+            segment.seek(place % SEGMENT_SIZE)
+            segment.write(b"\xa5" * 120)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings
+from rmqha.settings import BrokerRole, Settings
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import segment_size_of
 from rmqha.store.derived import open_queues
@@ -20,10 +21,17 @@ from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.mappedfile import list_segments
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.recovery import LogDamaged, MayCut
 from tests import fixtures
 from tests.fixtures import new_folder, open_files
 from tests.store.logs import SEGMENT_SIZE, encoded, file_bytes, held, make_log, sized_record, write_at
 from tests.store.test_flush import Thread
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All files of a store but its lock."""
+    paths = [path for path in root.rglob("*") if path.is_file() and path.name != "lock"]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 class MessageStoreTestCase(SynchronousTestCase):
@@ -34,9 +42,17 @@ class MessageStoreTestCase(SynchronousTestCase):
         self.stores: list[MessageStore] = []
         self.addCleanup(self.let_go)
 
-    def open(self, segment_size: int | None = SEGMENT_SIZE, root: Path | None = None) -> MessageStore:
-        settings = Settings(store_path_root_dir=root or self.root, mapped_file_size_commit_log=segment_size)
-        store = MessageStore(settings)
+    def open(
+        self,
+        segment_size: int | None = SEGMENT_SIZE,
+        root: Path | None = None,
+        may_cut: MayCut = MayCut.TORN_END,
+        role: BrokerRole = BrokerRole.ASYNC_MASTER,
+    ) -> MessageStore:
+        settings = Settings(
+            store_path_root_dir=root or self.root, mapped_file_size_commit_log=segment_size, broker_role=role
+        )
+        store = MessageStore(settings, may_cut=may_cut)
         self.stores.append(store)
         return store
 
@@ -192,7 +208,7 @@ class OpenAndCloseTests(MessageStoreTestCase):
         (self.root / "abort").touch()
         write_at(self.root / "commitlog", SEGMENT_SIZE + 100, b"!")
         Checkpoint(sized_record(3000, 2).store_timestamp, 2, 3).write(self.root / "checkpoint")
-        store = self.open()
+        store = self.open(may_cut=MayCut.ANYTHING)
         self.assertEqual(store.recovery.end, SEGMENT_SIZE)
         lowered = Checkpoint(sized_record(3000, 0).store_timestamp, 2, 3)
         self.assertEqual(Checkpoint.read(self.root / "checkpoint"), lowered)
@@ -311,13 +327,70 @@ class EpochTests(MessageStoreTestCase):
         self.confirm(store, 1500)
         self.crash(store)
         write_at(self.root / "commitlog", 1100, b"!")
-        store = self.open()
+        store = self.open(may_cut=MayCut.ANYTHING)
         state = NodeState.read(self.root)
         self.assertEqual(state, store.node_state)
         assert state is not None
         self.assertEqual((state.epoch, state.epoch_start, state.offsets.confirmed), (2, 1000, 1000))
         self.crash(store)
         self.assertEqual(self.open().node_state.epoch, 2)
+
+    def test_the_confirmed_end_of_a_log_is_not_cut(self) -> None:
+        """Whether it has rotted or was lost to a disk that lied about a flush."""
+        store = self.open()
+        for n in range(3):
+            store.commit_log.append(sized_record(500, n))
+        self.confirm(store, 1500)
+        self.close(store)
+        for stop in ("clean", "unclean"):
+            for change, may_cut in ((b"!", MayCut.ANYTHING), (bytes(500), MayCut.LOST_END)):
+                copy = new_folder(self) / "store"
+                shutil.copytree(self.root, copy)
+                if stop == "unclean":
+                    (copy / "abort").touch()
+                write_at(copy / "commitlog", 1000, change)
+                before = contents(copy)
+                for allowed in MayCut:
+                    if allowed < may_cut:
+                        error = self.assertRaises(LogDamaged, self.open, root=copy, may_cut=allowed)
+                        self.assertEqual((error.damage.start, error.damage.confirmed), (1000, 1500))
+                        self.assertEqual(contents(copy), before)
+                store = self.open(root=copy, may_cut=may_cut)
+                self.assertEqual((store.recovery.end, store.node_state.epoch), (1000, 2))
+                self.crash(store)
+                self.assertEqual(self.open(root=copy).recovery.end, 1000)
+
+    def test_a_slave_whose_last_bytes_are_gone_opens(self) -> None:
+        """Its master sends them again. Bytes that have rotted are another matter: a repair brings back those."""
+        store = self.open()
+        for n in range(3):
+            store.commit_log.append(sized_record(500, n))
+        self.confirm(store, 1500)
+        self.crash(store)
+        write_at(self.root / "commitlog", 1000, b"!")
+        self.assertRaises(LogDamaged, self.open, role=BrokerRole.SLAVE)
+        write_at(self.root / "commitlog", 1000, bytes(500))
+        self.assertEqual(self.open(role=BrokerRole.SLAVE).recovery.end, 1000)
+
+    def test_numbers_that_cannot_be_are_not_believed(self) -> None:
+        """Bits flip in state.json too."""
+        make_log(self.root / "commitlog", 500, 500)
+        for confirmed, written, verified in (
+            (2**62, 1000, 1000),
+            (-5, 1000, 1000),
+            (2**62, 2**62, 1000),
+        ):
+            self.root.joinpath("abort").touch()
+            NodeState("1f", offsets=Offsets(0, written, verified, 2**63 - 1, confirmed)).write(self.root)
+            store = self.open()
+            self.assertEqual((store.recovery.end, store.recovery.checked_from), (1000, 0))
+            self.crash(store)
+
+    def test_an_empty_log_opens_whatever_was_confirmed(self) -> None:
+        """Whoever moved the segments elsewhere, or was killed while reseeding, begins anew."""
+        NodeState("1f", offsets=Offsets(0, 900, 900, 900, 900)).write(self.root)
+        store = self.open()
+        self.assertEqual((store.recovery.end, store.node_state.epoch), (0, 2))
 
     def test_bytes_nobody_confirmed_begin_none(self) -> None:
         store = self.open()

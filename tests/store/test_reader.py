@@ -5,6 +5,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store import reader as reader_module
+from rmqha.store import stretches as stretches_module
 from rmqha.store.errors import StoreError
 from rmqha.store.lockfile import LockFile
 from rmqha.store.messagestore import LOCK_FILE
@@ -100,7 +101,7 @@ class RunningNodeTests(ReaderTestCase):
         self.node_says(self.end)
         write_at(self.store / "commitlog", self.offsets[2], b"\xff" * 300)
         found = self.verify()
-        self.assertEqual((found.end, found.live), (self.offsets[2], True))
+        self.assertEqual((found.stretches[0].start, found.live), (self.offsets[2], True))
         self.assertIn("magic", str(found.problem))
         self.assertRaises(StoreError, list, self.reader().records(0, None))
 
@@ -135,7 +136,9 @@ class ProvingTests(ReaderTestCase):
     def test_a_segment_of_zeros_before_others_is_a_problem(self) -> None:
         write_at(self.store / "commitlog", SEGMENT_SIZE, bytes(SEGMENT_SIZE))
         found = self.verify()
-        self.assertEqual((found.end, found.problem is None), (SEGMENT_SIZE, False))
+        (bad,) = found.stretches
+        self.assertEqual((bad.start, found.problem is None), (SEGMENT_SIZE, False))
+        self.assertEqual(found.end, self.end)
 
     def test_progress_ends_at_the_end(self) -> None:
         self.verify()
@@ -144,12 +147,16 @@ class ProvingTests(ReaderTestCase):
 
 
 class WindowTests(ReaderTestCase):
+    def patch_windows(self, window: int) -> None:
+        for name in ("FIRST_WINDOW_BYTES", "WINDOW_BYTES"):
+            self.patch(stretches_module, name, window)
+
     def test_any_window_gives_the_same_answer(self) -> None:
         """Windows end in a record, at its last byte, in a blank, and before records longer than they are."""
         wanted = self.verify()
         for window in (*range(1, 40), 127, 128, 129, 196, 500, 501, 4000, 4095, 4096, 4097, 10**6):
             with self.subTest(window):
-                self.patch(reader_module, "WINDOW_BYTES", window)
+                self.patch_windows(window)
                 self.reached.clear()
                 self.assertEqual(self.verify(), wanted)
                 self.assertEqual(self.reached[-1], self.end)
@@ -161,9 +168,9 @@ class WindowTests(ReaderTestCase):
             write_at(self.store / "commitlog", at + 28, b"\1")  # in its own offset
             for window in (1, 100, 500, 4096, 10**6):
                 with self.subTest((number, window)):
-                    self.patch(reader_module, "WINDOW_BYTES", window)
+                    self.patch_windows(window)
                     found = self.verify()
-                    self.assertEqual((found.end, found.messages), (at, number))
+                    self.assertEqual((found.stretches[0].start, found.messages), (at, len(SIZES) - 1))
                     self.assertIn("it says its offset is", str(found.problem))
 
     def test_a_torn_record_longer_than_the_window(self) -> None:
@@ -173,7 +180,7 @@ class WindowTests(ReaderTestCase):
         write_at(self.store / "commitlog", at + 3000, bytes(SEGMENT_SIZE - 3000))
         for window in (100, 3000, 4096):
             with self.subTest(window):
-                self.patch(reader_module, "WINDOW_BYTES", window)
+                self.patch_windows(window)
                 self.assertEqual((self.verify().end, self.verify().problem is None), (at, False))
 
     def test_comparing_by_any_window(self) -> None:
@@ -186,7 +193,7 @@ class WindowTests(ReaderTestCase):
                 self.patch(reader_module, "WINDOW_BYTES", window)
                 one, two = self.reader(), self.reader(other)
                 found = one.compare(self.end, two, self.end, self.reached.append)
-                self.assertEqual(found, Comparison(0, self.end, self.end, differs_at))
+                self.assertEqual(found, Comparison(0, self.end, self.end, differs_at, self.offsets[7]))
                 found = one.compare(differs_at, two, self.end, self.reached.append)
                 self.assertEqual(found, Comparison(0, differs_at, self.end, None))
                 self.assertEqual(self.reached[-1], differs_at)

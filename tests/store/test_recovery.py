@@ -13,7 +13,7 @@ from rmqha.store import recovery as recovery_module
 from rmqha.store.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.mappedfile import list_segments
-from rmqha.store.recovery import Recovery, recover_log
+from rmqha.store.recovery import MayCut, Recovery, recover_log
 from rmqha.wire.record import (
     END_FILE_MIN_BLANK_LENGTH,
     MESSAGE_MAGIC_CODE_V2,
@@ -356,7 +356,8 @@ class StartTests(RecoveryTestCase):
         shutil.copytree(self.folder, copy)
         log = CommitLog(copy, SEGMENT_SIZE)
         self.addCleanup(log.close)
-        return recover_log(log, Checkpoint(checkpoint_timestamp, checkpoint_timestamp + 1), False, copy.parent / "cut")
+        checkpoint = Checkpoint(checkpoint_timestamp, checkpoint_timestamp + 1)
+        return recover_log(log, checkpoint, False, copy.parent / "cut", may_cut=MayCut.ANYTHING)
 
     def test_a_clean_stop_is_checked_from_the_third_last_segment(self) -> None:
         log, found = self.recover(clean_stop=True)

@@ -80,7 +80,7 @@ class SimFile(MappedFile):
     def sync(self) -> None:
         self._disk.sync_file(self.path, self._inode)
 
-    def _data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
         yield position, self.file_size
 
 

@@ -23,7 +23,7 @@ from rmqha.store.flush import FlushService, Syncable
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, MessageStore
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.put import Appender
-from rmqha.store.recovery import Recovery, recover_log
+from rmqha.store.recovery import LogDamaged, MayCut, Recovery, recover_log
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.testing.sim.network import Network
 from rmqha.testing.sim.process import Process
@@ -102,13 +102,23 @@ class SimStore(MessageStore):
         self._open_derived(self.recovery)
 
     def _recover(self) -> Recovery:
+        """Recover; where a loss of power has damaged the log, do what an operator without a replica does.
+
+        No simulated disk takes back what was flushed, so that nothing but unflushed bytes is ever cut by that: the
+        oracle looks.
+        """
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self._disk)
-        recovery = recover_log(
+        recover = partial(
+            recover_log,
             self.commit_log,
             checkpoint,
             clean_stop=not self._disk.exists(self.root / ABORT_FILE),
             cut_folder=self.root / NODE_FOLDER / "cut",
         )
+        try:
+            recovery = recover()
+        except LogDamaged:
+            recovery = recover(may_cut=MayCut.ANYTHING)
         self._lower_checkpoint(checkpoint)
         return recovery
 

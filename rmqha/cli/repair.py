@@ -1,0 +1,310 @@
+"""``rmqha repair`` and ``rmqha restore-cut``: bytes brought back into a log, from a replica or from what was kept."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from twisted.internet.defer import Deferred
+
+from rmqha.cli.shared import (
+    JSON,
+    SETTINGS,
+    STORE,
+    TLS,
+    Trouble,
+    open_store,
+    print_json,
+    progress_bar,
+    result_of,
+    run_reactor,
+    settings_of,
+    the_reactor,
+    tls_files,
+    with_options,
+)
+from rmqha.endpoints import make_endpoint
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.repair import SourceUnreachable, fetch
+from rmqha.settings import BrokerRole, Settings
+from rmqha.store.mappedfile import FILE_NAME_DIGITS
+from rmqha.store.messagestore import CUT_FOLDER
+from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
+from rmqha.store.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
+from rmqha.tls import ClientTLS
+
+Progress = Callable[[int], None]
+Feed = Callable[[Mend, Progress], Awaitable[None]]
+"""Feeds a gap from the other copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One gap and what came of it; ``mended`` is None in a dry run."""
+
+    gap: Gap
+    end: int
+    messages: int
+    mended: Mended | None
+
+
+@click.command()
+@STORE
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="REPLICA|HOST:PORT",
+    help="Another store on this machine, or the HA port of a node, ours or Java's; tls:HOST:PORT for TLS.",
+)
+@click.option("--dry-run", is_flag=True, help="Find, fetch and prove, but change nothing.")
+@with_options(TLS)
+@SETTINGS
+@JSON
+def repair(
+    store: Path,
+    source: str,
+    dry_run: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    conf: Path | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Bring bad stretches of the log back from a replica: from another store, or from a node that runs.
+
+    The whole log is looked at. Of each bad stretch the bytes are fetched, proved record by record, and held against
+    ours on both sides of it. Then the bad bytes are kept below STORE/rmqha/cut, and the good ones take their place. No
+    node may have the store open. Interrupt it when you like, and run it again.
+
+    Exit status 0: repaired, or nothing was to do. 1: the replica cannot help. 7: the node cannot be reached.
+    """
+    settings = _settings(store, conf, sets)
+    done: list[Done] = []
+    try:
+        with StoreRepair(settings, changes=not dry_run) as opened:
+            _repair(opened, source, tls_files(tls_cert, tls_key, tls_ca).client(), dry_run, done)
+    except (RepairError, SourceUnreachable) as error:
+        _tell(store, done, dry_run, as_json)
+        code = ExitCode.CORRUPT if isinstance(error, RepairError) else ExitCode.CANNOT_CONNECT
+        raise Trouble(code, f"{store} is not repaired: {source}: {error}") from error
+    _tell(store, done, dry_run, as_json)
+
+
+def _repair(opened: StoreRepair, source: str, tls: ClientTLS, dry_run: bool, done: list[Done]) -> None:
+    """Repair all gaps, noting what was done. Raises RepairError, SourceUnreachable, Trouble, StoreError, OSError."""
+    gaps = _find(opened, opened.log.min_offset)
+    if Path(source).is_dir():
+        with open_store(Path(source)) as other:
+
+            async def feed(mend: Mend, progress: Progress) -> None:
+                feed_from_store(other, mend, progress)
+
+            result_of(Deferred.fromCoroutine(_mend_all(opened, gaps, feed, dry_run, done)))
+        return
+    reactor = the_reactor()
+    try:
+        endpoint = make_endpoint(reactor, source, tls)
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, f"{source}: there is no such store, and {error}") from error
+    if gaps:
+
+        async def fetched(mend: Mend, progress: Progress) -> None:
+            await fetch(endpoint, reactor, mend, progress)
+
+        run_reactor(reactor, lambda: _run(_mend_all(opened, gaps, fetched, dry_run, done)))
+
+
+async def _run(work: Coroutine[Any, Any, None]) -> bool:
+    await work
+    return True
+
+
+def _find(opened: StoreRepair, start: int) -> list[Gap]:
+    is_slave = opened.state is not None and opened.state.role == BrokerRole.SLAVE.value
+    with progress_bar("looking", start, opened.log.max_offset) as progress:
+        return opened.find(progress, start, takes_all=not is_slave)
+
+
+async def _mend_all(opened: StoreRepair, gaps: list[Gap], feed: Feed, dry_run: bool, done: list[Done]) -> None:
+    while gaps:
+        with progress_bar("repairing", 0, sum(gap.end - gap.start for gap in gaps)) as progress:
+            finished = 0
+            for gap in gaps:
+                if not done or done[-1].end <= gap.start:  # else the one before reached farther than it seemed
+                    done.append(
+                        await _mend_one(opened, gap, feed, dry_run, partial(_shifted, progress, finished - gap.start))
+                    )
+                finished += gap.end - gap.start
+        if dry_run or gaps[-1].is_tail:
+            return
+        gaps = _find(opened, gaps[-1].anchor)  # of very many only the first were found
+
+
+def _shifted(progress: Progress, by: int, offset: int) -> None:
+    progress(offset + by)
+
+
+async def _mend_one(opened: StoreRepair, gap: Gap, feed: Feed, dry_run: bool, progress: Progress) -> Done:
+    mend = opened.mend(gap)
+    try:
+        await feed(mend, progress)
+        return Done(gap, mend.end, mend.messages, None if dry_run else opened.place(mend))
+    finally:
+        mend.discard()
+
+
+def _tell(store: Path, done: list[Done], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"dryRun": dry_run, "stretches": [_as_json(each) for each in done]})
+        return
+    for each in done:
+        range_text = f"{each.end - each.gap.start} bytes from {each.gap.start} to {each.end}, {each.messages} messages"
+        if each.mended is None:
+            click.echo(f"can repair {range_text}")
+            continue
+        kept = f"the bad bytes are kept in {each.mended.kept_in}" if each.mended.kept_in else "there were only zeros"
+        click.echo(f"repaired {range_text}; {kept}")
+        if each.mended.wrong_units is None or each.mended.wrong_units:
+            click.echo(f"queues do not agree with these messages: 'rmqha rebuild {store}' makes queues and index anew")
+        if each.mended.differs_at is not None:
+            click.echo(
+                f"beside it, at {each.mended.differs_at}, the logs differ where no checksum looks: left as it is"
+            )
+    if not done:
+        click.echo("nothing repaired")
+
+
+def _as_json(done: Done) -> dict[str, Any]:
+    mended = done.mended
+    return {
+        "start": done.gap.start,
+        "end": done.end,
+        "messages": done.messages,
+        "keptIn": None if mended is None or mended.kept_in is None else str(mended.kept_in),
+        "wrongUnits": None if mended is None else mended.wrong_units,
+        "differsAt": None if mended is None else mended.differs_at,
+    }
+
+
+@click.command()
+@STORE
+@click.argument("which", required=False, metavar="[FILE|OFFSET]")
+@click.option("--apply", "applies", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--force", is_flag=True, help="With --apply: put back bad bytes too, as they were before the cut.")
+@SETTINGS
+@JSON
+def restore_cut(
+    store: Path,
+    which: str | None,
+    applies: bool,
+    force: bool,
+    conf: Path | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Put back what recovery has cut off the log and kept below STORE/rmqha/cut.
+
+    Without FILE or OFFSET it lists what is kept. The bytes fit where the log ends exactly where they begin, or holds
+    the same bytes already. They must prove themselves. A file whose bytes are all in the log again is deleted.
+
+    Bytes of a cut at a damaged place begin with bad ones. With --apply --force they are put back all the same, byte for
+    byte; then bring the bad ones back with rmqha repair.
+
+    Exit status 0: listed, put back, or they would fit. 1: they do not fit.
+    """
+    settings = _settings(store, conf, sets)
+    if which is None:
+        if applies or force:
+            raise Trouble(ExitCode.USAGE, "--apply needs to know which file or offset")
+        _list_kept(settings, as_json)
+        return
+    if force and not applies:
+        raise Trouble(ExitCode.USAGE, "--force is for --apply: without --apply nothing is changed")
+    kept = _choose(store, which)
+    with Restorer(settings, kept, changes=applies) as restorer:
+        try:
+            found = restorer.look()
+        except DoesNotFit as error:
+            raise Trouble(ExitCode.CORRUPT, f"{kept.path} does not fit: {error}") from error
+        if found.bad_bytes and not force:
+            raise Trouble(
+                ExitCode.CORRUPT,
+                f"{kept.path}: {found.bad_bytes} of the {kept.size} bytes at {kept.offset} are no records, and "
+                f"{found.messages} sound messages are among the others: --apply --force puts all back as it was, then "
+                f"'rmqha repair {store} --from REPLICA' mends it",
+            )
+        if applies:
+            restorer.apply(found)
+    _tell_restored(found, applies, as_json)
+
+
+def _settings(store: Path, conf: Path | None, sets: tuple[str, ...]) -> Settings:
+    """Those of a store that is there. Raises Trouble."""
+    settings = settings_of(store, conf, sets)
+    if not settings.commit_log_folder.is_dir():
+        raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
+    return settings
+
+
+def _choose(store: Path, which: str) -> Kept:
+    """The file that is meant. Raises Trouble."""
+    if which.isdecimal() and len(which) < FILE_NAME_DIGITS:
+        found = [kept for kept in kept_files(store) if kept.offset == int(which)]
+        if len(found) > 1:
+            names = ", ".join(kept.path.name for kept in found)
+            raise Trouble(ExitCode.USAGE, f"{len(found)} files are kept for {which}: say which of {names}")
+        if found:
+            return found[0]
+    kept = kept_file(Path(which)) or kept_file(store / NODE_FOLDER / CUT_FOLDER / which)
+    if kept is None:
+        raise Trouble(ExitCode.USAGE, f"{which}: nothing of that name is kept ('rmqha restore-cut {store}' lists it)")
+    return kept
+
+
+def _list_kept(settings: Settings, as_json: bool) -> None:
+    rows = [_row(settings, kept) for kept in kept_files(settings.store_path_root_dir)]
+    if as_json:
+        print_json({"kept": rows})
+        return
+    for row in rows:
+        fits = f"{row['messages']} messages, fits" if row["problem"] is None else f"does not fit: {row['problem']}"
+        if row["problem"] is None and row["badBytes"]:
+            fits += f" with --force ({row['badBytes']} bad bytes)"
+        click.echo(f"{row['file']}  {row['bytes']} bytes at {row['offset']}: {fits}")
+    if not rows:
+        click.echo("nothing is kept")
+
+
+def _row(settings: Settings, kept: Kept) -> dict[str, Any]:
+    row: dict[str, Any] = {"file": str(kept.path), "offset": kept.offset, "bytes": kept.size}
+    try:
+        with Restorer(settings, kept, changes=False) as restorer:
+            found = restorer.look()
+    except DoesNotFit as error:
+        return {**row, "messages": None, "badBytes": None, "problem": str(error)}
+    return {**row, "messages": found.messages, "badBytes": found.bad_bytes, "problem": None}
+
+
+def _tell_restored(found: Restoration, applied: bool, as_json: bool) -> None:
+    kept = found.kept
+    if as_json:
+        print_json(
+            {
+                "applied": applied,
+                "file": str(kept.path),
+                "start": kept.offset,
+                "end": found.end,
+                "messages": found.messages,
+                "badBytes": found.bad_bytes,
+                "leftBytes": found.left_bytes,
+            }
+        )
+        return
+    verb = "put back" if applied else "would put back"
+    left = f"; the last {found.left_bytes} bytes are no whole record and stay in the file" if found.left_bytes else ""
+    click.echo(f"{verb} {found.messages} messages from {kept.offset} to {found.end}{left}")

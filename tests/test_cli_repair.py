@@ -1,0 +1,167 @@
+"""``rmqha repair`` between folders, and ``rmqha restore-cut``."""
+
+import json
+import shutil
+from pathlib import Path
+
+from rmqha.settings import make_settings
+from rmqha.store.lockfile import LockFile
+from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
+from rmqha.store.reader import StoreReader
+from rmqha.wire.record import Record
+from tests.fixtures import copy_of, max_offset, new_folder, segment_size
+from tests.store.logs import write_at
+from tests.test_cli import CommandTestCase, files_of, flip_bit, records_of
+
+END = max_offset("slave")
+SIZE = segment_size()
+
+
+def log_files(store: Path) -> dict[str, bytes]:
+    return {name: content for name, content in files_of(store).items() if name.startswith("commitlog/")}
+
+
+class RepairCommandTests(CommandTestCase):
+    def setUp(self) -> None:
+        self.folder = new_folder(self)
+        self.one, self.other = (copy_of("slave", self.folder / name) for name in ("one", "other"))
+        self.good = log_files(self.one)
+
+    def spoil(self, offset: int, data: bytes = b"\xa5\x5a\xa5") -> None:
+        write_at(self.one / "commitlog", offset, data, SIZE)
+
+    def test_all_bad_stretches_of_the_whole_log_come_back(self) -> None:
+        for place in (30, 3 * SIZE + 29, 8 * SIZE + 33):
+            self.spoil(place)
+        self.spoil(10 * SIZE, bytes(SIZE))
+        self.assertEqual(self.run_command("verify", self.one).exit_code, 1)
+        before = files_of(self.one)
+        text = self.output_of("repair", self.one, "--from", self.other, "--dry-run")
+        self.assertEqual((text.count("can repair "), files_of(self.one)), (4, before))
+        text = self.output_of("repair", self.one, "--from", self.other)
+        self.assertEqual(text.count("\nrepaired "), 3, text)
+        self.assertIn(f"repaired {SIZE} bytes", text)
+        self.assertEqual(log_files(self.one), self.good)
+        self.assertIn("identical", self.output_of("verify", self.one, "--against", self.other))
+        self.assertEqual(self.output_of("repair", self.one, "--from", self.other), "nothing repaired\n")
+        self.assertEqual(self.json_of("repair", self.one, "--from", self.other), {"dryRun": False, "stretches": []})
+
+    def test_what_follows_from_bad_bytes_is_summed_up(self) -> None:
+        self.spoil(10 * SIZE, bytes(SIZE))
+        result = self.run_command("verify", self.one)
+        self.assertEqual(result.exit_code, 1)
+        self.assertRegex(result.stdout, r"(?m)^\d+ units of queues point to bytes that are no records: that follows")
+        self.assertNotIn("has no unit", result.output)
+        self.assertNotIn("ends at", result.output)
+        found = json.loads(self.run_command("verify", self.one, "--json").stdout)
+        self.assertEqual((found["queueProblems"], found["badStretchCount"]), (0, 1))
+        self.assertGreater(found["lostUnits"], 10)
+
+    def test_queues_that_do_not_agree_with_what_came_back_are_told(self) -> None:
+        reader = StoreReader(self.one)
+        record = next(record for _, record in reader.records(3 * SIZE, None))
+        reader.close()
+        assert isinstance(record, Record)
+        self.spoil(3 * SIZE + 29)
+        folder = self.one / "consumequeue" / record.topic / str(record.queue_id)
+        with min(folder.iterdir()).open("r+b") as file:
+            file.seek(20 * record.queue_offset)
+            file.write(b"\0\0\0\0\0\0\0\7\0\0\0\1")
+        text = self.output_of("repair", self.one, "--from", self.other)
+        self.assertIn(f"'rmqha rebuild {self.one}' makes queues and index anew", text)
+        self.output_of("rebuild", self.one)
+        self.output_of("verify", self.one)
+
+    def test_a_replica_that_cannot_help_is_status_1(self) -> None:
+        self.spoil(8 * SIZE + 33)
+        before = log_files(self.one)
+        shutil.rmtree(self.other)
+        other = self.store()
+        line = self.complaint(1, "repair", self.one, "--from", other)
+        self.assertRegex(line, rf"^{self.one} is not repaired: {other}: the other log has nothing for \d+")
+        self.assertEqual(log_files(self.one), before)
+
+    def test_wrong_usage(self) -> None:
+        self.assertIn("there is no such store", self.complaint(2, "repair", "/no/store", "--from", self.other))
+        self.assertIn("there is no such store, and", self.complaint(2, "repair", self.one, "--from", "/no/store"))
+        self.assertEqual(self.run_command("repair", self.one).exit_code, 2)
+
+    def test_a_store_in_use_is_status_9(self) -> None:
+        self.addCleanup(LockFile(self.one / LOCK_FILE).release)
+        for arguments in ((), ("--dry-run",)):
+            self.complaint(9, "repair", self.one, "--from", self.other, *arguments)
+
+
+class RestoreCutTests(CommandTestCase):
+    def cut(self, number: int) -> tuple[Path, int, dict[str, bytes]]:
+        """A store that was cut at a rotten record, by force; and its log's files before."""
+        store = self.store()
+        at, _ = records_of(store)[number]
+        flip_bit(store, at + 100)
+        before = log_files(store)
+        self.output_of("recover", store, "--apply", "--force")
+        self.assertEqual(len(records_of(store)), number)
+        return store, at, before
+
+    def test_a_forced_cut_is_undone_byte_for_byte(self) -> None:
+        store, at, before = self.cut(60)
+        (row,) = self.json_of("restore-cut", store)["kept"]
+        self.assertEqual((row["offset"], row["problem"]), (at, None))
+        self.assertRegex(self.output_of("restore-cut", store), rf"bytes at {at}: \d+ messages, fits with --force")
+        line = self.complaint(1, "restore-cut", store, at)
+        self.assertIn("rmqha repair", line)
+        self.assertEqual(self.complaint(1, "restore-cut", store, at, "--apply"), line)
+        text = self.output_of("restore-cut", store, at, "--apply", "--force")
+        self.assertRegex(text, rf"^put back \d+ messages from {at} to \d+\n$")
+        self.assertEqual(log_files(store), before)
+        self.assertEqual(self.output_of("restore-cut", store), "nothing is kept\n")
+        self.assertEqual(self.run_command("recover", store).exit_code, 1)
+
+    def test_sound_bytes_come_back_and_the_next_start_goes_on_with_them(self) -> None:
+        """As after a forced cut that a repair would have made needless: the rotten record is whole again."""
+        store, at, _ = self.cut(60)
+        kept = store / "rmqha" / "cut" / f"{at:020d}"
+        content = bytearray(kept.read_bytes())
+        content[100] ^= 1
+        kept.write_bytes(content + b"\0\0\1")  # and a torn end
+        count = len(records_of(self.store()))
+        self.assertRegex(
+            self.output_of("restore-cut", store, kept), r"would put back \d+ messages .* 3 bytes are no whole"
+        )
+        self.assertEqual(len(records_of(store)), 60)
+        self.output_of("restore-cut", store, kept, "--apply")
+        self.assertEqual(len(records_of(store)), count)
+        self.assertTrue(kept.exists(), "what is no whole record is only there")
+        opened = MessageStore(make_settings({"storePathRootDir": str(store)}))
+        self.assertEqual(opened.recovery.problem, None)
+        self.successResultOf(opened.close())
+
+    def test_a_log_that_has_gone_on_is_not_overwritten(self) -> None:
+        store, at, _ = self.cut(60)
+        other = records_of(self.store(seed=2))[60][1]
+        opened = MessageStore(make_settings({"storePathRootDir": str(store)}))
+        opened.commit_log.append(other)
+        self.successResultOf(opened.close())
+        before = log_files(store)
+        for arguments in ((), ("--apply",), ("--apply", "--force")):
+            self.assertRegex(self.complaint(1, "restore-cut", store, at, *arguments), "it has gone on since")
+        self.assertIn("does not fit", self.output_of("restore-cut", store))
+        self.assertEqual(log_files(store), before)
+
+    def test_a_restoration_that_died_halfway_is_done_again(self) -> None:
+        store, at, before = self.cut(60)
+        kept = (store / "rmqha" / "cut" / f"{at:020d}").read_bytes()
+        (store / ABORT_FILE).touch()
+        with (store / "commitlog" / f"{at - at % 16384:020d}").open("r+b") as segment:
+            segment.seek(at % 16384)
+            segment.write(kept[:300])
+        self.output_of("restore-cut", store, at, "--apply", "--force")
+        self.assertEqual(log_files(store), before)
+
+    def test_wrong_usage(self) -> None:
+        store = self.store()
+        self.assertEqual(self.output_of("restore-cut", store), "nothing is kept\n")
+        self.complaint(2, "restore-cut", store, "17")
+        self.complaint(2, "restore-cut", store, "--apply")
+        self.complaint(2, "restore-cut", store, "17", "--force")
+        self.complaint(2, "restore-cut", "/no/store")
