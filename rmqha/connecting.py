@@ -9,7 +9,7 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.error import TimeoutError as ConnectTimeoutError
 from twisted.internet.interfaces import IAddress, IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
-from twisted.logger import LogEvent, Logger
+from twisted.logger import ILogObserver, LogEvent, Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -21,7 +21,7 @@ SUMMARY_SECONDS = 600.0
 AnyProtocol = TypeVar("AnyProtocol", bound=Protocol)
 
 
-def reason_of(error: BaseException) -> str:
+def reason_of(error: BaseException | None) -> str:
     """What went wrong, in words: also for errors whose own text says nothing to a person."""
     if isinstance(error, DeferredTimeoutError):
         seconds = error.args[0] if error.args and isinstance(error.args[0], (int, float)) else None
@@ -65,14 +65,18 @@ class WatchedEndpoint:
         return self._endpoint.connect(protocolFactory).addErrback(tell)
 
 
-def _discard(event: LogEvent) -> None:
-    """Nobody reads it."""
+@implementer(ILogObserver)
+class _Nobody:
+    """Reads nothing."""
+
+    def __call__(self, event: LogEvent) -> None:
+        pass
 
 
 class Reconnecting(ClientService):
     """Twisted's ClientService, which does not tell the log of each retry: its owner knows what to say."""
 
-    _log = Logger(observer=_discard)
+    _log = Logger(observer=_Nobody())
 
 
 class RetryLines:
@@ -91,17 +95,28 @@ class RetryLines:
         self._told_at = 0.0
         self._reason = ""
 
-    def retry(self, reason: str, seconds: float) -> None:
-        """An attempt has failed, or a connection that brought nothing is gone: the next one is in so many seconds."""
+    def retry(self, reason: str, seconds: float, reason_is_told: bool = False) -> None:
+        """An attempt has failed, or a connection is gone; the next one is in so many seconds."""
         self._in_a_row += 1
         now = self._clock.seconds()
         is_new = reason != self._reason and self._untold == 0
         if self._in_a_row <= GROWING_RETRIES or is_new or now - self._told_at >= SUMMARY_SECONDS:
-            self._tell(reason, seconds, now)
+            self._tell(reason, seconds, now, reason_is_told)
         else:
             self._untold += 1
 
-    def _tell(self, reason: str, seconds: float, now: float) -> None:
+    def _tell(self, reason: str, seconds: float, now: float, reason_is_told: bool) -> None:
+        if reason_is_told and not self._untold:
+            self._log.info("connecting to {what} again in {seconds:.1f} s", what=self._what(), seconds=seconds)
+        else:
+            self._warn(reason, seconds, now)
+        if self._in_a_row == GROWING_RETRIES:
+            self._log.info(
+                "from now on this is told once in {minutes:.0f} min, until it changes", minutes=SUMMARY_SECONDS / 60
+            )
+        self._untold, self._told_at, self._reason = 0, now, reason
+
+    def _warn(self, reason: str, seconds: float, now: float) -> None:
         if self._untold:
             text = (
                 "no connection to {what}: {reason} ({count} attempts in the last {minutes:.0f} min); "
@@ -117,11 +132,6 @@ class RetryLines:
             minutes=(now - self._told_at) / 60,
             seconds=seconds,
         )
-        if self._in_a_row == GROWING_RETRIES:
-            self._log.info(
-                "from now on this is told once in {minutes:.0f} min, until it changes", minutes=SUMMARY_SECONDS / 60
-            )
-        self._untold, self._told_at, self._reason = 0, now, reason
 
     def connected(self) -> None:
         """A connection has brought something: what comes next is new."""

@@ -184,6 +184,17 @@ class BrokerController:
         self.slave_synchronize.told(addresses)
         self._tell_node(addresses)
 
+    def set_fit(self, is_fit: bool, reason: str) -> None:
+        """Whether consumers may be sent here: if not, leave the name servers, and come back when it is again."""
+        if is_fit:
+            self.outer_api.come_back()
+        else:
+            self.outer_api.withdraw(reason)
+
+    def warnings(self) -> list[str]:
+        """What an operator should know."""
+        return self.outer_api.warnings()
+
     def listening(self, port: int) -> None:
         """The main port is this one, whatever the settings say: 0 there means any."""
         self.store_host = self.store_host._replace(port=port)
