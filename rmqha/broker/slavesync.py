@@ -206,8 +206,9 @@ class SlaveSynchronize:
                 address=self._master_address,
                 reason=reason,
             )
-        for code in self._failing.keys() - failing.keys():
-            self._log.info("{table} of the master is taken over again", table=code.name)
+        again = [code.name for code in self._failing if code not in failing]
+        if again:
+            self._log.info("taken over from the master again: {tables}", tables=", ".join(again))
         self._failing = failing
 
     def facts(self) -> dict[str, Any]:

@@ -409,7 +409,7 @@ class Replica:
     def stop(self) -> None:
         """No more connections."""
         if self.state is not ReplicaState.STOPPED:
-            self._move(ReplicaState.STOPPED, "stopped")
+            self._move(ReplicaState.STOPPED, f"stopped while {self.state.name}")
 
     def _move(self, state: ReplicaState, reason: str) -> None:
         check_transition(self.state, state)

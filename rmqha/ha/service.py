@@ -367,6 +367,8 @@ class HASlaveService(Service):
         except UnsupportedMaster:
             raise
         except Exception as error:  # no answer, of whatever kind, is what the HA channel then makes up for
+            if self.replica.state is ReplicaState.CONNECTING:
+                return None  # that nobody answers there either is no news
             if self._remoting_answers:
                 self._tell_no_answer(reason_of(error))
             self._remoting_answers = False

@@ -391,7 +391,7 @@ class TableTests(SlaveSyncTestCase):
             self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 1)
             self.master.bodies = sound
             self.pass_by(60)
-        self.assertEqual(lines().count("info: GET_ALL_DELAY_OFFSET of the master is taken over again"), 1)
+        self.assertEqual(lines().count("info: taken over from the master again: GET_ALL_DELAY_OFFSET"), 1)
         self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 2)
 
     def test_a_master_that_is_down_is_told_once_and_in_words(self) -> None:
