@@ -41,7 +41,7 @@ from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.process import MOST_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
 from rmqha.settings import BrokerRole, Settings, TlsMode
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
@@ -120,6 +120,8 @@ class Node(ProcessService):
             self._log.info("stopped before the store was open")
         except StoreInUse as error:
             self.stop_with(ExitCode.IN_USE, str(error))
+        except UnsupportedStore as error:
+            self.stop_with(ExitCode.USAGE, str(error))
         except StoreError as error:
             self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:

@@ -20,6 +20,7 @@ from rmqha import __version__
 from rmqha.cli import main
 from rmqha.ha.contact import iso_time
 from rmqha.settings import make_settings
+from rmqha.store.errors import UnsupportedStore
 from rmqha.store.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
@@ -567,6 +568,39 @@ class StatusOfStoreTests(CommandTestCase):
         for target in ("/no/store", "nowhere", "host:port", "h:99999"):
             with self.subTest(target):
                 self.assertIn(f"{target}: there is no such store, and ", self.complaint(2, "status", target))
+
+
+class DLedgerTests(CommandTestCase):
+    """The store of a broker in DLedger mode is named as such, and nobody touches it."""
+
+    ENTRY = bytes.fromhex("00000001000002c8") + bytes(24) + bytes(44)
+
+    def dledger_store(self, entry: bytes = ENTRY) -> Path:
+        store = new_folder(self) / "store"
+        data = store / "dledger-n0" / "data"
+        data.mkdir(parents=True)
+        (data / f"{0:020d}").write_bytes(entry.ljust(4096, b"\0"))
+        (store / "lock").touch()
+        (store / "consumequeue" / "TD" / "0").mkdir(parents=True)
+        (store / "consumequeue" / "TD" / "0" / f"{0:020d}").write_bytes(b"\1" * 20 * 300)
+        return store
+
+    def test_commands_say_what_it_is(self) -> None:
+        store = self.dledger_store()
+        for command in ("verify", "dump", "status"):
+            said = self.complaint(2, command, store)
+            self.assertIn("is the store of a broker in DLedger mode (dledger-n0), which rmqha cannot read", said)
+
+    def test_a_node_does_not_open_it(self) -> None:
+        store = self.dledger_store()
+        before = sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*"))
+        with self.assertRaises(UnsupportedStore):
+            MessageStore(make_settings({"storePathRootDir": str(store)}))
+        self.assertEqual(sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*")), before)
+
+    def test_a_folder_that_is_only_called_so_is_none(self) -> None:
+        for entry in (b"", b"\0" * 100, b"\xda\xa3\x20\xa7" * 20):
+            self.assertEqual(self.output_of("dump", self.dledger_store(entry)), "")
 
 
 class StatusCheckTests(CommandTestCase):
