@@ -28,7 +28,7 @@ from rmqha.broker.slavesync import Connect
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.allowlist import AllowList, SlaveCheck
-from rmqha.ha.contact import iso_time
+from rmqha.ha.contact import iso_of
 from rmqha.ha.grouptransfer import GroupTransferService
 from rmqha.ha.limits import HALimits
 from rmqha.ha.master import HAMasterFactory, MasterTimes
@@ -326,7 +326,7 @@ class Node(ProcessService):
     def _final_state(self) -> NodeState:
         """What is told of a node that has stopped by itself."""
         state = self.state()
-        return state if self._slave is not None else replace(state, state=STOPPED, since=iso_time(time.time()))
+        return state if self._slave is not None else replace(state, state=STOPPED, since=iso_of(time.time()))
 
     def _confirmed_offset(self) -> int:
         """What no failover can take back: confirmed by enough slaves where puts wait for them, else on our own disk."""
@@ -367,7 +367,7 @@ class Node(ProcessService):
 def _facts_of_master(started_at: float) -> dict[str, Any]:
     """Of a node that has no master itself."""
     unknown = dict.fromkeys(("lag_bytes", "lag_seconds", "master", "last_contact", "reason", "tables"))
-    return {"state": "SERVING", "since": iso_time(started_at), **unknown}
+    return {"state": "SERVING", "since": iso_of(started_at), **unknown}
 
 
 def _open_files() -> int:

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha import __version__
 from rmqha.cli import main
-from rmqha.ha.contact import iso_time
+from rmqha.ha.contact import iso_of
 from rmqha.settings import make_settings
 from rmqha.store.errors import UnsupportedStore
 from rmqha.store.lockfile import LockFile
@@ -635,7 +635,7 @@ class StatusCheckTests(CommandTestCase):
         self.check(0, role="SYNC_MASTER", state="SERVING")
 
     def test_a_handshake_is_fine_soon_after_the_last_contact(self) -> None:
-        now = iso_time(time.time())
+        now = iso_of(time.time())
         self.check(0, state="HANDSHAKE", last_contact=now)
         for contact in (None, "2026-01-01T00:00:00Z", "once"):
             self.check(7, state="HANDSHAKE", last_contact=contact)

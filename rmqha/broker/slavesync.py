@@ -23,7 +23,7 @@ from rmqha.broker.schedule import ScheduleMessageService
 from rmqha.broker.topics import TopicConfigManager
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
-from rmqha.ha.contact import iso_time
+from rmqha.ha.contact import iso_of
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -216,7 +216,7 @@ class SlaveSynchronize:
         reasons = dict.fromkeys(self._failing.values())
         return {
             "inSync": self._in_sync,
-            "since": iso_time(self._in_sync_since),
+            "since": iso_of(self._in_sync_since),
             "reason": "; ".join(reasons) if self._failing else None,
         }
 

@@ -1,7 +1,6 @@
 """What a slave knows of how it stands to its master: when it last heard from it, and how far it is behind."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -9,20 +8,21 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.states import ReplicaState
 from rmqha.interfaces import ICommitLog
 from rmqha.store.nodestate import NodeState
+from rmqha.times import iso_time, parse_time
 
 IN_TOUCH = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC, ReplicaState.STALLED})
 LEAST_LAG_SECONDS = 0.001
 
 
-def iso_time(seconds: float) -> str:
+def iso_of(seconds: float) -> str:
     """A time of the wall clock, in seconds since the epoch, as ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso_time(round(seconds * 1000))
 
 
 def seconds_of(text: str | None) -> float | None:
-    """From what ``iso_time`` gave; None for None, and for what is no time."""
+    """From what ``iso_of`` gave; None for None, and for what is no time."""
     try:
-        return None if text is None else datetime.fromisoformat(text).timestamp()
+        return None if text is None else parse_time(text) / 1000
     except ValueError:
         return None
 

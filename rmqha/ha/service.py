@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from rmqha.connecting import GROWING_RETRIES, Reconnecting, RetryLines, WatchedEndpoint, connect_protocol, reason_of
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.contact import Contact, iso_time
+from rmqha.ha.contact import Contact, iso_of
 from rmqha.ha.receivers import TransferReceiver
 from rmqha.ha.replica import (
     Gap,
@@ -205,12 +205,12 @@ class HASlaveService(Service):
     @property
     def last_contact(self) -> str | None:
         """When the master was heard last, ISO 8601; None for never."""
-        return None if self._contact.last_contact is None else iso_time(self._contact.last_contact)
+        return None if self._contact.last_contact is None else iso_of(self._contact.last_contact)
 
     @property
     def since(self) -> str:
         """When the present state began, ISO 8601."""
-        return iso_time(self._contact.since)
+        return iso_of(self._contact.since)
 
     @property
     def reason(self) -> str:
