@@ -25,7 +25,7 @@ def reason_of(error: BaseException | None) -> str:
     """What went wrong, in words: also for errors whose own text says nothing to a person."""
     if isinstance(error, DeferredTimeoutError):
         seconds = error.args[0] if error.args and isinstance(error.args[0], (int, float)) else None
-        return "no answer in time" if seconds is None else f"no answer within {seconds:g} s"
+        return "no answer in time" if seconds is None else f"no answer within {round(seconds, 1):g} s"
     if isinstance(error, ConnectTimeoutError):
         return "no connection within the time for it"
     return str(error).strip().rstrip(".") or type(error).__name__

@@ -129,9 +129,7 @@ def test_a_slave_that_has_diverged_leaves_javas_name_server(
         wait_for_brokers(namesrv.address, "parting", (0, master), (1, slave))
         slave.wait_for_state(lambda state: state.state == "IN_SYNC" and state.offsets.verified > 0, "a copy", WAIT_S)
         master.kill()
-        other = Broker(
-            tmp_path / "other", listen_port=master.listen_port, segment_size=SEGMENT_SIZE, **names, **SMALL
-        )
+        other = Broker(tmp_path / "other", listen_port=master.listen_port, segment_size=SEGMENT_SIZE, **names, **SMALL)
         with other:  # an empty log in the place of the old one
             slave.wait_for_state(lambda state: state.state == "AHEAD", "the verdict", 2 * WAIT_S)
             wait_until(lambda: "1" not in brokers(namesrv.address, "parting"), "the slave to leave")
