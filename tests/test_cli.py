@@ -628,7 +628,16 @@ class StatusCheckTests(CommandTestCase):
         return result
 
     def test_each_state_has_its_code(self) -> None:
-        codes = {"IN_SYNC": 0, "CATCHING_UP": 0, "GAP": 3, "AHEAD": 4, "DIVERGED": 5, "STALLED": 6, "CONNECTING": 7}
+        codes = {
+            "RECOVERING": 7,
+            "IN_SYNC": 0,
+            "CATCHING_UP": 0,
+            "GAP": 3,
+            "AHEAD": 4,
+            "DIVERGED": 5,
+            "STALLED": 6,
+            "CONNECTING": 7,
+        }
         for state, code in codes.items():
             with self.subTest(state):
                 self.check(code, state=state, reason="so it is", says=f"{state}: so it is" if code else "")

@@ -14,6 +14,7 @@ from rmqha.ha.states import ReplicaState
 from rmqha.settings import BrokerRole, parse_byte_count
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.opening import OpeningPhase
 from rmqha.store.reader import StoreReader
 
 UNKNOWN = "UNKNOWN"
@@ -29,6 +30,7 @@ EXIT_CODES = {
     ReplicaState.CONNECTING.name: ExitCode.CANNOT_CONNECT,
     ReplicaState.HANDSHAKE.name: ExitCode.CANNOT_CONNECT,
     STOPPED: ExitCode.CANNOT_CONNECT,
+    **{phase.name: ExitCode.CANNOT_CONNECT for phase in OpeningPhase},  # nobody answers yet
 }
 """Of the states of a node that runs; the others are fine."""
 
