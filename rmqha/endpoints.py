@@ -162,6 +162,14 @@ class ToldEndpoint:
         self._address: str | None = None
         self._waiting: list[Deferred[None]] = []
 
+    def __repr__(self) -> str:
+        return f"<to {self._address or 'nowhere yet'}>"
+
+    @property
+    def address(self) -> str | None:
+        """What it was told last; None for nothing yet."""
+        return self._address
+
     def tell(self, address: str) -> None:
         """Connect there from now on, a text as of ``make_endpoint``."""
         self._address = address

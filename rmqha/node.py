@@ -5,6 +5,7 @@ until then, and a store's lock does not survive that.
 """
 
 import resource
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,12 +29,13 @@ from rmqha.broker.slavesync import Connect
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.allowlist import AllowList, SlaveCheck
+from rmqha.ha.contact import iso_of
 from rmqha.ha.grouptransfer import GroupTransferService
 from rmqha.ha.limits import HALimits
 from rmqha.ha.master import HAMasterFactory, MasterTimes
 from rmqha.ha.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
@@ -41,11 +43,11 @@ from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.process import MOST_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
 from rmqha.settings import BrokerRole, Settings, TlsMode
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
-from rmqha.store.nodestate import NodeState
+from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import Opening, OpeningStopped
 from rmqha.store.recovery import LogDamaged
 from rmqha.store.repair import Mended, RepairError, StoreRepair
@@ -101,6 +103,7 @@ class Node(ProcessService):
         self._controller: BrokerController | None = None
         self._group_transfer: GroupTransferService | None = None
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
+        self._started_at = time.time()
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
 
     def open(self) -> None:
@@ -124,6 +127,8 @@ class Node(ProcessService):
             self.stop_with(error.exit_code, str(error))
         except StoreInUse as error:
             self.stop_with(ExitCode.IN_USE, str(error))
+        except UnsupportedStore as error:
+            self.stop_with(ExitCode.USAGE, str(error))
         except StoreError as error:
             self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
@@ -251,6 +256,9 @@ class Node(ProcessService):
             clock,
             finished=self._leave,
             disk_failed=self._disk_failed,
+            in_state=self._slave_in_state,
+            queues_behind=lambda: store.derived.dispatcher.behind_bytes,
+            master_address=self._master_ha_address,
         )
         self._slave.setServiceParent(self._services)
         if not plan.slave.once:
@@ -325,18 +333,46 @@ class Node(ProcessService):
         assert self._controller is not None, "it answers this"
         return {**self._controller.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
+    def _slave_in_state(self, state: ReplicaState) -> None:
+        """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again."""
+        if self._controller is not None and self._plan.settings.unregister_unfit_slave:
+            self._controller.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
+
+    def _master_ha_address(self) -> str | None:
+        return self._plan.settings.ha_master_address or self._told_master.address
+
     def state(self) -> NodeState:
         """What this node tells of itself now."""
-        role = self._plan.settings.broker_role
         return replace(
             self.store.node_state,
-            role=role.value,
-            state=self._slave.replica.state.name if self._slave is not None else "SERVING",
+            role=self._plan.settings.broker_role.value,
             offsets=self.store.offsets(self._confirmed_offset()),
-            lag_bytes=self._slave.replica.lag_bytes if self._slave is not None else None,
-            lag_seconds=self._slave.lag_seconds if self._slave is not None else None,
             peers=tuple(connection.facts() for connection in self._ha_factory.connections) if self._ha_factory else (),
+            **(_facts_of_master(self._started_at) if self._slave is None else self._facts_of_slave(self._slave)),
+            warnings=tuple(self._warnings()),
         )
+
+    def _facts_of_slave(self, slave: HASlaveService) -> dict[str, Any]:
+        return {
+            "state": slave.replica.state.name,
+            "lag_bytes": slave.lag_bytes,
+            "lag_seconds": slave.lag_seconds,
+            "master": self._master_ha_address(),
+            "last_contact": slave.last_contact,
+            "since": slave.since,
+            "reason": slave.reason,
+            "tables": None if self._controller is None else self._controller.slave_synchronize.facts(),
+        }
+
+    def _warnings(self) -> list[str]:
+        """What an operator should know, whatever the state is."""
+        found = [] if self._slave is None else self._slave.warnings
+        return found if self._controller is None else [*found, *self._controller.warnings()]
+
+    def _final_state(self) -> NodeState:
+        """What is told of a node that has stopped by itself."""
+        state = self.state()
+        return state if self._slave is not None else replace(state, state=STOPPED, since=iso_of(time.time()))
 
     def _confirmed_offset(self) -> int:
         """What no failover can take back: confirmed by enough slaves where puts wait for them, else on our own disk."""
@@ -367,7 +403,7 @@ class Node(ProcessService):
                 await self._controller.stop()
             await ProcessService.stopService(self)
             if self._store is not None:
-                await self._store.close(self._flusher, self.state if self._flusher is not None else None)
+                await self._store.close(self._flusher, self._final_state if self._flusher is not None else None)
                 self._log.info("stopped at {offset}", offset=self._store.commit_log.verified_offset)
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
@@ -390,6 +426,12 @@ def _note_state(settings: Settings, state: ReplicaState) -> None:
     root = settings.store_path_root_dir
     known = NodeState.read(root) or NodeState.new()
     replace(known, role=settings.broker_role.value, state=state.name, peers=()).write(root)
+
+
+def _facts_of_master(started_at: float) -> dict[str, Any]:
+    """Of a node that has no master itself."""
+    unknown = dict.fromkeys(("lag_bytes", "lag_seconds", "master", "last_contact", "reason", "tables"))
+    return {"state": "SERVING", "since": iso_of(started_at), **unknown}
 
 
 def _open_files() -> int:

@@ -201,6 +201,7 @@ class Settings:
     in_sync_replicas: int = _setting("inSyncReplicas", COUNT, 2)
     min_in_sync_replicas: int = _setting("minInSyncReplicas", COUNT, 1)
     register_name_server_period_ms: int = _setting("registerNameServerPeriod", _number(10_000, 60_000), 30_000)
+    unregister_unfit_slave: bool = _setting("unregisterUnfitSlave", _boolean, True)
     force_register: bool = _setting("forceRegister", _boolean, True)
     enable_dledger_commit_log: bool = _setting("enableDLegerCommitLog", _not_true, False)
     broker_permission: int = _setting("brokerPermission", _number(0, 7), 6)

@@ -539,6 +539,7 @@ class TLSClientEndpoint:
         self._endpoint = wrapClientTLS(creator, endpoint, clock)
         self._host = host
         self._clock = clock
+        self._told: str | None = None
 
     def __repr__(self) -> str:
         return f"<TLS to {self._host}>"
@@ -550,10 +551,14 @@ class TLSClientEndpoint:
         gate = await self._endpoint.connect(ClientGateFactory(factory, self._clock))
         assert isinstance(gate, ClientGate), "our factory has built it"
         try:
-            return await gate.opened
+            opened = await gate.opened
         except TLSError as error:
-            self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
+            if self._told != str(error):  # once, however often somebody tries
+                self._told = str(error)
+                self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
             raise
+        self._told = None
+        return opened
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha import __version__
 from rmqha.cli import main
+from rmqha.ha.contact import iso_of
 from rmqha.settings import make_settings
+from rmqha.store.errors import UnsupportedStore
 from rmqha.store.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
@@ -46,6 +49,12 @@ class CommandTestCase(SynchronousTestCase):
 
     def json_of(self, *arguments: object) -> Any:
         return json.loads(self.output_of(*arguments, "--json"))
+
+    def json_with(self, status: int, *arguments: object) -> Any:
+        """What a command prints that ends with this status."""
+        result = self.run_command(*arguments, "--json")
+        self.assertEqual(result.exit_code, status, result.output)
+        return json.loads(result.stdout)
 
     def complaint(self, status: int, *arguments: object) -> str:
         """What a command that ends with this status says: one line."""
@@ -649,7 +658,7 @@ class StatusOfStoreTests(CommandTestCase):
     def test_a_store_of_a_node_of_ours(self) -> None:
         store = self.store()
         NodeState("1f" * 16, 1, 0, "SLAVE", "IN_SYNC", Offsets(0, 4, 3, 2, 1)).write(store)
-        found = self.json_of("status", store)
+        found = self.json_with(7, "status", store)
         self.assertEqual((found["role"], found["state"]), ("SLAVE", "STOPPED"))
         self.assertEqual([found[name] for name in ("written", "verified", "flushed", "confirmed")], [4, 3, 2, 1])
 
@@ -657,7 +666,8 @@ class StatusOfStoreTests(CommandTestCase):
         store = new_folder(self) / "store"
         fresh = MessageStore(make_settings({"storePathRootDir": str(store)}))
         NodeState("1f" * 16, role="SLAVE", state="CONNECTING").write(store)
-        self.assertEqual(self.json_of("status", store)["state"], "CONNECTING")
+        found = self.json_with(7, "status", store)
+        self.assertEqual(found["state"], "CONNECTING")
         self.assertEqual(self.json_of("verify", store)["messages"], 0)
         self.assertEqual(self.output_of("dump", store), "")
         self.successResultOf(fresh.close())
@@ -666,6 +676,143 @@ class StatusOfStoreTests(CommandTestCase):
         for target in ("/no/store", "nowhere", "host:port", "h:99999"):
             with self.subTest(target):
                 self.assertIn(f"{target}: there is no such store, and ", self.complaint(2, "status", target))
+
+
+class DLedgerTests(CommandTestCase):
+    """The store of a broker in DLedger mode is named as such, and nobody touches it."""
+
+    ENTRY = bytes.fromhex("00000001000002c8") + bytes(24) + bytes(44)
+
+    def dledger_store(self, entry: bytes = ENTRY) -> Path:
+        store = new_folder(self) / "store"
+        data = store / "dledger-n0" / "data"
+        data.mkdir(parents=True)
+        (data / f"{0:020d}").write_bytes(entry.ljust(4096, b"\0"))
+        (store / "lock").touch()
+        (store / "consumequeue" / "TD" / "0").mkdir(parents=True)
+        (store / "consumequeue" / "TD" / "0" / f"{0:020d}").write_bytes(b"\1" * 20 * 300)
+        return store
+
+    def test_commands_say_what_it_is(self) -> None:
+        store = self.dledger_store()
+        for command in ("verify", "dump", "status"):
+            said = self.complaint(2, command, store)
+            self.assertIn("is the store of a broker in DLedger mode (dledger-n0), which rmqha cannot read", said)
+
+    def test_a_node_does_not_open_it(self) -> None:
+        store = self.dledger_store()
+        before = sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*"))
+        with self.assertRaises(UnsupportedStore):
+            MessageStore(make_settings({"storePathRootDir": str(store)}))
+        self.assertEqual(sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*")), before)
+
+    def test_a_folder_that_is_only_called_so_is_none(self) -> None:
+        for entry in (b"", b"\0" * 100, b"\xda\xa3\x20\xa7" * 20):
+            self.assertEqual(self.output_of("dump", self.dledger_store(entry)), "")
+
+
+class StatusCheckTests(CommandTestCase):
+    """``rmqha status`` as a check: each state has its exit code, and one line that says why."""
+
+    def status_of(self, *options: str, running: bool | None = True, **fields: Any) -> Result:
+        """Of a node that has told this, and runs, or has stopped, or was killed (None)."""
+        store = new_folder(self) / "store"
+        opened = MessageStore(make_settings({"storePathRootDir": str(store)}))
+        NodeState("1f" * 16, **{"role": "SLAVE", "offsets": Offsets(0, 4, 3, 2, 1), **fields}).write(store)
+        if not running:
+            self.successResultOf(opened.close())
+            if running is None:
+                (store / ABORT_FILE).touch()
+        result = self.run_command("status", store, *options)
+        if running:
+            self.successResultOf(opened.close())
+        return result
+
+    def check(self, code: int, *options: str, says: str = "", **fields: Any) -> Result:
+        result = self.status_of(*options, **fields)
+        self.assertEqual(result.exit_code, code, result.output)
+        self.assertEqual(result.stderr.count("\n"), 1 if code else 0, result.stderr)
+        self.assertIn(says, result.stderr)
+        return result
+
+    def test_each_state_has_its_code(self) -> None:
+        codes = {
+            "RECOVERING": 7,
+            "IN_SYNC": 0,
+            "CATCHING_UP": 0,
+            "GAP": 3,
+            "AHEAD": 4,
+            "DIVERGED": 5,
+            "STALLED": 6,
+            "CONNECTING": 7,
+        }
+        for state, code in codes.items():
+            with self.subTest(state):
+                self.check(code, state=state, reason="so it is", says=f"{state}: so it is" if code else "")
+        self.check(0, role="SYNC_MASTER", state="SERVING")
+
+    def test_a_handshake_is_fine_soon_after_the_last_contact(self) -> None:
+        now = iso_of(time.time())
+        self.check(0, state="HANDSHAKE", last_contact=now)
+        for contact in (None, "2026-01-01T00:00:00Z", "once"):
+            self.check(7, state="HANDSHAKE", last_contact=contact)
+
+    def test_a_node_that_was_killed_and_one_that_has_stopped_are_not_fine(self) -> None:
+        stopped = self.check(7, state="STOPPED", running=False, reason="stopped", says="STOPPED: no node runs")
+        self.assertNotIn("KILLED", stopped.stdout)
+        killed = self.check(7, state="IN_SYNC", lag_bytes=0, running=None, says="KILLED: no node runs on this store")
+        self.assertIn("it was IN_SYNC", killed.stdout)
+        self.assertNotIn("lag", killed.stdout)
+
+    def test_lag(self) -> None:
+        for options, code in (
+            (["--max-lag=100"], 0),
+            (["--max-lag=99"], 6),
+            (["--max-lag=1k"], 0),
+            (["--max-lag=2s"], 0),
+            (["--max-lag=1.4s"], 6),
+        ):
+            with self.subTest(options):
+                self.check(code, *options, state="IN_SYNC", lag_bytes=100, lag_seconds=1.5)
+
+    def test_an_unknown_lag_is_over_every_limit(self) -> None:
+        for limit in ("1g", "3600s"):
+            self.check(6, f"--max-lag={limit}", state="CATCHING_UP", says="the lag is not known")
+
+    def test_a_master_has_no_lag(self) -> None:
+        self.check(0, "--max-lag=0s", role="ASYNC_MASTER", state="SERVING")
+
+    def test_limits_that_are_none_are_wrong_usage(self) -> None:
+        for text in ("", "x", "-1", "1h", "s", "-3s", "infs", "nans", "1e3", "64 m"):
+            with self.subTest(text):
+                self.check(2, f"--max-lag={text}", state="IN_SYNC", says="--max-lag: ")
+
+    def test_tables_that_are_not_the_masters(self) -> None:
+        """The log is in sync, but on the day of a failover no consumer finds its topic."""
+        tables = {"inSync": False, "since": "2026-11-22T10:00:00.000Z", "reason": "code 1: No accessKey"}
+        result = self.check(8, state="IN_SYNC", lag_bytes=0, lag_seconds=0.0, tables=tables, says="No accessKey")
+        self.assertIn("not the master's: code 1: No accessKey, since 2026-11-22T10", result.stdout)
+        for in_sync in (True, None):
+            self.check(0, state="IN_SYNC", tables={"inSync": in_sync})
+
+    def test_all_is_shown(self) -> None:
+        result = self.check(
+            0,
+            state="IN_SYNC",
+            master="broker-a:10912",
+            last_contact="2026-11-22T10:00:00.000Z",
+            since="2026-11-22T09:00:00.000Z",
+            reason="at the master's end, 4",
+            warnings=("mind the gap",),
+        )
+        for line in (
+            "master       broker-a:10912",
+            "lastContact  2026-11-22T10:00:00.000Z",
+            "since        2026-11-22T09:00:00.000Z",
+            "reason       at the master's end, 4",
+            "warning      mind the gap",
+        ):
+            self.assertIn(line + "\n", result.stdout)
 
 
 class StatusOfBrokerTests(SynchronousTestCase):

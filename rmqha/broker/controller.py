@@ -21,6 +21,7 @@ from rmqha.broker.clients import (
     ProducerManager,
 )
 from rmqha.broker.groups import SubscriptionGroupManager
+from rmqha.broker.laterfeatures import LaterFeatures
 from rmqha.broker.locks import RebalanceLockManager
 from rmqha.broker.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.outerapi import BrokerOuterAPI, MasterAddresses
@@ -146,6 +147,7 @@ class BrokerController:
             clock,
             now_ms,
         )
+        self._later_features = LaterFeatures(store, clock)
         self._housekeeping = ClientHousekeepingService(self.producers, self.consumers, clock)
         self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms)
         self.slave_synchronize = SlaveSynchronize(
@@ -183,6 +185,17 @@ class BrokerController:
     def _told(self, addresses: MasterAddresses) -> None:
         self.slave_synchronize.told(addresses)
         self._tell_node(addresses)
+
+    def set_fit(self, is_fit: bool, reason: str) -> None:
+        """Whether consumers may be sent here: if not, leave the name servers, and come back when it is again."""
+        if is_fit:
+            self.outer_api.come_back()
+        else:
+            self.outer_api.withdraw(reason)
+
+    def warnings(self) -> list[str]:
+        """What an operator should know."""
+        return [*self.outer_api.warnings(), *self._later_features.warnings]
 
     def listening(self, port: int) -> None:
         """The main port is this one, whatever the settings say: 0 there means any."""
@@ -264,6 +277,7 @@ class BrokerController:
         self.held_pulls.start()
         self._housekeeping.start()
         self.stats.start()
+        self._later_features.start()
         if self.is_slave:
             self.slave_synchronize.start()
         else:
@@ -280,6 +294,7 @@ class BrokerController:
         self.transactions.stop()
         self.held_pulls.stop()
         self._housekeeping.stop()
+        self._later_features.stop()
         self.stats.stop()
         await self.slave_synchronize.stop()
         await self.outer_api.stop()

@@ -1,7 +1,8 @@
 """BrokerOuterAPI: a broker's registration with its name servers (spec/remoting.md 2.22, spec/ha.md 8.2).
 
 Each name server has one kept connection: a registration lives as long as the connection that it came on, so a new
-connection registers at once.
+connection registers at once. With each registration goes a look at who is registered in our place: a second broker with
+our name and id takes it from us without a word, each time it registers.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +17,23 @@ from twisted.python.failure import Failure
 from rmqha.broker.registration import body_crc32, encode_body
 from rmqha.broker.remoting import RemotingProtocol
 from rmqha.broker.remotingclient import RemotingClient
+from rmqha.connecting import reason_of
 from rmqha.settings import Settings
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
-from rmqha.wire.command import RequestCode
-from rmqha.wire.fastjson import dumps_compact
+from rmqha.wire.command import RemotingCommand, RequestCode
+from rmqha.wire.fastjson import dumps_compact, loads_lenient
 
+MASTER_ID = 0
 FIRST_REGISTER_SECONDS = 10.0
 """A slave that was there before its master need not wait for a whole period."""
 REGISTER_TIMEOUT_SECONDS = 6.0
 QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
 UNREGISTER_TIMEOUT_SECONDS = 3.0
+LOOK_TIMEOUT_SECONDS = 3.0
+LOOKS_THAT_CLEAR_A_RIVAL = 3
+"""So many looks in a row must find us in our place before a rival counts as gone."""
+LARGEST_CLUSTER_BYTES = 1024 * 1024
+"""A larger answer is not looked at: reading it would hold up everybody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,16 @@ class Broker:
         return TopicConfigTable(table.data_version, topics)
 
 
+def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:
+    """By broker id, the addresses registered under a name, from ClusterInfo; empty for what is none."""
+    try:
+        brokers = loads_lenient(body).get("brokerAddrTable") or {}
+        addresses = (brokers.get(broker_name) or {}).get("brokerAddrs") or {}
+        return {int(broker_id): str(address) for broker_id, address in addresses.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
 class NameServerLink:
     """The connection to one name server, and the registration on it: one at a time, the next with all that came since.
 
@@ -95,6 +113,10 @@ class NameServerLink:
         self._stopping = False
         self._is_registered = False
         self._is_missed = False
+        self._withdrawn: str | None = None
+        self._clean_looks = 0
+        self.rival: str | None = None
+        """The address that is registered in our place; None for nobody."""
         self.master = MasterAddresses()
 
     def start(self) -> None:
@@ -105,6 +127,7 @@ class NameServerLink:
     def _connected(self, connection: RemotingProtocol) -> None:
         self._connection = connection
         connection.on_closed(lambda: self._disconnected(connection))
+        self.look()
         self.register()
 
     def _disconnected(self, connection: RemotingProtocol) -> None:
@@ -118,7 +141,7 @@ class NameServerLink:
     def register(self, only_changes: bool = False) -> None:
         """Register, if there is a connection; with ``only_changes`` ask first whether the name server needs that."""
         connection = self._connection
-        if connection is None or self._stopping:
+        if connection is None or self._stopping or self._withdrawn is not None:
             return
         if self._registering is connection:
             self._again = self._again or not only_changes
@@ -132,12 +155,96 @@ class NameServerLink:
             return
         fields, body = self._broker.registration()
         answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
+        if self._withdrawn is not None:
+            self._unregister(connection)
+            return
         if not self._is_registered:
             self._is_registered, self._is_missed = True, False
             self._log.info("registered with name server {name}", name=self._name)
+        self._take_master(answer)
+
+    def withdraw(self, reason: str) -> None:
+        """Leave this name server until ``come_back``."""
+        if self._withdrawn is not None:
+            return
+        self._withdrawn = reason
+        self._is_registered = False
+        if self._connection is not None and not self._stopping:
+            self._log.warn("leaving name server {name}: {reason}", name=self._name, reason=reason)
+            self._unregister(self._connection)
+
+    def come_back(self) -> None:
+        """Register again after ``withdraw``."""
+        if self._withdrawn is not None:
+            self._withdrawn = None
+            self.register()
+
+    def _unregister(self, connection: RemotingProtocol) -> None:
+        goodbye = connection.call(
+            RequestCode.UNREGISTER_BROKER, self._broker.identity(), timeout=UNREGISTER_TIMEOUT_SECONDS
+        )
+        goodbye.addErrback(lambda _: None)  # the next look shows whether it was heard
+
+    def look(self) -> None:
+        """Ask who is registered under our name; nothing waits for the answer."""
+        connection = self._connection
+        if connection is None or self._stopping:
+            return
+        answer = connection.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=LOOK_TIMEOUT_SECONDS)
+        answer.addCallback(self._looked, connection).addErrback(lambda _: None)  # it may not know how to answer that
+
+    def _looked(self, answer: RemotingCommand, connection: RemotingProtocol) -> None:
+        if len(answer.body) > LARGEST_CLUSTER_BYTES or self._stopping:
+            return
+        addresses = _addresses_of(answer.body, self._broker.settings.broker_name)
+        ours, there = self._broker.addresses()[0], addresses.get(self._broker.broker_id)
+        if self._withdrawn is not None:
+            self._looked_while_withdrawn(there == ours, addresses.get(MASTER_ID), connection)
+        elif there is not None and there != ours:
+            self._clean_looks = 0
+            if there != self.rival:
+                self.rival = there
+                self._log.warn("{warning}", warning=self.warning)
+        elif self.rival is not None:
+            self._clean_looks += 1
+            if self._clean_looks >= LOOKS_THAT_CLEAR_A_RIVAL:
+                self._log.info("{rival} is no longer registered in our place", rival=self.rival)
+                self.rival = None
+
+    def _looked_while_withdrawn(self, is_there: bool, master: str | None, connection: RemotingProtocol) -> None:
+        """See that we are gone; a master that has moved only a registration can tell all of."""
+        if master is not None and master != self.master.master_addr and self._registering is not connection:
+            self._registering = connection
+            done = Deferred.fromCoroutine(self._ask_for_master(connection)).addErrback(lambda _: None)
+            done.addCallback(lambda _: self._done(connection))
+        elif is_there:
+            self._unregister(connection)
+
+    async def _ask_for_master(self, connection: RemotingProtocol) -> None:
+        fields, body = self._broker.registration()
+        answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
+        self._unregister(connection)
+        self._take_master(answer)
+
+    def _take_master(self, answer: RemotingCommand) -> None:
         told = answer.ext_fields
         self.master = MasterAddresses(told.get("masterAddr") or None, told.get("haServerAddr") or None)
         self._answered(self)
+
+    @property
+    def warning(self) -> str | None:
+        """What an operator should know of this registration; None for nothing."""
+        if self._withdrawn is not None:
+            return f"not registered with name server {self._name}: {self._withdrawn}"
+        if self.rival is None:
+            return None
+        who = self._broker.identity()
+        return (
+            f"name server {self._name} has another broker in our place: {who['brokerName']} with brokerId "
+            f"{who['brokerId']} of cluster {who['clusterName']} is {self.rival} there, not us at {who['brokerAddr']}. "
+            "Each registration takes it from the other, and clients go to both: stop one of the two, or give it a "
+            "brokerName or brokerId of its own"
+        )
 
     async def _needs_registration(self, connection: RemotingProtocol) -> bool:
         body = dumps_compact(self._broker.table().data_version.to_json())
@@ -155,7 +262,7 @@ class NameServerLink:
     def _not_registered(self, failure: Failure) -> None:
         if not self._stopping:
             self._is_registered = False
-            self._miss(failure.getErrorMessage())
+            self._miss(reason_of(failure.value))
 
     def _miss(self, reason: str) -> None:
         """Say once, until it is there again, that the name server does not have us."""
@@ -220,12 +327,27 @@ class BrokerOuterAPI:
 
     def _register_periodically(self) -> None:
         for link in self._links:
+            link.look()
             link.register(only_changes=not self._settings.force_register)
 
     def register_all(self) -> None:
         """Register with every name server that is connected; the others follow when they are."""
         for link in self._links:
             link.register()
+
+    def withdraw(self, reason: str) -> None:
+        """Leave all name servers until ``come_back``."""
+        for link in self._links:
+            link.withdraw(reason)
+
+    def come_back(self) -> None:
+        """Register again after ``withdraw``."""
+        for link in self._links:
+            link.come_back()
+
+    def warnings(self) -> list[str]:
+        """What an operator should know of the registrations."""
+        return [link.warning for link in self._links if link.warning is not None]
 
     def topics_changed(self, topic: TopicConfig | None) -> None:
         """Tell all name servers at once of a topic that is new or has changed."""

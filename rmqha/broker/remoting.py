@@ -14,7 +14,6 @@ from itertools import count
 from struct import Struct
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import connectProtocol
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -30,6 +29,7 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.connecting import connect_protocol
 from rmqha.tls import looks_like_tls
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
@@ -400,7 +400,7 @@ class RemotingFactory(Factory[RemotingProtocol]):
 async def call_once(endpoint: IStreamClientEndpoint, code: int, clock: IReactorTime) -> RemotingCommand:
     """Connect, ask one thing, disconnect. Raises RemotingError, TimeoutError or what connecting raises."""
     protocol = RemotingProtocol({}, clock)
-    await connectProtocol(endpoint, protocol).addTimeout(CALL_TIMEOUT_SECONDS, clock)
+    await connect_protocol(endpoint, protocol).addTimeout(CALL_TIMEOUT_SECONDS, clock)
     try:
         return await protocol.call(code)
     finally:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from twisted.application.internet import ClientService, backoffPolicy
+from twisted.application.internet import backoffPolicy
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.python.failure import Failure
 
 from rmqha.broker.remoting import CALL_TIMEOUT_SECONDS, Processors, RemotingError, RemotingFactory, RemotingProtocol
+from rmqha.connecting import Reconnecting
 from rmqha.wire.command import RemotingCommand
 
 FIRST_RETRY_SECONDS = 0.5
@@ -28,7 +30,7 @@ class RemotingClient:
         longest_retry_seconds: float = LONGEST_RETRY_SECONDS,
     ) -> None:
         self._clock = clock
-        self._client = ClientService(
+        self._client = Reconnecting(
             endpoint,
             RemotingFactory(processors or {}, clock),
             retryPolicy=backoffPolicy(FIRST_RETRY_SECONDS, longest_retry_seconds),
@@ -42,7 +44,24 @@ class RemotingClient:
 
     def when_connected(self) -> Deferred[RemotingProtocol]:
         """The connection, once there is one. Fails with what the next attempt to connect fails with."""
-        return self._client.whenConnected(failAfterFailures=1)  # type: ignore[return-value]  # as above
+        known: Deferred[RemotingProtocol]
+        known = self._client.whenConnected(failAfterFailures=1)  # type: ignore[assignment]  # as above
+        return known if known.called else self._next_turn(known)
+
+    def _next_turn(self, known: Deferred[RemotingProtocol]) -> Deferred[RemotingProtocol]:
+        """The same, a turn of the reactor later.
+
+        ClientService tells its waiters in the middle of a change of its state: one that asks it again there, as whoever
+        asks for several tables one after another does, is an error.
+        """
+        told: Deferred[RemotingProtocol] = Deferred()
+
+        def tell(result: RemotingProtocol | Failure) -> None:
+            if not told.called:
+                self._clock.callLater(0, lambda: None if told.called else told.callback(result))
+
+        known.addBoth(tell)
+        return told
 
     def stop(self) -> Deferred[None]:
         """Disconnect; fires when the connection is gone."""

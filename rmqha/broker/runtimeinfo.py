@@ -11,7 +11,7 @@ from twisted.logger import Logger
 
 from rmqha.broker.remoting import Processors, RemotingError, call_once
 from rmqha.broker.stats import BrokerStats, BrokerTotals
-from rmqha.ha.replica import MasterView
+from rmqha.ha.replica import MasterView, UnsupportedMaster
 from rmqha.settings import LARGEST_SEGMENT, SMALLEST_SEGMENT, properties_of
 from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.messagestore import MessageStore
@@ -221,9 +221,17 @@ def _segment_size_of(config: Mapping[str, str]) -> int | None:
 
 
 async def view_of_master(endpoint: IStreamClientEndpoint, clock: IReactorTime, with_segment_size: bool) -> MasterView:
-    """The master's range, and segment size if wanted. Raises RemotingError, TimeoutError or what connecting raises."""
-    min_offset, max_offset = log_range(await ask_runtime_info(endpoint, clock))
+    """The master's range, and segment size if wanted.
+
+    Raises RemotingError, TimeoutError or what connecting raises; UnsupportedMaster, if its settings are asked for.
+    """
     config = await ask_config(endpoint, clock) if with_segment_size else {}
+    if config.get("enableDLegerCommitLog", "").strip().lower() == "true":
+        raise UnsupportedMaster(
+            "the master is in DLedger mode (enableDLegerCommitLog=true), which has its own replication: rmqha does not "
+            "speak it and cannot copy this broker"
+        )
+    min_offset, max_offset = log_range(await ask_runtime_info(endpoint, clock))
     return MasterView(
         min_offset,
         max_offset,

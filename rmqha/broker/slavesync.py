@@ -1,9 +1,11 @@
 """SlaveSynchronize: a slave takes over its master's topics, groups and offsets (spec/remoting.md 9, spec/ha.md 10).
 
 Every ten seconds four tables are asked for; each is kept as the slave's own, and answers to its clients follow it. One
-that cannot be had, or read, stays as it is until the next time.
+that cannot be had, or read, stays as it is until the next time. Whether they are the master's is a fact of its own: the
+log may be in sync, and the tables not.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,7 +21,9 @@ from rmqha.broker.outerapi import MasterAddresses
 from rmqha.broker.remotingclient import RemotingClient
 from rmqha.broker.schedule import ScheduleMessageService
 from rmqha.broker.topics import TopicConfigManager
+from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
+from rmqha.ha.contact import iso_of
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -88,8 +92,10 @@ class SlaveSynchronize:
         own_address: Callable[[], str],
         clock: IReactorTime,
         configured_address: str | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``configured_address`` counts while no name server knows of a master."""
+        self._wall_clock = wall_clock
         self._topics = topics
         self._groups = groups
         self._consumer_offsets = consumer_offsets
@@ -101,7 +107,9 @@ class SlaveSynchronize:
         self._told_address: str | None = None
         self._master: MasterClient | None = None
         self._master_address: str | None = None
-        self._failing: set[RequestCode] = set()
+        self._failing: dict[RequestCode, str] = {}
+        self._in_sync: bool | None = None
+        self._in_sync_since = self._wall_clock()
         self._first: IDelayedCall | None = None
         self._running: Deferred[None] | None = None
         self._loop = LoopingCall(self._synchronize)
@@ -149,15 +157,15 @@ class SlaveSynchronize:
         await self._follow(self.master_address)
         if self._master is None:
             return
+        failing: dict[RequestCode, str] = {}
         for code, take in self._tables().items():
             try:
                 await take(await self._master.ask(code))
             except CancelledError:
                 raise
             except Exception as error:  # of any kind: the other tables, and the next time, are not concerned
-                self._tell_failure(code, error)
-            else:
-                self._tell_success(code)
+                failing[code] = reason_of(error)
+        self._judge(failing)
 
     def _tables(self) -> Mapping[RequestCode, Take]:
         """In the order in which they are asked for."""
@@ -183,22 +191,34 @@ class SlaveSynchronize:
             except ValueError as error:
                 self._log.error("no tables are taken over from {address}: {error}", address=address, error=str(error))
 
-    def _tell_failure(self, code: RequestCode, error: Exception) -> None:
-        """Once, however long it lasts."""
-        if code in self._failing:
-            return
-        self._failing.add(code)
-        self._log.warn(
-            "{table} of the master at {address} is not taken over: {error}",
-            table=code.name,
-            address=self._master_address,
-            error=str(error) or type(error).__name__,
-        )
+    def _judge(self, failing: dict[RequestCode, str]) -> None:
+        """Say once, however long it lasts, which tables are not taken over; those with the same reason together."""
+        in_sync = not failing
+        if in_sync is not self._in_sync:
+            self._in_sync, self._in_sync_since = in_sync, self._wall_clock()
+        new = {code: reason for code, reason in failing.items() if code not in self._failing}
+        for reason in dict.fromkeys(new.values()):
+            tables = [code.name for code in new if new[code] == reason]
+            self._log.warn(
+                "{tables} of the master at {address} {are} not taken over: {reason}",
+                tables=", ".join(tables),
+                are="is" if len(tables) == 1 else "are",
+                address=self._master_address,
+                reason=reason,
+            )
+        again = [code.name for code in self._failing if code not in failing]
+        if again:
+            self._log.info("taken over from the master again: {tables}", tables=", ".join(again))
+        self._failing = failing
 
-    def _tell_success(self, code: RequestCode) -> None:
-        if code in self._failing:
-            self._failing.discard(code)
-            self._log.info("{table} of the master is taken over again", table=code.name)
+    def facts(self) -> dict[str, Any]:
+        """Whether topics, groups and offsets are the master's (None: never asked for), since when, and why not."""
+        reasons = dict.fromkeys(self._failing.values())
+        return {
+            "inSync": self._in_sync,
+            "since": iso_of(self._in_sync_since),
+            "reason": "; ".join(reasons) if self._failing else None,
+        }
 
     async def _take_topics(self, content: Any) -> None:
         table = TopicConfigTable.from_json(content)

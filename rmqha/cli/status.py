@@ -1,6 +1,9 @@
 """``rmqha status``: of a store here or of a broker."""
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,18 +20,30 @@ from rmqha.cli.shared import (
 )
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
-from rmqha.ops.status import Status, status_of_broker, status_of_store
+from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store
 
 
 @click.command()
 @click.argument("target", metavar="STORE|HOST:PORT")
 @with_options(TLS)
+@click.option(
+    "--max-lag",
+    default=None,
+    metavar="BYTES|SECONDS",
+    help="A slave that is further behind ends with 6: 64m (k, m, g: KiB, MiB, GiB), or 30s. An unknown lag is further.",
+)
 @JSON
-def status(target: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, as_json: bool) -> None:
+def status(
+    target: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, max_lag: str | None, as_json: bool
+) -> None:
     """Show role, state, offsets and lag: of a store here, or of a broker, ours or Java's, by its remoting port.
 
-    tls:HOST:PORT asks over TLS.
+    tls:HOST:PORT asks over TLS. Made for checks, too: it ends with 0 only if the node runs and, if it is a slave,
+    follows its master. 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED or more than --max-lag behind, 7 no contact to the master,
+    or no node runs on the store (STOPPED; KILLED if it did not stop by itself), 8 topics, groups and offsets are not
+    the master's although the log is. A store that no node of ours has run on is only shown.
     """
+    limit = _parse_lag(max_lag)
     if Path(target).is_dir():
         with open_store(Path(target)) as store:
             found = status_of_store(store)
@@ -36,13 +51,40 @@ def status(target: str, tls_ca: str | None, tls_cert: str | None, tls_key: str |
         found = _ask(target, tls_cert, tls_key, tls_ca)
     if as_json:
         print_json(found.as_json())
-        return
+    else:
+        _print(found)
+    code, reason = judge(found, limit, time.time())
+    if code is not ExitCode.FINE:
+        raise Trouble(code, f"{target}: {reason}")
+
+
+def _parse_lag(text: str | None) -> MaxLag | None:
+    try:
+        return None if text is None else MaxLag.parse(text)
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, f"--max-lag: {error}") from error
+
+
+def _print(found: Status) -> None:
     for name, value in found.as_json().items():
-        if name != "peers" and value is not None:
-            click.echo(f"{name:<10}  {value}")
+        if name not in ("peers", "tables", "warnings") and value is not None:
+            click.echo(f"{name:<11}  {value}")
+    if found.tables is not None:
+        click.echo(f"{'tables':<11}  {_tables_line(found.tables)}")
+    for warning in found.warnings:
+        click.echo(f"{'warning':<11}  {warning}")
     for peer in found.peers:
         facts = "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None)
-        click.echo(f"{'peer':<10}  {facts}")
+        click.echo(f"{'peer':<11}  {facts}")
+
+
+def _tables_line(tables: Mapping[str, Any]) -> str:
+    """Topics, groups and offsets, in words."""
+    in_sync = tables.get("inSync")
+    if in_sync is None:
+        return "not asked for yet"
+    words = "the master's" if in_sync else f"not the master's: {tables.get('reason')}"
+    return f"{words}, since {tables.get('since')}"
 
 
 def _ask(address: str, certificate: str | None, key: str | None, authorities: str | None) -> Status:

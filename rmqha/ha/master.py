@@ -1,7 +1,8 @@
 """The master's end: sends the log to every slave from where it asks, and keeps what each has reported.
 
 Nothing a peer says is believed unchecked (spec/ha.md 14): the first report must lie in our log, later ones between
-the last report and what was sent. A slave that goes back must connect anew, for a transfer never goes back.
+the last report and what had left this machine when they came. A slave that goes back must connect anew, for a transfer
+never goes back.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from zope.interface import implementer
 
 from rmqha.ha.allowlist import SlaveCheck
 from rmqha.ha.grouptransfer import GroupTransferService
+from rmqha.ha.handed import HandedOffset
 from rmqha.ha.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.receivers import ReportReceiver, send_at_once
 from rmqha.ha.throttle import SendThrottle
@@ -69,7 +71,7 @@ class TransferFrames:
 
     def __init__(self, commit_log: ICommitLog, batch_bytes: int) -> None:
         self._commit_log = commit_log
-        self._batch_bytes = batch_bytes
+        self.batch_bytes = batch_bytes
         self._shared = False
         self._kept: tuple[int, int, bytes] | None = None
 
@@ -81,8 +83,8 @@ class TransferFrames:
         if data is None:
             return None
         pieces: list[bytes | memoryview] = []
-        for at in range(0, len(data), self._batch_bytes):
-            body = data[at : at + self._batch_bytes]
+        for at in range(0, len(data), self.batch_bytes):
+            body = data[at : at + self.batch_bytes]
             pieces += (TRANSFER_HEADER.pack(start + at, len(body)), body)
         made = start, start + len(data), b"".join(pieces)
         if self._shared:
@@ -133,6 +135,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._last_write_time = clock.seconds()
         self._heartbeat = LoopingCall(self._beat)
         self._heartbeat.clock = clock
+        self._handed: HandedOffset | None = None
         self._connected_at = self._last_report_time = clock.seconds()
         self.host = self.identity = host
         self.peer = peer
@@ -166,6 +169,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             return
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
+        self._handed = HandedOffset(self.transport, self._frames.batch_bytes)
         self.transport.registerProducer(self, True)  # type: ignore[attr-defined]  # every stream transport is a consumer
         self.setTimeout(self._bounds.limits.first_report_seconds or self._times.housekeeping_interval)
         if self._bounds.lines.allows("connected"):
@@ -176,10 +180,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             return
         self._last_report_time = self._clock.seconds()
         self.resetTimeout()  # only whole reports count: a peer that dribbles bytes is no slave
-        if self.state is HAConnectionState.REQUEST and self._identify():
-            self._begin(reports.pop(0))
-        if reports and self.state is HAConnectionState.TRANSFER:
+        if self.state is HAConnectionState.TRANSFER:
             self._acknowledge(reports)
+        elif self._identify():
+            self._begin(*reports)
 
     def _identify(self) -> bool:
         """Who it is, now that TLS, if there is any, has proved that; closes if we serve no such slave."""
@@ -190,7 +194,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self.identity = identity
         return True
 
-    def _begin(self, request: int) -> None:
+    def _begin(self, request: int, *others: int) -> None:
+        """The first report, and others that the same read brought: nothing had been sent when they came."""
         log = self._commit_log
         if looks_like_tls(encode_report(request)):
             self._refuse("begins as TLS does, but this port is plain")
@@ -205,8 +210,16 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             )
         elif 0 < request < log.min_offset:
             self._refuse("asks for {offset}, our log begins at {min_offset}", offset=request, min_offset=log.min_offset)
+        elif any(offset != request for offset in others):
+            self._refuse(
+                "reports {offset} together with its first report, {request}: nothing had been sent to it",
+                offset=next(offset for offset in others if offset != request),
+                request=request,
+            )
         else:
             start = request or log.verified_offset - log.verified_offset % log.segment_size
+            assert self._handed is not None, "set when it connected"
+            self._handed.begin(start)
             self.slave_request_offset = self.slave_ack_offset = request
             self.sent_offset = self._start_offset = start
             self.state = HAConnectionState.TRANSFER
@@ -221,16 +234,17 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     def _acknowledge(self, reports: list[int]) -> None:
         """Of many reports in one read only the last is acted on, whoever sends thousands a second."""
-        last, sent = self.slave_ack_offset, self.sent_offset
+        last = self.slave_ack_offset
         assert last is not None, "set when the transfer began"
-        assert sent is not None, "set when the transfer began"
+        assert self._handed is not None, "set when it connected"
+        handed = self._handed.offset
         for offset in reports:
-            if not last <= offset <= sent:
+            if not last <= offset <= handed:
                 self._refuse(
                     "reports {offset}, which is not between its last report {last} and what was sent, {sent}",
                     offset=offset,
                     last=last,
-                    sent=sent,
+                    sent=handed,
                 )
                 return
             last = offset
@@ -275,8 +289,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
                 min=log.min_offset,
             )
             return False
-        self.sent_offset, data = made
-        self._write(data)
+        start, (self.sent_offset, data) = self.sent_offset, made
+        self._write(data, (start, self.sent_offset))
         return True
 
     def _allowed(self, ready_bytes: int) -> int:
@@ -298,8 +312,11 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             assert self.sent_offset is not None, "set when the transfer began"
             self._write(TRANSFER_HEADER.pack(self.sent_offset, 0))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, log: tuple[int, int] | None = None) -> None:
+        """Write frames: those of a range of the log, or a heartbeat."""
         assert self.transport is not None, "only a connected protocol writes"
+        assert self._handed is not None, "set when it connected"
+        self._handed.will_write(len(data), log)
         self._last_write_time = self._clock.seconds()
         if self._bounds.throttle is not None:
             self._bounds.throttle.sent(len(data))
@@ -354,6 +371,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._end()
+        if self._handed is not None:
+            self._handed.stop()
         self._set_paused(False)
         self._paused = True  # from now on nobody counts it
         if self.slave_request_offset is not None or self._bounds.lines.allows("gone"):

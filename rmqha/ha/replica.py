@@ -9,10 +9,13 @@ channel: heartbeats and no data. ``MasterView`` brings in what else is known.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd
+from struct import Struct
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.states import VERDICTS, ReplicaState, check_transition
 from rmqha.interfaces import ICommitLog
+from rmqha.wire.record import BLANK_MAGIC_CODE, END_FILE_MIN_BLANK_LENGTH
 from rmqha.wire.transfer import Transfer
 
 OVERLAP_LIMIT_BYTES = 8 * 1024 * 1024
@@ -20,6 +23,7 @@ OVERLAP_LIMIT_BYTES = 8 * 1024 * 1024
 IN_SYNC_LAG_BYTES = 4 * 1024 * 1024
 """A slave in sync that falls behind by more than this is catching up again."""
 CORRUPT_TRANSFERS_UNTIL_DIVERGED = 3
+BLANK_HEAD = Struct(">ii")
 MOVING = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC})
 HEARTBEATS_THAT_PROVE_SILENCE = 2
 """A master may send one heartbeat although it has data (after a slow handshake or write), never two in a row."""
@@ -35,6 +39,18 @@ class PeerBreach(ReplicaError):
 
 class CorruptTransfer(ReplicaError):
     """What the peer sent is no record."""
+
+
+class Misfit(ReplicaError):
+    """The master, or what we are told of it, is of a kind that cannot be copied so; trying again mends nothing."""
+
+
+class UnsupportedMaster(Misfit):
+    """The master replicates in a way of its own, which rmqha does not speak."""
+
+
+class SegmentSizeUnknown(Misfit):
+    """The master does not tell its segment size, nobody has configured it, and it is not ours."""
 
 
 class Verdict(ReplicaError):
@@ -128,6 +144,8 @@ class Replica:
         self._corrupt_at: int | None = None
         self._corrupt_transfers = 0
         self._progress_at_last_look: int | None = None
+        self.knows_segment_size = True
+        """Whether our segment size is the master's, as it has told or somebody has configured."""
 
     @property
     def lag_bytes(self) -> int | None:
@@ -321,10 +339,26 @@ class Replica:
     def _corrupt(self, offset: int, problem: str) -> ReplicaError:
         self._corrupt_transfers = self._corrupt_transfers + 1 if self._corrupt_at == offset else 1
         self._corrupt_at = offset
+        if not self.knows_segment_size:
+            self._check_blank(offset)
         message = f"what the master sent for {offset} is no record: {problem}"
         if self._corrupt_transfers < CORRUPT_TRANSFERS_UNTIL_DIVERGED:
             return CorruptTransfer(message)
         return Diverged(f"{message}; so it was {self._corrupt_transfers} times")
+
+    def _check_blank(self, offset: int) -> None:
+        """Raises SegmentSizeUnknown if there is a blank that would end a segment of another size."""
+        head = self._commit_log.get_data(offset, END_FILE_MIN_BLANK_LENGTH)
+        if head is None or len(head) < END_FILE_MIN_BLANK_LENGTH:
+            return
+        size, magic = BLANK_HEAD.unpack(head)
+        if magic == BLANK_MAGIC_CODE and size >= END_FILE_MIN_BLANK_LENGTH:
+            end = offset + size
+            raise SegmentSizeUnknown(
+                f"the master's segment size is not known and is not ours, {self._commit_log.segment_size}: a segment "
+                f"ends at {end}. Begin anew in an empty store with --set mappedFileSizeCommitLog=N as the master has "
+                f"it, probably {gcd(end, self._commit_log.min_offset)}"
+            )
 
     def _arrived(self) -> None:
         log = self._commit_log
@@ -375,7 +409,7 @@ class Replica:
     def stop(self) -> None:
         """No more connections."""
         if self.state is not ReplicaState.STOPPED:
-            self._move(ReplicaState.STOPPED, "stopped")
+            self._move(ReplicaState.STOPPED, f"stopped while {self.state.name}")
 
     def _move(self, state: ReplicaState, reason: str) -> None:
         check_transition(self.state, state)

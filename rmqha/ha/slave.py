@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper, TimeoutMixin
 from twisted.python.failure import Failure
 
+from rmqha.connecting import reason_of
 from rmqha.ha.receivers import TransferReceiver
 from rmqha.ha.replica import MasterView, PeerBreach, Replica, ReplicaError
 from rmqha.ha.throttle import ReceiveThrottle
@@ -36,8 +37,10 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
 
     ``ask_master`` gives what is known of the master's log and never fails; ``progressed`` is called after each read;
     ``durable_offset`` is the end of what may be reported as far as the disk is concerned; ``gave_up`` hears why this
-    connection ended from our side, if it did; ``lost`` that it is gone. A slave that only ``observes`` reports where it
-    began, and never how far it has got: no SYNC_MASTER counts it. A ``throttle`` has the transport paused now and then.
+    connection ended from our side, if it did, ``ended_by_peer`` why it ended else; ``lost`` that it is gone. A slave
+    that only ``observes`` reports where it began, and never how far it has got: no SYNC_MASTER counts it. A
+    ``throttle`` has the transport paused now and then. One that is ``quiet``, after many that brought nothing, leaves
+    the ordinary out of the log.
     """
 
     _log = Logger()
@@ -53,10 +56,13 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         durable_offset: Callable[[], int],
         gave_up: Callable[[Failure], None],
         lost: Callable[[], None],
+        ended_by_peer: Callable[[str], None] = lambda _: None,
         observes: bool = False,
         throttle: ReceiveThrottle | None = None,
+        quiet: bool = False,
     ) -> None:
         super().__init__()
+        self._quiet = quiet
         self._replica = replica
         self._commit_log = commit_log
         self._times = times
@@ -66,6 +72,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._durable_offset = durable_offset
         self._gave_up = gave_up
         self._lost = lost
+        self._ended_by_peer = ended_by_peer
         self._observes = observes
         self._throttle = throttle
         self._pause: IDelayedCall | None = None
@@ -97,7 +104,8 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
             return
         request = self._replica.request(view or MasterView(), self._durable_offset())
         self._requested = True
-        self._log.info("asking the master to begin at {request_offset}", request_offset=request)
+        if not self._quiet:
+            self._log.info("asking the master to begin at {request_offset}", request_offset=request)
         self._report(request)
         self.setTimeout(self._times.housekeeping_interval)
         self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._failed)
@@ -198,8 +206,10 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         if self._open:
             self._end()
             hint = "" if self._heard else "; no byte came: a TLS port, perhaps (--master=tls:HOST:PORT), or not for us?"
-            text = reason.getErrorMessage() + hint
-            self._log.info("the connection to the master is gone: {reason}", reason=text)
+            text = reason_of(reason.value) + hint
+            if not self._quiet:
+                self._log.info("the connection to the master is gone: {reason}", reason=text)
+            self._ended_by_peer(text)
         self._lost()
 
 

@@ -1,5 +1,6 @@
 """What ``rmqha status`` tells: of a store on this machine, or of a broker, ours or Java's, by its remoting port."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,10 +8,31 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
 from rmqha.broker.remoting import RemotingError
 from rmqha.broker.runtimeinfo import NODE_STATE_KEY, ask_config, ask_runtime_info, log_range
-from rmqha.store.nodestate import NodeState
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.contact import seconds_of
+from rmqha.ha.states import ReplicaState
+from rmqha.settings import BrokerRole, parse_byte_count
+from rmqha.store.messagestore import ABORT_FILE
+from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.opening import OpeningPhase
 from rmqha.store.reader import StoreReader
 
 UNKNOWN = "UNKNOWN"
+KILLED = "KILLED"
+"""The state of a node that does not run and has not stopped by itself."""
+HANDSHAKE_SECONDS = 30.0
+"""A handshake is fine for so long after the last contact."""
+EXIT_CODES = {
+    ReplicaState.GAP.name: ExitCode.GAP,
+    ReplicaState.AHEAD.name: ExitCode.AHEAD,
+    ReplicaState.DIVERGED.name: ExitCode.DIVERGED,
+    ReplicaState.STALLED.name: ExitCode.STALLED,
+    ReplicaState.CONNECTING.name: ExitCode.CANNOT_CONNECT,
+    ReplicaState.HANDSHAKE.name: ExitCode.CANNOT_CONNECT,
+    STOPPED: ExitCode.CANNOT_CONNECT,
+    **{phase.name: ExitCode.CANNOT_CONNECT for phase in OpeningPhase},  # nobody answers yet
+}
+"""Of the states of a node that runs; the others are fine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +50,23 @@ class Status:
     lag_bytes: int | None = None
     lag_seconds: float | None = None
     peers: tuple[Any, ...] = ()
+    master: str | None = None
+    last_contact: str | None = None
+    since: str | None = None
+    reason: str | None = None
+    tables: Mapping[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of_node(cls, state: NodeState, running: bool) -> "Status":
-        """Of a node of ours."""
+    def of_node(cls, state: NodeState, running: bool, killed: bool = False) -> "Status":
+        """Of a node of ours; ``killed`` if it does not run and has not stopped by itself."""
         offsets = state.offsets
+        name = state.state
+        if not running:
+            name = KILLED if killed else STOPPED
         return cls(
             role=state.role,
-            state=state.state if running else "STOPPED",
+            state=name,
             running=running,
             min_offset=offsets.min,
             written=offsets.written,
@@ -45,6 +76,12 @@ class Status:
             lag_bytes=state.lag_bytes if running else None,
             lag_seconds=state.lag_seconds if running else None,
             peers=state.peers if running else (),
+            master=state.master,
+            last_contact=state.last_contact,
+            since=None if killed else state.since,
+            reason=f"no process has the store open; it was {state.state}" if killed else state.reason,
+            tables=state.tables if running else None,
+            warnings=state.warnings if running else (),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -60,14 +97,84 @@ class Status:
             "confirmed": self.confirmed,
             "lagBytes": self.lag_bytes,
             "lagSeconds": self.lag_seconds,
+            "master": self.master,
+            "lastContact": self.last_contact,
+            "since": self.since,
+            "reason": self.reason,
+            "tables": None if self.tables is None else dict(self.tables),
+            "warnings": list(self.warnings),
             "peers": list(self.peers),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class MaxLag:
+    """The lag that a check lets pass: bytes or seconds, the other is None."""
+
+    most_bytes: int | None = None
+    most_seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "MaxLag":
+        """``65536``, ``64k``, ``64m`` and ``1g`` are bytes (KiB, MiB, GiB), ``30s`` seconds. Raises ValueError."""
+        if text.endswith("s"):
+            try:
+                seconds = float(text[:-1])
+            except ValueError:
+                seconds = -1.0
+            if not (text[:-1].isascii() and 0 <= seconds < float("inf")):
+                raise ValueError(f"{text!r} is no number of seconds, such as 30s or 0.5s")
+            return cls(most_seconds=seconds)
+        try:
+            return cls(most_bytes=parse_byte_count(text))
+        except ValueError:
+            raise ValueError(f"{text!r} is neither bytes, such as 64m, nor seconds, such as 30s") from None
+
+    def breach(self, status: Status) -> str | None:
+        """What is wrong with a slave's lag; None if it is within the limit. A lag that is not known is over it."""
+        lag = status.lag_bytes if self.most_bytes is not None else status.lag_seconds
+        most = self.most_bytes if self.most_bytes is not None else self.most_seconds
+        assert most is not None, "one of both is given"
+        unit = "bytes" if self.most_bytes is not None else "s"
+        if lag is None:
+            return f"the lag is not known, and at most {most:g} {unit} are allowed"
+        return f"the lag is {lag:g} {unit}, more than {most:g}" if lag > most else None
+
+
+def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tuple[ExitCode, str]:
+    """How ``rmqha status`` ends, and why: FINE only for a node that runs and, if it is a slave, follows its master.
+
+    A slave is also not fine if its topics, groups and offsets are not the master's: they are what consumers need on the
+    day it takes over. ``now`` is in seconds since the epoch.
+    """
+    if status.role == UNKNOWN:
+        return ExitCode.FINE, ""  # no node of ours: whether one should run, only its owner knows
+    if not status.running:
+        return ExitCode.CANNOT_CONNECT, f"{status.state}: no node runs on this store"
+    reason = f": {status.reason}" if status.reason else ""
+    code = EXIT_CODES.get(status.state, ExitCode.FINE)
+    if status.state == ReplicaState.HANDSHAKE.name and _is_recent(status.last_contact, now):
+        code = ExitCode.FINE
+    if code is not ExitCode.FINE:
+        return code, f"{status.state}{reason}"
+    breach = max_lag.breach(status) if max_lag is not None and status.role == BrokerRole.SLAVE.value else None
+    if breach is not None:
+        return ExitCode.STALLED, breach
+    if status.tables is not None and status.tables.get("inSync") is False:
+        return ExitCode.IO_ERROR, f"topics, groups and offsets are not the master's: {status.tables.get('reason')}"
+    return ExitCode.FINE, ""
+
+
+def _is_recent(contact: str | None, now: float) -> bool:
+    """Whether the master was heard so lately that a handshake is nothing to worry about."""
+    seconds = seconds_of(contact)
+    return seconds is not None and now - seconds < HANDSHAKE_SECONDS
 
 
 def status_of_store(store: StoreReader) -> Status:
     """Of a store on this machine; one that no node of ours has run on is read to find its end."""
     if store.state is not None:
-        return Status.of_node(store.state, store.live)
+        return Status.of_node(store.state, store.live, killed=not store.live and (store.root / ABORT_FILE).exists())
     bases = store.log.segment_bases
     end = store.scan(bases[max(0, len(bases) - 2)], lambda _: None).end if bases else 0
     return Status(UNKNOWN, "RUNNING" if store.live else "STOPPED", store.live, store.log.min_offset, end)

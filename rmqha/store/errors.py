@@ -15,6 +15,10 @@ class StoreInUse(StoreError):
     """Another process holds the store's lock."""
 
 
+class UnsupportedStore(NoStore):
+    """The store is of a kind that rmqha cannot read; nothing is wrong with it."""
+
+
 def is_disk_full(error: OSError) -> bool:
     """Whether the disk has no room just now: unlike other errors this one may pass."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

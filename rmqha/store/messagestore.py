@@ -18,6 +18,7 @@ from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog, segment_size_of
 from rmqha.store.derived import Derived, index_geometry, remove_derived
 from rmqha.store.dispatch import MessageArrived
+from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import is_disk_full
 from rmqha.store.flush import FlushService, RunInThread, Syncable
 from rmqha.store.lockfile import LockFile
@@ -79,6 +80,7 @@ class MessageStore:
             self._opening = opening
         self.root = settings.store_path_root_dir
         self.root.mkdir(parents=True, exist_ok=True)
+        check_no_dledger(self.root)
         self._lock_file = LockFile(self.root / LOCK_FILE)
         try:
             self._check_log(may_cut)

@@ -16,6 +16,8 @@ from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import sync_folder
 
 NODE_FOLDER = "rmqha"
+STOPPED = "STOPPED"
+"""The state of a node that has stopped by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,10 @@ class NodeState:
 
     ``epoch`` grows whenever bytes that were confirmed are taken back: ``epoch_start`` is the offset from which on the
     log may differ from what an earlier epoch confirmed. The lag behind the master is a slave's, None where it is not
-    known; ``peers`` are the nodes connected, with what is known of each.
+    known, and so are ``master``, its address, ``last_contact`` with it, and ``tables``: whether topics, groups and
+    offsets are the master's too (``inSync``, with ``since`` and ``reason``). ``since`` and ``reason`` are the state's.
+    Times are ISO 8601, UTC. ``warnings`` are what an operator should know, ``peers`` the nodes connected, with what is
+    known of each.
     """
 
     store_id: str
@@ -47,6 +52,12 @@ class NodeState:
     lag_bytes: int | None = None
     lag_seconds: float | None = None
     peers: tuple[Mapping[str, Any], ...] = ()
+    master: str | None = None
+    last_contact: str | None = None
+    since: str | None = None
+    reason: str | None = None
+    tables: Mapping[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -105,6 +116,7 @@ class NodeState:
                 lag_bytes=content.get("lagBytes"),
                 lag_seconds=content.get("lagSeconds"),
                 peers=tuple(dict(peer) for peer in content.get("peers", ())),
+                **_later_fields(content),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"it lacks or misuses {error}") from error
@@ -120,6 +132,12 @@ class NodeState:
             **asdict(self.offsets),
             "lagBytes": self.lag_bytes,
             "lagSeconds": self.lag_seconds,
+            "master": self.master,
+            "lastContact": self.last_contact,
+            "since": self.since,
+            "reason": self.reason,
+            "tables": None if self.tables is None else dict(self.tables),
+            "warnings": list(self.warnings),
             "peers": [dict(peer) for peer in self.peers],
         }
 
@@ -134,6 +152,18 @@ def _int64(value: Any) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{value} is no offset")
     return number
+
+
+def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What older nodes do not write; anything else in their place counts as nothing."""
+    names = {"master": "master", "last_contact": "lastContact", "since": "since", "reason": "reason"}
+    texts = {field: content.get(name) for field, name in names.items()}
+    tables, warnings = content.get("tables"), content.get("warnings")
+    return {
+        **{field: text if isinstance(text, str) else None for field, text in texts.items()},
+        "tables": tables if isinstance(tables, dict) else None,
+        "warnings": tuple(filter(lambda text: isinstance(text, str), warnings if isinstance(warnings, list) else ())),
+    }
 
 
 def state_path(store: Path) -> Path:

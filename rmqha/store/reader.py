@@ -8,6 +8,7 @@ import numpy as np
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog, segment_size_of
+from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.lockfile import is_locked
 from rmqha.store.mappedfile import FILE_NAME_DIGITS
@@ -72,6 +73,7 @@ class StoreReader:
         folder = settings.store_path_commit_log if settings is not None else None
         folder = folder or _log_folder(path)
         size = settings.mapped_file_size_commit_log if settings is not None else None
+        check_no_dledger(path)
         self.live = is_locked(path / LOCK_FILE)
         self.state = NodeState.read(path)
         self.log = CommitLog(folder, segment_size_of(folder, size), owned=False)

@@ -41,10 +41,22 @@ class Line:
 
     def __init__(self, transport: LineTransport) -> None:
         self.transport = transport
+        self.looks: list[RemotingCommand] = []
+        """The requests for ClusterInfo that have come; they are answered by ``answer_looks``, if at all."""
 
     def requests(self) -> list[RemotingCommand]:
-        """What has come since the last call."""
-        return commands_in(self.transport.take())
+        """What else has come since the last call."""
+        came = commands_in(self.transport.take())
+        self.looks += [request for request in came if request.code == RequestCode.GET_BROKER_CLUSTER_INFO]
+        return [request for request in came if request.code != RequestCode.GET_BROKER_CLUSTER_INFO]
+
+    def answer_look(self, addresses: str) -> None:
+        """Say to the last look what is registered as broker-a, as Java writes it; the others get no answer."""
+        body = f'{{"brokerAddrTable":{{"broker-a":{{"brokerAddrs":{{{addresses}}},"brokerName":"broker-a"}}}}}}'
+        self.transport.deliver(
+            frame(RemotingCommand(ResponseCode.SUCCESS, self.looks.pop().opaque, RESPONSE_FLAG, body=body.encode()))
+        )
+        self.looks.clear()
 
     def request(self, code: int) -> RemotingCommand:
         """The one request that has come, of this code."""
@@ -408,3 +420,119 @@ class BothEndsTests(OuterAPITestCase):
         self.assertFalse(has_route("T"))
         self.clock.advance(0)
         self.successResultOf(stopped)
+
+
+OURS = "10.0.0.1:10911"
+THEIRS = "10.0.0.9:10911"
+
+
+class RivalTests(OuterAPITestCase):
+    """Another broker with our name and id takes our place: our node says so, with both addresses."""
+
+    def period(self, line: Line, addresses: str) -> None:
+        """The next registration, and what the look before it found."""
+        self.clock.advance(PERIOD_SECONDS)
+        line.take_registration()
+        line.answer_look(addresses)
+
+    def begin(self, addresses: str, broker_id: int = 0) -> Line:
+        self.start(broker_id)
+        line = self.accept()
+        line.take_registration()
+        line.answer_look(addresses)
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration()
+        line.answer_look(addresses)
+        return line
+
+    def test_a_broker_that_takes_our_place_is_told_once_with_both_addresses(self) -> None:
+        line = self.begin(f'0:"{OURS}"')
+        self.assertEqual(self.api.warnings(), [])
+        with log_lines() as lines:
+            for _ in range(3):
+                self.period(line, f'0:"{THEIRS}",1:"10.0.0.2:10911"')
+        (warning,) = [text for text in lines().splitlines() if text.startswith("warn")]
+        for text in (OURS, THEIRS, "ns0:9876", "broker-a with brokerId 0 of cluster C"):
+            self.assertIn(text, warning)
+            self.assertIn(text, self.api.warnings()[0])
+
+    def test_by_turns_it_is_still_told_and_it_is_cleared_when_we_stay(self) -> None:
+        line = self.begin(f'0:"{OURS}"')
+        for _ in range(4):
+            self.period(line, f'0:"{THEIRS}"')
+            self.period(line, f'0:"{OURS}"')
+            self.assertEqual(len(self.api.warnings()), 1)
+        for _ in range(3):
+            self.period(line, f'0:"{OURS}"')
+        self.assertEqual(self.api.warnings(), [])
+
+    def test_a_slave_whose_id_another_slave_has_is_told_too(self) -> None:
+        self.begin(f'0:"10.0.0.5:10911",1:"{THEIRS}"', broker_id=1)
+        self.assertIn(THEIRS, self.api.warnings()[0])
+
+    def test_answers_that_are_none_are_nothing(self) -> None:
+        line = self.begin(f'0:"{OURS}"')
+        for body in (b"", b"[]", b"{}", b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{"x":1}}}}', b"\xff"):
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration()
+            answer = RemotingCommand(ResponseCode.SUCCESS, line.looks.pop().opaque, RESPONSE_FLAG, body=body)
+            line.transport.deliver(frame(answer))
+        self.assertEqual(self.api.warnings(), [])
+
+
+class WithdrawTests(OuterAPITestCase):
+    """A slave that consumers should not be sent to leaves the name server, and comes back."""
+
+    def begin(self) -> Line:
+        self.start(broker_id=1)
+        line = self.accept()
+        line.take_registration(**MASTER)
+        return line
+
+    def leave(self, line: Line) -> None:
+        with log_lines() as lines:
+            self.api.withdraw("it is DIVERGED")
+            self.api.withdraw("it is DIVERGED")
+        line.answer(line.request(RequestCode.UNREGISTER_BROKER))
+        self.assertEqual(lines().count("warn: leaving name server ns0:9876: it is DIVERGED"), 1)
+
+    def test_it_leaves_and_stays_away_until_it_comes_back(self) -> None:
+        line = self.begin()
+        self.leave(line)
+        self.api.topics_changed(None)
+        for _ in range(3):
+            self.clock.advance(PERIOD_SECONDS)
+            self.assertEqual(line.requests(), [])
+            line.answer_look(f'0:"{MASTER["masterAddr"]}"')
+        self.assertEqual(self.api.warnings(), ["not registered with name server ns0:9876: it is DIVERGED"])
+        self.api.come_back()
+        line.take_registration(**MASTER)
+        self.assertEqual(self.api.warnings(), [])
+
+    def test_a_new_connection_does_not_register_it(self) -> None:
+        line = self.begin()
+        self.leave(line)
+        line.transport.lose()
+        self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+        self.assertEqual(self.accept().requests(), [])
+
+    def test_one_that_is_found_there_nevertheless_leaves_again(self) -> None:
+        """Its last registration may have been taken after its goodbye."""
+        line = self.begin()
+        self.leave(line)
+        self.clock.advance(PERIOD_SECONDS)
+        self.assertEqual(line.requests(), [])
+        line.answer_look(f'0:"{MASTER["masterAddr"]}",1:"{OURS}"')
+        line.request(RequestCode.UNREGISTER_BROKER)
+
+    def test_a_master_that_moves_meanwhile_is_followed(self) -> None:
+        """What its HA port is only a registration tells, which is taken back at once."""
+        line = self.begin()
+        self.leave(line)
+        self.clock.advance(PERIOD_SECONDS)
+        self.assertEqual(line.requests(), [])
+        line.answer_look(f'0:"{THEIRS}"')
+        line.take_registration(masterAddr=THEIRS, haServerAddr="10.0.0.9:10912")
+        line.answer(line.request(RequestCode.UNREGISTER_BROKER))
+        self.assertEqual(self.told[-1], MasterAddresses(THEIRS, "10.0.0.9:10912"))
+        self.assertEqual(len(self.api.warnings()), 1)

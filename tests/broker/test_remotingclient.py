@@ -36,6 +36,12 @@ class ClientTestCase(SynchronousTestCase):
         self.assertEqual((request.code, request.ext_fields, request.body), (ECHO, {"a": "b"}, b"body"))
         line.deliver(frame(RemotingCommand(code, request.opaque, RESPONSE_FLAG, remark="so be it", body=b"yes")))
 
+    def accept(self) -> LineTransport:
+        """The connection is there, and those who wait for it know."""
+        line = self.endpoint.next().accept()
+        self.clock.advance(0)
+        return line
+
     def retry(self) -> None:
         """Wait until it connects again."""
         self.clock.advance(LONGEST_RETRY_SECONDS + MOST_JITTER_SECONDS)
@@ -63,7 +69,7 @@ class CallTests(ClientTestCase):
     def test_a_call_waits_for_the_connection(self) -> None:
         asked = self.call()
         self.clock.advance(CALL_TIMEOUT_SECONDS - 0.5)
-        line = self.endpoint.next().accept()
+        line = self.accept()
         self.answer(line)
         self.successResultOf(asked)
         self.stop()
@@ -88,7 +94,41 @@ class CallTests(ClientTestCase):
     def test_a_call_fails_as_the_attempt_does_that_it_waits_for(self) -> None:
         asked = self.call()
         self.endpoint.next().refuse()
+        self.clock.advance(0)
         self.failureResultOf(asked, ConnectionRefusedError)
+        self.stop()
+
+    def test_who_hears_of_a_failure_may_ask_again_at_once(self) -> None:
+        """As whoever takes over several tables does: Twisted's ClientService takes no question while it answers one."""
+        failures: list[str] = []
+
+        async def ask_twice() -> None:
+            for _ in range(2):
+                try:
+                    await self.client.call(ECHO)
+                except Exception as error:
+                    failures.append(type(error).__name__)
+
+        asking = Deferred.fromCoroutine(ask_twice())
+        self.endpoint.next().refuse()
+        self.retry()
+        self.endpoint.next().refuse()
+        self.clock.advance(0)
+        self.successResultOf(asking)
+        self.assertEqual(failures, ["ConnectionRefusedError"] * 2)
+        self.stop()
+
+    def test_who_hears_of_the_connection_may_ask_for_it_again_at_once(self) -> None:
+        found: list[RemotingProtocol] = []
+
+        async def ask_twice() -> None:
+            found.append(await self.client.when_connected())
+            found.append(await self.client.when_connected())
+
+        asking = Deferred.fromCoroutine(ask_twice())
+        self.accept()
+        self.successResultOf(asking)
+        self.assertEqual((len(found), len(set(found))), (2, 1))
         self.stop()
 
     def test_an_answer_other_than_success_is_an_error(self) -> None:
@@ -105,7 +145,7 @@ class CallTests(ClientTestCase):
         self.failureResultOf(asked, RemotingError)
         self.retry()
         asked = self.call()
-        self.answer(self.endpoint.next().accept())
+        self.answer(self.accept())
         self.successResultOf(asked)
         self.stop()
 
@@ -119,7 +159,7 @@ class ConnectionTests(ClientTestCase):
     def test_it_is_told_of_each_connection_before_anybody_waits_for_it(self) -> None:
         known_before: list[int] = []
         self.client.when_connected().addCallback(lambda _: known_before.append(len(self.connections)))
-        self.endpoint.next().accept()
+        self.accept()
         self.assertEqual(known_before, [1])
 
     def test_a_lost_connection_is_made_anew(self) -> None:

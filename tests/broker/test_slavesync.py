@@ -391,18 +391,38 @@ class TableTests(SlaveSyncTestCase):
             self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 1)
             self.master.bodies = sound
             self.pass_by(60)
-        self.assertEqual(lines().count("info: GET_ALL_DELAY_OFFSET of the master is taken over again"), 1)
+        self.assertEqual(lines().count("info: taken over from the master again: GET_ALL_DELAY_OFFSET"), 1)
         self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 2)
 
-    def test_a_master_that_is_down_is_told_once_a_table(self) -> None:
+    def test_a_master_that_is_down_is_told_once_and_in_words(self) -> None:
         del self.masters[MASTER]
         self.follow(MASTER)
+        self.assertIsNone(self.sync.facts()["inSync"])
         with log_lines() as lines:
             self.pass_by(63)
-        self.assertEqual(lines().count("warn: "), 4)
+        told = [line for line in lines().splitlines() if line.startswith("warn: ")]
+        self.assertLessEqual(len(told), 2, told)
+        for code in CODES.values():
+            self.assertEqual(sum(code.name in line for line in told), 1)
+        self.assertNotIn("Deferred", lines())
+        self.assertNotIn("reentrantly", lines())
+        self.assertEqual(self.sync.facts()["inSync"], False)
+        self.assertTrue(self.sync.facts()["reason"])
         self.serve(MASTER, *all_tables())
         self.pass_by(30)
         self.assertEqual(self.held(), all_tables())
+        self.assertEqual((self.sync.facts()["inSync"], self.sync.facts()["reason"]), (True, None))
+
+    def test_a_refusal_of_every_table_is_one_line_and_a_fact(self) -> None:
+        """As by an ACL: the log is in sync, and its tables are not."""
+        self.masters[MASTER].bodies = {}
+        self.follow(MASTER)
+        with log_lines() as lines:
+            self.pass_by(33)
+        self.assertEqual(lines().count("warn: "), 1)
+        self.assertIn("are not taken over: code 1: No topic in this broker", lines())
+        facts = self.sync.facts()
+        self.assertEqual((facts["inSync"], facts["reason"]), (False, "code 1: No topic in this broker"))
 
     def test_a_master_that_does_not_answer_does_not_hold_up_for_ever(self) -> None:
         silent = self.masters.pop(MASTER)
@@ -411,7 +431,8 @@ class TableTests(SlaveSyncTestCase):
         line = self.endpoints[MASTER][0].next().accept()
         with log_lines() as lines:
             self.pass_by(15)
-        self.assertEqual(lines().count("is not taken over"), 4)
+        self.assertIn("not taken over: no answer within 3 s", lines())
+        self.assertNotIn("Deferred", lines())
         line.lose()
         self.masters[MASTER] = silent
         self.pass_by(20)

@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionRefusedError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
+from twisted.internet.testing import MemoryReactor, StringTransport
 from twisted.logger import LogEvent, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -205,6 +206,64 @@ class LineTransport(StringTransport):
             self.over = self.disconnecting = True
             assert self.protocol is not None
             self.protocol.connectionLost(Failure(reason or ConnectionDone()))
+
+
+class Socket(FileDescriptor):
+    """A transport with Twisted's own buffers, whose socket takes as much as the test says; like LineTransport else."""
+
+    def __init__(self, clock: Clock) -> None:
+        FileDescriptor.__init__(self, MemoryReactor())
+        self._clock = clock
+        self.connected = 1
+        self.room = 0
+        self.taken = bytearray()
+        self.aborted = False
+        self.over = False
+
+    def attach(self, protocol: IProtocol) -> None:
+        """Connect the protocol to this transport."""
+        self.protocol = protocol
+        protocol.makeConnection(self)
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """As a TCP transport has it."""
+
+    def writeSomeData(self, data: bytes) -> int:
+        piece = bytes(memoryview(data)[: self.room])
+        self.room -= len(piece)
+        self.taken += piece
+        return len(piece)
+
+    def take(self, size: int) -> None:
+        """The peer makes room for so many bytes."""
+        self.room += size
+        while self.room and self.waiting:
+            self.doWrite()
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes the socket has not taken yet."""
+        return len(self.dataBuffer) - self.offset + self._tempDataLen
+
+    def deliver(self, data: bytes) -> None:
+        """Bytes have come."""
+        assert self.protocol is not None
+        if not self.aborted:
+            self.protocol.dataReceived(data)
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self._clock.callLater(0, self.lose)
+
+    def lose(self, reason: Exception | None = None) -> None:
+        """The connection is gone."""
+        if not self.over:
+            self.over = self.aborted = True
+            assert self.protocol is not None
+            self.protocol.connectionLost(Failure(reason or ConnectionDone()))
+
+    def getPeer(self) -> IPv4Address:
+        return PEER
 
 
 @dataclass

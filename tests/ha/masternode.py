@@ -78,9 +78,10 @@ class MasterTestCase(SynchronousTestCase):
         return connection, transport
 
     def request(self, *reports: int) -> tuple[HAMasterProtocol, LineTransport]:
-        """A slave connects and sends these reports at once."""
+        """A slave connects and sends these reports, each in a read of its own."""
         connection, transport = self.connect()
-        transport.deliver(b"".join(encode_report(offset) for offset in reports))
+        for offset in reports:
+            transport.deliver(encode_report(offset))
         return connection, transport
 
     def grow(self, image: LogImage) -> None:

@@ -1,6 +1,7 @@
 """A slave as a node runs it, on a real store, with a clock and a master that the test plays."""
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -33,6 +34,8 @@ class SlaveNodeTestCase(SynchronousTestCase):
         self.disk_failures: list[Failure] = []
         self.view: MasterView | Exception | Deferred[MasterView] = NOBODY
         self.questions: list[bool] = []
+        self.behind = 0
+        """How many bytes of the log are in no queue."""
 
     def start(
         self,
@@ -72,6 +75,8 @@ class SlaveNodeTestCase(SynchronousTestCase):
             self.clock,
             finished=lambda code, reason: self.ends.append((code, reason)),
             disk_failed=self.disk_failures.append,
+            queues_behind=lambda: self.behind,
+            wall_clock=time.time,
         )
         self.service.startService()
         self.addCleanup(self.stop)

@@ -63,19 +63,25 @@ BAD_SLAVES = [
     BadSlave("m22_an_ssh_banner", b"SSH-2.0-OpenSSH_9.6\r\n", ahead(b"SSH-2.0-")),
     BadSlave("m22_a_remoting_request", b"\0\0\0\x80\0\0\0\x7c" + b'{"code":28}', ahead(b"\0\0\0\x80\0\0\0\x7c")),
     BadSlave("m22_a_slave_of_controller_mode", bytes.fromhex("00000001000100000000000000000002"), "asks for "),
+    BadSlave("m21_a_first_report_below_0_with_others", reports(-1, END), "asks for -1"),
     BadSlave("m23_no_report", b"", DEADLINE),
     BadSlave("m23_no_report_after_the_first", reports(1), DEADLINE, served=True),
 ]
 
 
 def meet(test: "BadSlaveTests", row: BadSlave) -> None:
-    """A master that serves a good slave meets a bad one, heard in one read and again byte by byte."""
+    """A master that serves a good slave meets a bad one, heard in one read and again byte by byte.
+
+    Of one that is served the first report is a read of its own: what comes with that is refused for that alone.
+    """
+    first = REPORT_HEADER.size if row.served else 0
     for read_bytes in (len(row.says) or 1, 1):
         good, good_line = test.request(1)
         before = content_of(test.log)
         with log_lines() as lines:
             bad, line = test.connect()
-            for at in range(0, len(row.says), read_bytes):
+            line.deliver(row.says[:first])
+            for at in range(first, len(row.says), read_bytes):
                 line.deliver(row.says[at : at + read_bytes])
             test.clock.advance(0)
             if row.reason == DEADLINE:
@@ -171,7 +177,8 @@ class BadSlaveTests(MasterTestCase):
             rng = Random(seed)
             connection, line = self.connect()
             stream = reports(*[min(number + 1, END) for number in range(10_000)])
-            at = 0
+            line.deliver(stream[:8])
+            at = 8
             while at < len(stream):
                 size = rng.choice((1, 3, 8, 1000, 4096))
                 line.deliver(stream[at : at + size])

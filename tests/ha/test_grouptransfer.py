@@ -10,7 +10,7 @@ from rmqha.settings import make_settings
 from rmqha.store.message import PutMessageStatus
 from rmqha.wire.transfer import encode_report
 
-from .doubles import PEER, LineTransport, append, make_image, memory_log
+from .doubles import PEER, LineTransport, Socket, append, make_image, memory_log
 
 IMAGE = make_image([300] * 30)
 HELD = IMAGE.prefix(IMAGE.messages[20])
@@ -420,7 +420,7 @@ class WireTestCase(ReplicationTestCase):
 
     def setUp(self) -> None:
         ReplicationTestCase.setUp(self)
-        self.transports: list[LineTransport] = []
+        self.transports: list[LineTransport | Socket] = []
         self.factories: list[HAMasterFactory] = []
         self.begin_with()
 
@@ -440,13 +440,14 @@ class WireTestCase(ReplicationTestCase):
         ReplicationTestCase.tearDown(self)
 
     def report(self, *offsets: int) -> tuple[HAMasterProtocol, LineTransport]:
-        """A slave connects and reports these offsets at once."""
+        """A slave connects and reports these offsets: the first one in a read of its own."""
         connection = self.factory.buildProtocol(PEER)
         assert connection is not None
         transport = LineTransport(self.clock)
         self.transports.append(transport)
         transport.attach(connection)
-        self.more(transport, *offsets)
+        self.more(transport, *offsets[:1])
+        self.more(transport, *offsets[1:])
         return connection, transport
 
     def more(self, transport: LineTransport, *offsets: int) -> None:
@@ -511,11 +512,38 @@ class WireTests(WireTestCase):
         self.check_told(("20", TIMED_OUT, TIMEOUT))
         self.assertEqual(self.replication.confirmed_offset, 0)
 
-    def test_a_request_and_reports_that_come_together_are_told_apart(self) -> None:
+    def test_reports_that_come_together_after_the_request_are_told_apart(self) -> None:
         self.report(HELD.end)
         self.send(20)
         self.report(IMAGE.messages[19], HELD.end, self.end_of(20))
         self.check_told(("20", OK, 0))
+
+    def test_an_acknowledgement_in_the_read_of_the_request_completes_nothing(self) -> None:
+        """Nothing had been sent when it came: it is a lie."""
+        self.report(HELD.end)
+        self.send(20)
+        for request in (1, HELD.end, IMAGE.messages[19]):
+            _, liar = self.report()
+            self.more(liar, request, self.end_of(20))
+            self.assertTrue(liar.aborted)
+        self.clock.advance(TIMEOUT)
+        self.check_told(("20", TIMED_OUT, TIMEOUT))
+
+    def test_what_still_waits_in_our_transport_cannot_be_acknowledged(self) -> None:
+        """It has not left this machine."""
+        connection = self.factory.buildProtocol(PEER)
+        assert connection is not None
+        socket = Socket(self.clock)
+        socket.attach(connection)
+        self.transports.append(socket)
+        socket.deliver(encode_report(HELD.end))
+        self.send(20)
+        socket.deliver(encode_report(HELD.end))  # a heartbeat
+        self.assertFalse(socket.aborted)
+        socket.deliver(encode_report(self.end_of(20)))
+        self.assertTrue(socket.aborted)
+        self.clock.advance(TIMEOUT)
+        self.check_told(("20", TIMED_OUT, TIMEOUT))
 
     def test_a_lost_connection_is_forgotten(self) -> None:
         _, slave = self.report(HELD.end)
@@ -561,6 +589,22 @@ class HalfOpenTests(WireTestCase):
         self.check_told()
         self.clock.advance(TIMEOUT)
         self.check_told(("20", TIMED_OUT, TIMEOUT))
+
+    def test_a_doubted_connection_counts_only_beyond_what_it_had_been_sent(self) -> None:
+        """It may be the last connection of the slave that came again: its late reports prove no second copy."""
+        self.report(HELD.end)  # another slave, which stays silent from here on
+        _, last = self.report(HELD.messages[10], HELD.end)
+        self.send(20)
+        _, again = self.report(HELD.messages[10])
+        self.more(again, self.end_of(20))
+        self.more(last, self.end_of(20))  # sent before the other came
+        self.check_told()
+        self.assertEqual(self.replication.confirmed_offset, 0)
+        self.send(21)
+        self.more(again, self.end_of(21))
+        self.check_told()
+        self.more(last, self.end_of(21))
+        self.check_told(("20", OK, 0), ("21", OK, 0))
 
     def test_two_slaves_of_one_address_count_once_both_hold_what_was_sent_since(self) -> None:
         _, first = self.report(HELD.messages[10], HELD.end)

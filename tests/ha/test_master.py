@@ -51,9 +51,28 @@ class StartTests(MasterTestCase):
             sent = transfers_in(transport.take())
             self.assertEqual(sent, IMAGE.transfers(request) if request < IMAGE.end else [], request)
 
-    def test_what_comes_with_the_first_report_is_an_acknowledgement(self) -> None:
+    def test_what_comes_after_the_first_report_is_an_acknowledgement(self) -> None:
         connection, _ = self.request(1, IMAGE.messages[3])
         self.assertEqual((connection.slave_request_offset, connection.slave_ack_offset), (1, IMAGE.messages[3]))
+
+    def test_what_comes_in_one_read_with_the_first_report_is_a_lie(self) -> None:
+        """Nothing had been sent when it came; that also goes for what was written in answer to the first report."""
+        for first, others in ((1, [IMAGE.messages[3]]), (1, [1, IMAGE.end]), (IMAGE.messages[2], [IMAGE.messages[3]])):
+            with log_lines() as lines:
+                connection, transport = self.connect()
+                transport.deliver(b"".join(map(encode_report, [first, *others])))
+            self.assertTrue(transport.aborted)
+            self.assertEqual((connection.state, transport.take()), (HAConnectionState.CLOSED, b""))
+            self.assertIn(f"together with its first report, {first}: nothing had been sent to it: closing", lines())
+
+    def test_the_first_report_again_in_one_read_is_a_heartbeat(self) -> None:
+        """A master that stood still finds several in its socket."""
+        connection, transport = self.connect()
+        transport.deliver(encode_report(IMAGE.messages[2]) * 3)
+        self.assertEqual(
+            (connection.state, connection.slave_ack_offset), (HAConnectionState.TRANSFER, IMAGE.messages[2])
+        )
+        self.assertEqual(transfers_in(transport.take()), IMAGE.transfers(IMAGE.messages[2]))
 
     def test_a_log_that_begins_later_serves_from_its_min(self) -> None:
         late = make_image([300] * 20, start=2 * SEGMENT_SIZE)
@@ -206,7 +225,8 @@ class AcknowledgementTests(MasterTestCase):
         connection, transport = self.connect()
         self.assertEqual((connection.facts()["state"], connection.facts()["lagBytes"]), ("REQUEST", None))
         self.clock.advance(3)
-        transport.deliver(encode_report(1) + encode_report(IMAGE.messages[3]))
+        transport.deliver(encode_report(1))
+        transport.deliver(encode_report(IMAGE.messages[3]))
         self.clock.advance(2)
         self.assertEqual(
             connection.facts(),

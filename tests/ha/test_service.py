@@ -1,17 +1,21 @@
 """A slave's service: it keeps connecting, acts on verdicts, and knows when a ``--once`` run is done and how."""
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred, execute
 
+from rmqha.broker.remoting import RemotingError
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.replica import MasterView
+from rmqha.ha.contact import seconds_of
+from rmqha.ha.replica import MasterView, UnsupportedMaster
 from rmqha.ha.service import OnGap
 from rmqha.ha.states import ReplicaState
+from rmqha.store.nodestate import NodeState
 from rmqha.wire.transfer import Transfer
 
 from .doubles import SEGMENT_SIZE, LineTransport, heartbeat, log_lines, make_image, reports_in, wire
-from .slavenode import SlaveNodeTestCase
+from .slavenode import NOBODY, SlaveNodeTestCase
 
 IMAGE = make_image([300] * 30)
 PREFIX = IMAGE.prefix(IMAGE.messages[12])
@@ -284,18 +288,246 @@ class EndlessTests(SlaveNodeTestCase):
         self.assertEqual(self.service.replica.state, ReplicaState.GAP)
         self.assertTrue(line.over)
 
-    def test_how_long_it_has_been_behind_is_told(self) -> None:
+    def test_the_same_verdict_is_told_once_and_its_retries_seldom(self) -> None:
+        self.view = MasterView(0, 100)
+        self.start(PREFIX)
+        with log_lines() as lines:
+            for _ in range(100):
+                self.assertTrue(self.accept().aborted)
+        self.assertEqual(lines().count("error: AHEAD"), 1)
+        self.assertLess(len(lines().splitlines()), 40)
+        self.assertIn("attempts in the last 10 min", lines())
+
+
+class ContactTests(SlaveNodeTestCase):
+    """What is told of the master: when it was heard, and how far the slave is behind it, never better than it is."""
+
+    def facts(self) -> tuple[int | None, float | None]:
+        return self.service.lag_bytes, self.service.lag_seconds
+
+    def sync(self) -> LineTransport:
         self.view = VIEW
         self.start(PREFIX)
-        self.assertIsNone(self.service.lag_seconds)
         line, request = self.connect()
+        line.deliver(wire(IMAGE.transfers(request)))
+        self.assertEqual(self.service.replica.state, ReplicaState.IN_SYNC)
+        return line
+
+    def test_nothing_is_known_before_the_master_was_heard(self) -> None:
+        self.start(PREFIX)
+        self.assertEqual((self.facts(), self.service.last_contact), ((None, None), None))
+        self.next_attempt().refuse()
+        self.assertEqual(self.facts(), (None, None))
+        self.assertEqual(self.service.reason, "Connection was refused by other side")
+
+    def test_with_bytes_outstanding_the_seconds_are_never_zero(self) -> None:
+        self.view = VIEW
+        self.start(PREFIX)
+        line, request = self.connect()
+        self.assertEqual(self.facts(), (IMAGE.end - PREFIX.end, None), "nobody knows for how long")
         line.deliver(wire(IMAGE.transfers(request, PREFIX.end)))
-        self.assertEqual(self.service.lag_seconds, 0)
-        self.silence(8)
-        self.assertEqual(self.service.lag_seconds, 3)
+        self.silence(5)
+        self.assertEqual(self.facts(), (IMAGE.end - PREFIX.end, None))
         line.deliver(wire(IMAGE.transfers(PREFIX.end)))
+        self.assertEqual(self.facts(), (0, 0.0))
+
+    def test_a_slave_that_falls_behind_is_so_since_it_held_all(self) -> None:
+        line = self.sync()
         self.silence(2)
-        self.assertEqual(self.service.lag_seconds, 0)
+        line.deliver(heartbeat(IMAGE.end))
+        self.view = MasterView(0, IMAGE.end + 500, segment_size=SEGMENT_SIZE)
+        self.silence(8)
+        self.assertEqual(self.facts(), (500, 8.0))
+
+    def test_lag_grows_from_the_last_contact_while_the_master_is_away(self) -> None:
+        line = self.sync()
+        heard = self.service.last_contact
+        self.lose(line)
+        self.view = NOBODY
+        self.silence(30)
+        self.assertEqual(self.facts(), (0, 30.0))
+        self.assertEqual((self.service.replica.state, self.service.last_contact), (ReplicaState.CONNECTING, heard))
+
+    def test_bytes_known_to_be_outstanding_stay_so_while_the_master_is_away(self) -> None:
+        line = self.sync()
+        self.view = MasterView(0, IMAGE.end + 500, segment_size=SEGMENT_SIZE)
+        self.silence(5)
+        self.lose(line)
+        self.view = NOBODY
+        self.silence(20)
+        self.assertEqual(self.facts(), (500, 25.0))
+        self.accept()  # and nobody answers at the remoting port
+        self.assertEqual(self.service.lag_bytes, 500)
+
+    def test_a_master_that_hangs_is_not_in_touch(self) -> None:
+        self.sync()
+        self.view = Deferred()
+        self.silence(15)
+        self.assertEqual(self.facts(), (0, 15.0))
+
+    def test_what_an_earlier_process_knew_is_taken_up(self) -> None:
+        self.start(PREFIX)
+        store = self.store.root
+        self.stop()
+        NodeState("id", lag_bytes=0, last_contact="2026-11-22T10:00:00.000Z").write(store)
+        with patch("time.time", lambda: seconds_of("2026-11-22T10:00:30Z")):
+            self.start(store=store)
+        self.assertEqual(self.service.last_contact, "2026-11-22T10:00:00.000Z")
+        self.assertEqual(self.facts(), (None, 30.0))
+
+    def test_a_log_that_does_not_fit_has_no_lag(self) -> None:
+        self.view = MasterView(0, 100)
+        self.start(PREFIX)
+        self.accept()
+        self.assertEqual(self.service.replica.state, ReplicaState.AHEAD)
+        self.assertIsNone(self.service.lag_bytes)
+        self.assertIn("the master's log ends at 100", self.service.reason)
+
+
+class RetryTests(SlaveNodeTestCase):
+    """A day without a master is a few lines an hour."""
+
+    def test_each_retry_has_its_reason_and_its_time_and_later_ones_are_summed_up(self) -> None:
+        self.start()
+        with log_lines() as lines:
+            self.next_attempt().refuse()
+        self.assertIn("warn: no connection to the master: Connection was refused by other side; again in ", lines())
+        with log_lines() as lines:
+            while self.clock.seconds() < 24 * 3600:
+                self.next_attempt().refuse()
+        told = lines().splitlines()
+        self.assertLess(len(told), 24 * 6 + 20)
+        self.assertGreater(len(told), 24 * 5)
+        self.assertNotIn(" object at 0x", lines())
+        self.assertNotIn("Deferred", lines())
+
+    def test_a_master_that_is_back_ends_the_silence(self) -> None:
+        self.start()
+        for _ in range(40):
+            self.next_attempt().refuse()
+        self.view = VIEW
+        line, request = self.connect()
+        with log_lines() as lines:
+            line.deliver(wire(IMAGE.transfers(request)))
+            self.lose(line)
+            self.next_attempt().refuse()
+        for text in ("slave is IN_SYNC", "the connection to the master is gone", "connecting to the master again in"):
+            self.assertIn(text, lines())
+        self.assertIn("no connection to the master: Connection was refused", lines())
+
+
+class QueueTests(SlaveNodeTestCase):
+    """A ``--once`` run ends when its queues and index are done."""
+
+    def copy(self) -> None:
+        self.view = VIEW
+        self.start(IMAGE, once=True)
+        line, request = self.connect()
+        line.deliver(wire(IMAGE.transfers(request)))
+
+    def test_it_waits_for_its_queues_and_says_so(self) -> None:
+        self.behind = IMAGE.end
+        with log_lines() as lines:
+            self.copy()
+            for self.behind in range(IMAGE.end, 0, -1000):
+                self.silence(1)
+                self.assertEqual(self.ends, [])
+        self.behind = 0
+        self.silence(1)
+        self.assertEqual(self.ends, [(ExitCode.FINE, f"holds all up to {IMAGE.end}")])
+        self.assertGreater(lines().count("bytes are to be put into queues and index"), 2)
+
+    def test_queues_that_do_not_grow_any_more_are_an_error(self) -> None:
+        self.behind = 700
+        self.copy()
+        self.silence(59)
+        self.assertEqual(self.ends, [])
+        self.silence(2)
+        self.assertEqual(self.ends[0][0], ExitCode.IO_ERROR)
+        self.assertIn("700 bytes are in no queue", self.ends[0][1])
+
+    def test_it_can_be_stopped_meanwhile(self) -> None:
+        self.behind = 700
+        self.copy()
+        self.stop()
+        self.assertEqual(self.ends, [])
+
+
+class MisfitTests(SlaveNodeTestCase):
+    """A master that cannot be copied so is named, once, with what to do."""
+
+    DLEDGER = UnsupportedMaster("the master is in DLedger mode")
+
+    def test_a_dledger_master_whose_ha_port_is_closed_is_named(self) -> None:
+        self.view = self.DLEDGER
+        self.start()
+        with log_lines() as lines:
+            for _ in range(10):
+                self.next_attempt().refuse()
+                self.silence(30)
+        self.assertEqual(lines().count("error: the master is in DLedger mode"), 1)
+        self.assertEqual(self.service.reason, "the master is in DLedger mode")
+        self.assertGreater(self.clock.seconds(), 8 * 60, "it comes again seldom")
+
+    def test_a_run_ends_with_wrong_usage(self) -> None:
+        self.view = self.DLEDGER
+        self.start(once=True)
+        self.next_attempt().refuse()
+        self.clock.advance(0)
+        self.assertEqual(self.ends, [(ExitCode.USAGE, "the master is in DLedger mode")])
+
+    def test_also_one_whose_ha_port_is_open(self) -> None:
+        self.view = self.DLEDGER
+        self.start(once=True)
+        self.assertTrue(self.accept().aborted)
+        self.assertEqual(self.ends[0][0], ExitCode.USAGE)
+
+    def test_one_that_is_configured_anew_is_copied(self) -> None:
+        self.view = self.DLEDGER
+        self.start()
+        self.next_attempt().refuse()
+        self.clock.advance(0)
+        self.view = VIEW
+        self.silence(30)
+        line, request = self.connect()
+        line.deliver(wire(IMAGE.transfers(request)))
+        self.assertEqual(self.service.replica.state, ReplicaState.IN_SYNC)
+        self.assertNotIn("DLedger", self.service.reason)
+
+    def test_an_acl_is_named_with_what_to_do(self) -> None:
+        self.view = RemotingError("code 1: org.apache.rocketmq.acl.common.AclException: No accessKey is configured")
+        with log_lines() as lines:
+            self.start(PREFIX)
+            line = self.accept()
+            self.accept().deliver(heartbeat(0))
+            line.deliver(wire(IMAGE.transfers(PREFIX.last_message)))
+        for text in ("ACL refuses this slave", "globalWhiteRemoteAddresses"):
+            self.assertIn(text, lines())
+            self.assertIn(text, self.service.warnings[0])
+        self.view = VIEW
+        self.silence(10)
+        self.assertEqual(self.service.warnings, [])
+
+    def test_an_unknown_segment_size_is_no_divergence(self) -> None:
+        """With an ACL it cannot be asked for: the first blank shows that ours is another."""
+        self.view = RemotingError("code 1: AclException: No accessKey is configured")
+        for once in (False, True):
+            self.start(once=once, mappedFileSizeCommitLog="")
+            with log_lines() as lines:
+                for _ in range(5):
+                    if self.ends:
+                        break
+                    self.silence(30)
+                    line = self.accept()
+                    self.accept().deliver(heartbeat(3 * SEGMENT_SIZE))
+                    (request,) = reports_in(line.take())
+                    line.deliver(wire(IMAGE.transfers(request)))
+            self.assertNotIn("DIVERGED", lines())
+            self.assertIn("set mappedFileSizeCommitLog=N as the master has it, probably 4096", lines())
+            self.assertIn("the master's segment size is not known", self.service.reason)
+            self.assertEqual(lines().count("error: "), 1)
+            self.stop()
+        self.assertEqual(self.ends[0][0], ExitCode.USAGE)
 
 
 class ReseedTests(SlaveNodeTestCase):
@@ -452,7 +684,7 @@ class ProbeTests(SlaveNodeTestCase):
             for _ in range(4):
                 self.silence(5)
                 line.deliver(heartbeat(PREFIX.end)[:1])
-        complaint = "warn: the master's remoting port does not answer (ConnectionRefusedError"
+        complaint = "warn: the master's remoting port does not answer (Connection was refused by other side)"
         self.assertEqual(lines().count(complaint), 1)
         self.assertGreater(len(self.questions), 3)
 

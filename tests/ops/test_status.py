@@ -71,7 +71,16 @@ class StoreTests(SynchronousTestCase):
     def test_a_node_of_ours_that_runs_tells_all(self) -> None:
         store = new_folder(self)
         running = MessageStore(make_settings({"storePathRootDir": str(store)}))
-        replace(SLAVE_STATE, peers=(PEER,)).write(store)
+        replace(
+            SLAVE_STATE,
+            peers=(PEER,),
+            master="broker-a:10912",
+            last_contact="2026-11-22T10:00:00.000Z",
+            since="2026-11-22T09:00:00.000Z",
+            reason="at the master's end",
+            tables={"inSync": True},
+            warnings=("mind",),
+        ).write(store)
         self.assertEqual(
             self.status(store).as_json(),
             {
@@ -85,6 +94,12 @@ class StoreTests(SynchronousTestCase):
                 "confirmed": 50,
                 "lagBytes": 12,
                 "lagSeconds": 0.5,
+                "master": "broker-a:10912",
+                "lastContact": "2026-11-22T10:00:00.000Z",
+                "since": "2026-11-22T09:00:00.000Z",
+                "reason": "at the master's end",
+                "tables": {"inSync": True},
+                "warnings": ["mind"],
                 "peers": [PEER],
             },
         )

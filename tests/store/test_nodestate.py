@@ -25,6 +25,12 @@ STATES = st.builds(
     lag_bytes=st.none() | COUNTS,
     lag_seconds=st.none() | st.floats(0, 1e6),
     peers=st.lists(st.dictionaries(st.sampled_from(("address", "offset")), COUNTS)).map(tuple),
+    master=st.none() | st.just("broker-a:10912"),
+    last_contact=st.none() | st.just("2026-11-22T10:00:00.000Z"),
+    since=st.none() | st.just("2026-11-22T09:00:00.000Z"),
+    reason=st.none() | st.text("abc ", max_size=5),
+    tables=st.none() | st.dictionaries(st.sampled_from(("inSync", "reason")), st.none() | st.booleans()),
+    warnings=st.lists(st.text("abc ", max_size=5), max_size=3).map(tuple),
 )
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3),
@@ -60,6 +66,13 @@ class NodeStateTests(SynchronousTestCase):
             "confirmed": 2,
         }
         self.assertEqual({name: content[name] for name in promised}, promised)
+
+    def test_what_an_older_node_wrote_is_read(self) -> None:
+        later = ("master", "lastContact", "since", "reason", "tables", "warnings")
+        state = NodeState("id", 2, 50, "SLAVE", "IN_SYNC", Offsets(1, 5, 4, 3, 2), lag_bytes=7)
+        old = {name: value for name, value in state.as_json().items() if name not in later}
+        self.write_raw(json.dumps(old).encode())
+        self.assertEqual(NodeState.read(self.store), state)
 
     def test_a_store_without_a_node_has_none(self) -> None:
         self.assertIsNone(NodeState.read(self.store))

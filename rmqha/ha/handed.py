@@ -1,0 +1,118 @@
+"""How much of the log a connection's transport has really passed to the kernel (spec/ha.md 14).
+
+A transport keeps what its socket does not take yet. A slave cannot hold those bytes, so a report that names them is a
+lie. We count what the socket takes, and remember at which of these bytes each piece of the log lies.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.protocols.policies import ProtocolWrapper
+
+from rmqha.wire.transfer import TRANSFER_HEADER
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Frames of the log from ``start`` to ``end``, the first byte of them at ``position`` of what the socket takes."""
+
+    position: int
+    start: int
+    end: int
+    size: int
+
+
+class HandedOffset:
+    """Follows one connection; ``offset`` is the end of the log that its peer may hold.
+
+    Over TCP it is exact. Over TLS it is an upper bound: bytes are counted below TLS, and of what TLS adds to a write we
+    know only that it is not negative; the bound is at most that too high (some 30 bytes for each 16 KiB of the write
+    that is on its way). A transport without a socket, as in tests, hands on at once what it is given.
+    """
+
+    def __init__(self, transport: Any, batch_bytes: int) -> None:
+        """``batch_bytes`` is how much of the log a frame has; only the last frame of a piece may have less."""
+        socket = transport
+        while isinstance(socket, ProtocolWrapper):
+            socket = socket.transport
+        self._socket = socket if hasattr(socket, "writeSomeData") else None
+        self._is_wrapped = socket is not transport
+        self._frame_bytes = TRANSFER_HEADER.size + batch_bytes
+        self._batch_bytes = batch_bytes
+        self._taken = 0
+        self._written = 0
+        self._position = 0
+        self._offset = 0
+        self._pieces: deque[_Piece] = deque()
+        if self._socket is not None:
+            self._count(self._socket)
+
+    def _count(self, socket: Any) -> None:
+        """Count what the socket takes, and below TLS also what waits for it."""
+        write_some: Callable[[bytes], int | BaseException] = socket.writeSomeData
+
+        def count_taken(data: bytes) -> int | BaseException:
+            taken = write_some(data)
+            if isinstance(taken, int) and taken > 0:
+                self._taken += taken
+            return taken
+
+        socket.writeSomeData = count_taken
+        if self._is_wrapped:
+            self._count_written(socket)
+
+    def _count_written(self, socket: Any) -> None:
+        write: Callable[[bytes], None] = socket.write
+        write_sequence: Callable[[Iterable[bytes]], None] = socket.writeSequence
+
+        def count_write(data: bytes) -> None:
+            self._written += len(data)
+            write(data)
+
+        def count_write_sequence(pieces: Iterable[bytes]) -> None:
+            whole = list(pieces)
+            self._written += sum(map(len, whole))
+            write_sequence(whole)
+
+        socket.write, socket.writeSequence = count_write, count_write_sequence
+
+    def begin(self, offset: int) -> None:
+        """The log is sent from here on."""
+        self._offset = offset
+
+    def will_write(self, size: int, log: tuple[int, int] | None = None) -> None:
+        """So many bytes are about to be written: frames of this range of the log, or none of it (a heartbeat)."""
+        if self._socket is None:
+            self._offset = self._offset if log is None else log[1]
+            return
+        self._position = max(self._position, self._written)
+        if log is not None:
+            self._settle()
+            self._pieces.append(_Piece(self._position, *log, size))
+        self._position += size
+
+    def _settle(self) -> None:
+        """Forget the pieces that have left."""
+        pieces = self._pieces
+        while pieces and self._taken >= pieces[0].position + pieces[0].size:
+            self._offset = pieces.popleft().end
+
+    @property
+    def offset(self) -> int:
+        """The end of the log that has left."""
+        self._settle()
+        if not self._pieces:
+            return self._offset
+        first = self._pieces[0]
+        frames, rest = divmod(max(0, self._taken - first.position), self._frame_bytes)
+        in_frame = max(0, rest - TRANSFER_HEADER.size)
+        return min(first.end, first.start + frames * self._batch_bytes + in_frame)
+
+    def stop(self) -> None:
+        """The connection is gone: count no more."""
+        if self._socket is not None:
+            for name in ("writeSomeData", "write", "writeSequence"):
+                vars(self._socket).pop(name, None)
+        self._pieces.clear()
