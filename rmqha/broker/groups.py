@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from twisted.internet.defer import execute
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.configmanager import ConfigManager
 from rmqha.settings import Settings
+from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
@@ -30,9 +33,16 @@ class SubscriptionGroupManager(ConfigManager[SubscriptionGroupTable]):
 
     _log = Logger()
 
-    def __init__(self, folder: Path, settings: Settings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        now_ms: Callable[[], int],
+        run_in_thread: RunInThread = execute,
+        clock: IReactorTime | None = None,
+    ) -> None:
         """Reads subscriptionGroup.json of ``folder``, and adds the system's groups. Raises StoreError, OSError."""
-        super().__init__(folder, SubscriptionGroupTable)
+        super().__init__(folder, SubscriptionGroupTable, run_in_thread, clock)
         self.settings = settings
         self._now_ms = now_ms
         groups = self.table.subscription_group_table

@@ -4,10 +4,13 @@ import string
 from collections.abc import Callable
 from pathlib import Path
 
+from twisted.internet.defer import execute
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.configmanager import ConfigManager
 from rmqha.settings import Settings
+from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import (
     PERM_INHERIT,
     PERM_READ,
@@ -61,9 +64,16 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
 
     _log = Logger()
 
-    def __init__(self, folder: Path, settings: Settings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        now_ms: Callable[[], int],
+        run_in_thread: RunInThread = execute,
+        clock: IReactorTime | None = None,
+    ) -> None:
         """Reads topics.json of ``folder``, and adds the system topics that lack. Raises StoreError, OSError."""
-        super().__init__(folder, TopicConfigTable)
+        super().__init__(folder, TopicConfigTable, run_in_thread, clock)
         self.settings = settings
         self._now_ms = now_ms
         self._listeners: list[TopicsChanged] = []

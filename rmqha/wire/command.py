@@ -19,6 +19,9 @@ import orjson
 
 FRAME_MAX_LENGTH = 16 * 1024 * 1024 - 4
 """The largest totalLength."""
+MAX_HEADER_BYTES = 256 * 1024
+"""Of one header. The longest that clients send has 32 KiB of properties, each of whose characters JSON may escape."""
+MOST_EXT_FIELDS = 1024
 JSON_SERIALIZE_TYPE = 0
 ROCKETMQ_SERIALIZE_TYPE = 1
 OUR_VERSION = 399
@@ -225,6 +228,8 @@ def decode_command(frame: bytes) -> RemotingCommand:
     end = HEADER_LENGTH.size + header_length
     if end > len(frame):
         raise CommandError(f"a header of {header_length} bytes in a frame of {len(frame)}")
+    if header_length > MAX_HEADER_BYTES:
+        raise CommandError(f"a header of {header_length} bytes, more than {MAX_HEADER_BYTES}")
     header, body = frame[HEADER_LENGTH.size : end], frame[end:]
     if serialize_type == JSON_SERIALIZE_TYPE:
         return _decode_json(header, body)
@@ -243,6 +248,8 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         except StructError:
             code, opaque, flag, version = map(_int32, numbers)
         ext_fields = get("extFields") or {}
+        if len(ext_fields) > MOST_EXT_FIELDS:
+            raise ValueError(f"more than {MOST_EXT_FIELDS} fields")
         if not set(map(type, ext_fields.values())) <= ONLY_TEXTS:
             ext_fields = {key: _scalar(value) for key, value in ext_fields.items() if value is not None}
         remark = get("remark")
@@ -283,8 +290,11 @@ def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
 
 
 def _decode_entries(entries: bytes) -> dict[str, str]:
-    fields, at, end = {}, 0, len(entries)
+    fields: dict[str, str] = {}
+    at, end = 0, len(entries)
     while at < end:
+        if len(fields) >= MOST_EXT_FIELDS:
+            raise CommandError(f"more than {MOST_EXT_FIELDS} fields")
         (key_length,) = INT16.unpack_from(entries, at)
         key_end = at + INT16.size + key_length
         (value_length,) = INT32.unpack_from(entries, key_end)
