@@ -19,9 +19,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from rmqha.broker.controller import BrokerController, NameServers, Surroundings, no_way
+from rmqha.broker.budgets import PortBudget
+from rmqha.broker.controller import BrokerController, NameServers, Surroundings, broker_limits, no_way
 from rmqha.broker.outerapi import MasterAddresses
-from rmqha.broker.remoting import RemotingFactory, RemotingLimits
+from rmqha.broker.remoting import RemotingFactory
 from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
 from rmqha.broker.slavesync import Connect
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
@@ -31,7 +32,7 @@ from rmqha.ha.grouptransfer import GroupTransferService
 from rmqha.ha.limits import HALimits
 from rmqha.ha.master import HAMasterFactory, MasterTimes
 from rmqha.ha.service import HASlaveService, SlaveOptions
-from rmqha.namesrv.service import NameServerService
+from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver
@@ -96,10 +97,12 @@ class Node(ProcessService):
         self._group_transfer: GroupTransferService | None = None
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
+        self._table_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
 
     def open(self) -> None:
         """Begin to open the store; when it is open, the services of the node's role start."""
         self._threads.start()
+        self._table_threads.start()
         self._opened = Deferred.fromCoroutine(self._open())
         self._opened.addErrback(self._cannot_start)
 
@@ -146,6 +149,11 @@ class Node(ProcessService):
 
     def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
         running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
+        return running
+
+    def _run_in_table_thread(self, function: Callable[[], None]) -> Deferred[None]:
+        """For tables: no flush that puts wait for stands in line behind one."""
+        running: Deferred[None] = deferToThreadPool(self._reactor, self._table_threads, function)
         return running
 
     @property
@@ -217,7 +225,7 @@ class Node(ProcessService):
             settings,
             self.store,
             clock,
-            self._run_in_thread,
+            self._run_in_table_thread,
             Surroundings(
                 self._plan.bind_address,
                 [*self._plan.name_servers, *self._embed_name_server()],
@@ -228,9 +236,17 @@ class Node(ProcessService):
         )
         self._controller = controller
         about_node = runtime_processors(self._runtime_info, controller.config)
-        limits = _remoting_limits_of(settings)
-        main = RemotingFactory({**controller.processors(), **about_node}, clock, limits)
-        fast = RemotingFactory({**controller.processors(fast_port=True), **about_node}, clock, limits)
+        limits = broker_limits(settings, _connections_of(settings))
+        main, fast = [
+            RemotingFactory(
+                {**controller.processors(fast_port), **about_node},
+                clock,
+                limits,
+                PortBudget(clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
+                controller.turns,
+            )
+            for fast_port in (False, True)
+        ]
         mode = settings.tls_server_mode
         self._listen("remoting", settings.listen_port, main, listening=controller.listening, mode=mode)
         self._listen("fast remoting", settings.fast_port, fast, mode=mode)
@@ -323,8 +339,9 @@ class Node(ProcessService):
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
         finally:
-            if self._threads.started:
-                self._threads.stop()
+            for threads in (self._table_threads, self._threads):
+                if threads.started:
+                    threads.stop()
 
 
 def _open_files() -> int:
@@ -333,11 +350,9 @@ def _open_files() -> int:
     return MOST_FILES if files == resource.RLIM_INFINITY else files
 
 
-def _remoting_limits_of(settings: Settings) -> RemotingLimits:
-    """What each remoting port takes: of the files the process may open at most an eighth."""
-    return RemotingLimits(
-        min(settings.server_max_connections, max(1, _open_files() // 8)), settings.server_max_requests_in_progress
-    )
+def _connections_of(settings: Settings) -> int:
+    """How many connections each remoting port takes: of the files the process may open at most an eighth."""
+    return min(settings.server_max_connections, max(1, _open_files() // 8))
 
 
 def _limits_of(settings: Settings) -> HALimits:

@@ -65,11 +65,15 @@ class PortBudget:
         self._reserved: dict[Holder, _Reservation] = {}
         self._small: dict[Holder, int] = {}
         self._waiting: dict[Holder, int] = {}
+        self._kept: dict[Holder, int] = {}
+        self._crowded: set[Holder] = set()
         self._unread: dict[Holder, int] = {}
         self._unread_bytes = 0
         self._look: IDelayedCall | None = None
         self.used_bytes = 0
-        """Reserved, or kept for requests in progress."""
+        """Reserved for large frames, or kept of them while their requests are in progress."""
+        self.kept_bytes = 0
+        """Of small requests in progress."""
         self.small_bytes = 0
         """Pieces of small frames, and of those that wait for room."""
 
@@ -112,17 +116,41 @@ class PortBudget:
         if reservation is not None:
             self.release(reservation.length)
 
-    def keep(self, length: int) -> bool:
-        """Count the body of a request in progress; whether there is room for more."""
-        self.used_bytes += length
-        return self.used_bytes <= self._request_bytes
+    def keep(self, holder: Holder, size: int) -> bool:
+        """Count a request in progress; whether the holder may have another one.
 
-    def wait(self, holder: Holder) -> None:
-        """Have ``room_given`` called once there is room for another request."""
-        self._waiting.setdefault(holder, 0)
+        Where the port is full, that is so while the holder has no more than its share.
+        """
+        if size > SMALL_FRAME_BYTES:
+            self.used_bytes += size
+            return True
+        self._kept[holder] = self._kept.get(holder, 0) + size
+        self.kept_bytes += size
+        if self._has_share(holder):
+            return True
+        self._crowded.add(holder)
+        return False
+
+    def _has_share(self, holder: Holder) -> bool:
+        full = self.kept_bytes > self._request_bytes
+        return not full or self._kept.get(holder, 0) <= self._request_bytes // len(self._kept)
+
+    def let_go(self, holder: Holder, size: int) -> None:
+        """A request that was kept has its answer."""
+        if size > SMALL_FRAME_BYTES:
+            self.release(size)
+            return
+        self.kept_bytes -= size
+        left = self._kept.pop(holder, 0) - size
+        if left > 0:
+            self._kept[holder] = left
+        if self._crowded:
+            for crowded in [crowded for crowded in self._crowded if self._has_share(crowded)]:
+                self._crowded.discard(crowded)
+                crowded.room_given()
 
     def release(self, length: int) -> None:
-        """What was reserved or kept is needed no more."""
+        """What was reserved for a large frame is needed no more."""
         self.used_bytes -= length
         while self._waiting:
             holder = min(self._waiting, key=self._waiting.__getitem__)
@@ -130,8 +158,7 @@ class PortBudget:
             if not self._has_room(wanted):
                 break
             del self._waiting[holder]
-            if wanted:
-                self._reserve(holder, wanted)
+            self._reserve(holder, wanted)
             holder.room_given()
 
     def _look_after_slow_ones(self) -> None:
@@ -175,6 +202,7 @@ class PortBudget:
         """The connection is gone."""
         self.whole(holder)
         self.all_read(holder)
+        self._crowded.discard(holder)
         if not self._waiting and self._look is not None:
             self._look.cancel()
             self._look = None

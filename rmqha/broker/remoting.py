@@ -39,7 +39,6 @@ from rmqha.tls import looks_like_tls
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,
-    MAX_HEADER_BYTES,
     ONEWAY_FLAG,
     TOTAL_LENGTH_BYTES,
     CommandError,
@@ -66,6 +65,8 @@ class BodyLimit(NamedTuple):
     code: int = ResponseCode.SYSTEM_ERROR
 
 
+MAX_HEADER_BYTES = 256 * 1024
+"""Of a request. The longest that clients send has 32 KiB of properties, each of whose characters JSON may escape."""
 NO_BODY_LIMIT = BodyLimit(FRAME_MAX_LENGTH)
 
 
@@ -75,13 +76,15 @@ class RemotingLimits:
 
     A request beyond ``requests_in_progress`` is answered SYSTEM_BUSY. While the bodies of requests in progress have
     more than ``bytes_in_progress`` nothing is read. Whoever lets more than ``bytes_unread`` wait is dropped.
-    ``bodies`` has limits by request code, ``body`` is that of all other codes.
+    ``header`` is how many bytes a request's header may have. ``bodies`` has limits by request code, ``body`` is that
+    of all other codes.
     """
 
     connections: int = 10_000
     requests_in_progress: int = 10_000
     bytes_in_progress: int = 64 * 1024 * 1024
     bytes_unread: int = 64 * 1024 * 1024
+    header: int = FRAME_MAX_LENGTH
     bodies: Mapping[int, BodyLimit] = field(default_factory=dict)
     body: BodyLimit = NO_BODY_LIMIT
 
@@ -251,8 +254,8 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self._wanted = TOTAL_LENGTH_BYTES + HEADER_LENGTH.size
                 return at
             header_bytes = HEADER_LENGTH.size + (HEADER_LENGTH.unpack_from(data, frame_at)[0] & 0xFFFFFF)
-            if header_bytes > min(length, HEADER_LENGTH.size + MAX_HEADER_BYTES):
-                self._refuse_header(data[frame_at:])
+            if header_bytes > min(length, HEADER_LENGTH.size + self._limits.header):
+                self._close_for(f"a header of {header_bytes} bytes, longer than its frame or {self._limits.header}")
                 return end
             if end - frame_at < header_bytes:
                 self._wanted = TOTAL_LENGTH_BYTES + header_bytes
@@ -288,10 +291,6 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return None
         remark = f"the body has {body_bytes} bytes; request {code} takes at most {limit.bytes}"
         return RemotingCommand(limit.code, remark=remark)
-
-    def _refuse_header(self, head: bytes) -> None:
-        """A header is too long, or longer than its frame: its connection is closed."""
-        self._close_for(f"a header longer than {MAX_HEADER_BYTES} bytes, or than its frame")
 
     def _close_for(self, reason: str) -> None:
         self._log.warn("closing {peer}: {reason}", peer=self._peer(), reason=reason)
@@ -386,20 +385,21 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _begin(self, request: RemotingCommand) -> None:
         """A request is in progress."""
         self._requests_in_progress += 1
-        self._bytes_in_progress += len(request.body)
-        has_room = self._budget.keep(len(request.body))
+        size = _size_of(request)
+        self._bytes_in_progress += size
+        has_room = self._budget.keep(self, size)
         if self._bytes_in_progress > self._limits.bytes_in_progress:
             self._hold_up(HoldUp.REQUESTS_IN_PROGRESS)
         if not has_room:
             self._hold_up(HoldUp.NO_ROOM)
-            self._budget.wait(self)
 
     def _end(self, answer: RemotingCommand, request: RemotingCommand) -> None:
         """It has its answer."""
         self._answer(answer, request)
         self._requests_in_progress -= 1
-        self._bytes_in_progress -= len(request.body)
-        self._budget.release(len(request.body))
+        size = _size_of(request)
+        self._bytes_in_progress -= size
+        self._budget.let_go(self, size)
         if not self._hold_ups:  # nearly always
             return
         if HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
@@ -525,6 +525,11 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         calls, self._calls = self._calls, {}
         for waiting in calls.values():
             waiting.errback(RemotingError(reason))
+
+
+def _size_of(request: RemotingCommand) -> int:
+    """About how many bytes a request keeps while it is in progress."""
+    return len(request.body) + sum(map(len, request.ext_fields.values()))
 
 
 class RemotingFactory(Factory[RemotingProtocol]):

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.configmanager import ConfigManager
+from rmqha.broker.newnames import NewNameLimits, NewNames
 from rmqha.settings import Settings
 from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import (
@@ -76,6 +77,7 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         super().__init__(folder, TopicConfigTable, run_in_thread, clock)
         self.settings = settings
         self._now_ms = now_ms
+        self._new = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000)
         self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
         self.system_topics = frozenset(seeds) | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
@@ -101,15 +103,24 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         self._listeners.append(changed)
 
     def create_in_send(
-        self, name: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
+        self,
+        name: str,
+        default_topic: str,
+        default_queue_nums: int,
+        topic_sys_flag: int = 0,
+        by: object | None = None,
     ) -> TopicConfig | None:
-        """The topic, made from the template if it was not there; None if that is not allowed (5.2)."""
+        """The topic, made from the template if it was not there; None if that is not allowed (5.2).
+
+        ``by`` is the connection that names it. Raises RequestRefused for too many new ones.
+        """
         found = self.get(name)
         if found is not None:
             return found
         template = self.get(default_topic)
         if template is None or not self._may_inherit(template):
             return None
+        self.take_new(name, by)
         queues = max(0, min(default_queue_nums, template.write_queue_nums))
         return self._add(
             TopicConfig(name, queues, queues, template.perm & ~PERM_INHERIT, template.topic_filter_type, topic_sys_flag)
@@ -134,6 +145,11 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         )
         self.update(config)
         return config
+
+    def take_new(self, name: str, by: object | None) -> None:
+        """Count a topic that ``by`` makes, if it is new. Raises RequestRefused for too many."""
+        if name not in self.table.topic_config_table:
+            self._new.take(len(self.table.topic_config_table), by)
 
     def update(self, config: TopicConfig) -> None:
         """Make the topic, or give it these settings."""

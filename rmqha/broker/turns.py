@@ -10,6 +10,8 @@ from time import perf_counter
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from rmqha.steps import Result, Steps
+
 TURN_SECONDS = 0.01
 """How long the slices of one reactor turn take together, and the last one longer."""
 
@@ -29,6 +31,16 @@ class Turns:
         if self._call is None:
             self._call = self._clock.callLater(0, self._go_on)
         return waiting
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        """The result of the work; each step after the first has a turn of its own."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            await self.next()
 
     def _go_on(self) -> None:
         self._call = None

@@ -19,8 +19,6 @@ import orjson
 
 FRAME_MAX_LENGTH = 16 * 1024 * 1024 - 4
 """The largest totalLength."""
-MAX_HEADER_BYTES = 256 * 1024
-"""Of one header. The longest that clients send has 32 KiB of properties, each of whose characters JSON may escape."""
 MOST_EXT_FIELDS = 1024
 JSON_SERIALIZE_TYPE = 0
 ROCKETMQ_SERIALIZE_TYPE = 1
@@ -228,8 +226,6 @@ def decode_command(frame: bytes) -> RemotingCommand:
     end = HEADER_LENGTH.size + header_length
     if end > len(frame):
         raise CommandError(f"a header of {header_length} bytes in a frame of {len(frame)}")
-    if header_length > MAX_HEADER_BYTES:
-        raise CommandError(f"a header of {header_length} bytes, more than {MAX_HEADER_BYTES}")
     header, body = frame[HEADER_LENGTH.size : end], frame[end:]
     if serialize_type == JSON_SERIALIZE_TYPE:
         return _decode_json(header, body)

@@ -12,7 +12,7 @@ form a bare key does not begin a line, and the closing brace does::
 import gc
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -105,6 +105,47 @@ def _loads_strict(text: str) -> Any:
     finally:
         if looks:
             gc.enable()
+
+
+_TEXT = rb'"(?:[^"\\]++|\\.)*+"'
+_FLAT = rb"(?:[^{}\"]++|" + _TEXT + rb")*+"
+_ROW = re.compile(
+    rb"\s*+" + _TEXT + rb"\s*+:\s*+\{(?:[^{}\"]++|" + _TEXT + rb"|\{" + _FLAT + rb"\})*+\}\s*+(,?)", re.DOTALL
+)
+"""A row of a table: a name and an object, within which objects may stand that hold none."""
+MOST_BYTES_AT_ONCE = 64 * 1024
+
+
+def loads_table_in_steps(text: bytes, table: str, most_rows: int) -> Generator[None, None, tuple[Any, dict[Any, Any]]]:
+    """The document in ``text``, and the rows of its table of that name, which is empty in the document then.
+
+    A large text is read by rows, yielding every few. A small one is read as it is: there are no rows apart from it.
+    Raises FastjsonError, also for a large text of another shape, and for more than ``most_rows`` rows.
+    """
+    found = re.search(rb'"' + re.escape(table.encode()) + rb'"\s*+:\s*+\{', text)
+    if len(text) <= MOST_BYTES_AT_ONCE or found is None:
+        return loads_request(text) if len(text) <= MOST_BYTES_AT_ONCE else _too_long(text, table), {}
+    rows: dict[Any, Any] = {}
+    start = at = found.end()
+    count, more = 0, True
+    while more and (row := _ROW.match(text, at)) is not None:
+        at, more, count = row.end(), bool(row[1]), count + 1
+        if count % ROWS_AT_ONCE == 0 or at - start >= MOST_BYTES_AT_ONCE or not more:
+            rows.update(loads_lenient(b"{" + text[start:at].rstrip(b", \t\r\n") + b"}"))
+            start = at
+            if len(rows) > most_rows:
+                raise FastjsonError(f"more than {most_rows} rows in {table}", at)
+            yield
+    if start != at:
+        rows.update(loads_lenient(b"{" + text[start:at].rstrip(b", \t\r\n") + b"}"))
+    rest = text[: found.end()] + text[at:]
+    if len(rest) > MOST_BYTES_AT_ONCE:
+        raise FastjsonError(f"{table} has something other than rows", at)
+    return loads_lenient(rest), rows
+
+
+def _too_long(text: bytes, table: str) -> Any:
+    raise FastjsonError(f"{len(text)} bytes without a {table}", 0)
 
 
 class _Reader:

@@ -1,0 +1,63 @@
+"""An honest producer in a process of its own: ``python -m tests.attacks.honest HOST:PORT``.
+
+It puts a small message every 20 ms, and between two puts asks for a queue's end, which costs the broker next to
+nothing: how long that takes is how long the reactor's turns take. Each answer is a line: ``put`` or ``ping``, the time
+it was asked at (the machine's monotonic clock, in seconds) and how long it took. It ends when its input is closed.
+"""
+
+import sys
+import threading
+import time
+
+from twisted.internet import reactor as default_reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorCore, IReactorTime
+from twisted.internet.task import deferLater
+
+from rmqha.client.instance import MQClient
+from rmqha.client.message import Message
+from rmqha.client.producer import Producer
+from rmqha.wire.command import RequestCode
+
+EVERY_SECONDS = 0.02
+PATIENCE_SECONDS = 60.0
+TOPIC = "TBW102-honest"
+PINGED = {"topic": "SELF_TEST_TOPIC", "queueId": "0"}
+
+
+async def run(address: str, ended: threading.Event) -> None:
+    """Put and ping until the input ends."""
+    clock = IReactorTime(default_reactor)
+    client = MQClient.of_broker(default_reactor, address)
+    producer = Producer(client, "honest", timeout=PATIENCE_SECONDS)
+    message = Message("SELF_TEST_TOPIC", b"x" * 100)
+    await producer.send(message)
+    print("ready", flush=True)
+    while not ended.is_set():
+        begun = time.monotonic()
+        await producer.send(message)
+        _tell("put", begun)
+        await deferLater(clock, EVERY_SECONDS / 2)
+        begun = time.monotonic()
+        await client.ask(address, RequestCode.GET_MAX_OFFSET, PINGED, timeout=PATIENCE_SECONDS)
+        _tell("ping", begun)
+        await deferLater(clock, EVERY_SECONDS / 2)
+
+
+def _tell(what: str, begun: float) -> None:
+    print(what, begun, time.monotonic() - begun, flush=True)
+
+
+def main() -> None:
+    """Run until the input is closed."""
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    core = IReactorCore(default_reactor)
+    done = Deferred.fromCoroutine(run(sys.argv[1], ended))
+    done.addErrback(lambda failure: print("failed", failure.getErrorMessage(), flush=True))
+    done.addBoth(lambda _: core.callLater(0, core.stop))  # type: ignore[attr-defined]  # every reactor has time
+    core.run()
+
+
+if __name__ == "__main__":
+    main()
