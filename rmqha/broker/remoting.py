@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.broker.budgets import SMALL_FRAME_BYTES, PortBudget
-from rmqha.broker.turns import Turns
+from rmqha.broker.turns import COST_OF_LONG_REQUEST, Turns
 from rmqha.tls import looks_like_tls
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
@@ -54,8 +54,6 @@ CALL_TIMEOUT_SECONDS = 3.0
 MAX_OPAQUE = 2**31 - 1
 TOTAL_LENGTH = Struct(">I")
 assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
-MOST_REQUESTS_AT_ONCE = 64
-"""Of one connection in one reactor turn; then others have their turn."""
 
 
 class BodyLimit(NamedTuple):
@@ -219,7 +217,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
     def _take_frames(self, data: bytes) -> None:
         """Take what is whole, as long as nothing holds it up; keep the rest."""
-        at, end, taken = 0, len(data), 0
+        at, end = 0, len(data)
         self._wanted = 0
         self._is_taking_frames = True
         while self.is_open and not self._hold_ups and end - at >= TOTAL_LENGTH_BYTES:
@@ -231,11 +229,11 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             if length > end - frame_at:
                 at = self._begin_frame(data, at, length)
                 break
-            if taken >= MOST_REQUESTS_AT_ONCE:
+            if self.turns.is_over:
                 self._hold_up(HoldUp.OTHERS_TURN)
                 self.turns.next().addCallback(lambda _: self._go_on(HoldUp.OTHERS_TURN))
                 break
-            taken += 1
+            self.turns.take()
             at = frame_at + length
             if self._wanted_room:
                 self._wanted_room = False
@@ -367,6 +365,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
     def _long_request(self, work: Coroutine[Any, Any, RemotingCommand | Later]) -> Deferred[RemotingCommand]:
         """Let it take its turns, and take nothing further from the peer until it is over."""
+        self.turns.take(COST_OF_LONG_REQUEST)
         running: Deferred[RemotingCommand | Later] = Deferred.fromCoroutine(work)
         is_long = not running.called
 

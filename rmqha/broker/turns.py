@@ -14,6 +14,10 @@ from rmqha.steps import Result, Steps
 
 TURN_SECONDS = 0.01
 """How long the slices of one reactor turn take together, and the last one longer."""
+MOST_REQUESTS_A_TURN = 128
+"""Of all connections: the others are taken in later turns."""
+COST_OF_LONG_REQUEST = 8
+"""Of its first step, in usual requests."""
 
 
 class Turns:
@@ -23,13 +27,28 @@ class Turns:
         self._clock = clock
         self._waiting: deque[Deferred[None]] = deque()
         self._call: IDelayedCall | None = None
+        self._taken = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether enough requests were taken in this reactor turn."""
+        return self._taken >= MOST_REQUESTS_A_TURN
+
+    def take(self, cost: int = 1) -> None:
+        """A request is taken in this reactor turn."""
+        self._taken += cost
+        if self._taken > MOST_REQUESTS_A_TURN // 4:  # below that it does not matter which turn it was
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._call is None:
+            self._call = self._clock.callLater(0, self._go_on)
 
     def next(self) -> Deferred[None]:
         """Fires when the caller may go on, in a later reactor turn."""
         waiting: Deferred[None] = Deferred()
         self._waiting.append(waiting)
-        if self._call is None:
-            self._call = self._clock.callLater(0, self._go_on)
+        self._schedule()
         return waiting
 
     async def run(self, steps: Steps[Result]) -> Result:
@@ -44,10 +63,11 @@ class Turns:
 
     def _go_on(self) -> None:
         self._call = None
+        self._taken = 0
         until = perf_counter() + TURN_SECONDS
         for _ in range(len(self._waiting)):  # who waits again meanwhile has its turn after the others'
             self._waiting.popleft().callback(None)
-            if perf_counter() >= until:
+            if perf_counter() >= until or self.is_over:
                 break
-        if self._waiting and self._call is None:
-            self._call = self._clock.callLater(0, self._go_on)
+        if self._waiting:
+            self._schedule()

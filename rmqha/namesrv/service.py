@@ -166,7 +166,8 @@ class NameServerService(Service):
         return _content(found)
 
     def _topics_by_cluster(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        return _content(self.route_info.topics_by_cluster(Header(request).text("cluster")))
+        topics = self.route_info.topics_by_cluster(Header(request).text("cluster"))
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(topics))
 
     def _delete_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         self.route_info.delete_topic(Header(request).text("topic"))
@@ -227,4 +228,4 @@ def _counted(name: str, work: Steps[int]) -> Steps[RemotingCommand]:
 
 
 def _content(content: dict[str, Any]) -> RemotingCommand:
-    return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(content))
+    return RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact(content))

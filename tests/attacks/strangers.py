@@ -34,7 +34,14 @@ _opaque = count(1)
 def frame(code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
     """A request."""
     header = json.dumps(
-        {"code": code, "flag": 0, "language": "JAVA", "opaque": next(_opaque), "version": 399, "extFields": fields or {}}
+        {
+            "code": code,
+            "flag": 0,
+            "language": "JAVA",
+            "opaque": next(_opaque),
+            "version": 399,
+            "extFields": fields or {},
+        }
     ).encode()
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
@@ -54,13 +61,15 @@ class Stranger:
             return -1, "hung up", b""
 
     def answer(self) -> tuple[int, str, bytes]:
-        """The next answer."""
-        (size,) = struct.unpack(">I", self._receive(4))
-        data = self._receive(size)
-        (word,) = struct.unpack_from(">I", data)
-        end = 4 + (word & 0xFFFFFF)
-        head = json.loads(data[4:end])
-        return head["code"], head.get("remark") or "", data[end:]
+        """The next answer; what the node tells without being asked is passed over."""
+        while True:
+            (size,) = struct.unpack(">I", self._receive(4))
+            data = self._receive(size)
+            (word,) = struct.unpack_from(">I", data)
+            end = 4 + (word & 0xFFFFFF)
+            head = json.loads(data[4:end])
+            if head["flag"] & 1:
+                return head["code"], head.get("remark") or "", data[end:]
 
     def _receive(self, size: int) -> bytes:
         data = bytearray()
@@ -115,7 +124,8 @@ def wrong_names(port: int) -> str:
     """Groups that no group may be."""
     with closing(Stranger(port)) as stranger:
         answers = [
-            stranger.ask(RequestCode.PULL_MESSAGE, {**PULL, "consumerGroup": name}) for name in ("../../g", "x" * 100_000)
+            stranger.ask(RequestCode.PULL_MESSAGE, {**PULL, "consumerGroup": name})
+            for name in ("../../g", "x" * 100_000)
         ] + [stranger.ask(RequestCode.HEART_BEAT, body=heartbeat([name])) for name in ("../../g", "x" * 100_000)]
     return f"codes {[answer[0] for answer in answers]}"
 

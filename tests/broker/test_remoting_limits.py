@@ -97,6 +97,7 @@ class FrameTests(LimitsTestCase):
         for cut in range(1, len(data)):
             self.line.deliver(data[:cut])
             self.line.deliver(data[cut:])
+            self.clock.advance(0)
             self.assertEqual(self.answered(), [(1, 0), (2, 0), (3, 0)], cut)
 
     def test_what_follows_a_broken_frame_is_not_looked_at(self) -> None:
