@@ -14,6 +14,7 @@ from rmqha.broker.configmanager import breathe
 from rmqha.broker.header import Header, refused
 from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
 from rmqha.broker.turns import Turns
+from rmqha.steps import Steps, at_once
 from rmqha.store.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
@@ -87,8 +88,14 @@ class ConsumerOffsetManager:
         self._is_changed = True
 
     def merge(self, table: ConsumerOffsetTable) -> None:
+        """As ``merging``, at once."""
+        at_once(self.merging(table))
+
+    def merging(self, table: ConsumerOffsetTable) -> Steps[None]:
         """Take a master's offsets over: all of each topic's group that it has; those it does not have stay."""
-        for key, offsets in table.offset_table.items():
+        for count, (key, offsets) in enumerate(table.offset_table.items(), 1):
+            if count % KEYS_AT_ONCE == 0:
+                yield
             held = self.table.offset_table.get(key)
             if held == offsets:
                 continue

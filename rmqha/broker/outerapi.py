@@ -13,19 +13,23 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.registration import body_crc32, encode_body
+from rmqha.broker.registration import body_crc32, encode_body_in_turns
 from rmqha.broker.remoting import RemotingProtocol
 from rmqha.broker.remotingclient import RemotingClient
+from rmqha.broker.turns import Turns
 from rmqha.settings import Settings
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 from rmqha.wire.command import RequestCode
-from rmqha.wire.fastjson import dumps_compact
+from rmqha.wire.fastjson import Document, Rows, dumps_compact
 
 FIRST_REGISTER_SECONDS = 10.0
 """A slave that was there before its master need not wait for a whole period."""
 REGISTER_TIMEOUT_SECONDS = 6.0
 QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
 UNREGISTER_TIMEOUT_SECONDS = 3.0
+MANY_TOPICS = 2000
+"""With more of them a registration is large: changes are gathered for ``MANY_TOPICS_SECONDS``."""
+MANY_TOPICS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +58,19 @@ class Broker:
             "brokerId": str(self.broker_id),
         }
 
-    def registration(self) -> tuple[dict[str, str], bytes]:
+    async def registration(self, turns: Turns) -> tuple[dict[str, str], bytes]:
         """Header and body of REGISTER_BROKER."""
-        body = encode_body(self._permitted_topics())
+        body = await encode_body_in_turns(self._permitted_topics(), turns.next)
         fields = {**self.identity(), "haServerAddr": self.addresses()[1], "compressed": "false"}
         return {**fields, "bodyCrc32": str(body_crc32(body))}, body
 
-    def _permitted_topics(self) -> TopicConfigTable:
+    def _permitted_topics(self) -> Document:
         """The topics; all with brokerPermission where that takes something from everybody."""
         table, perm = self.table(), self.settings.broker_permission
         if perm & PERM_READ and perm & PERM_WRITE:
-            return table
-        topics = {name: replace(topic, perm=perm) for name, topic in table.topic_config_table.items()}
-        return TopicConfigTable(table.data_version, topics)
+            return table.document()
+        rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=perm).to_json())
+        return {**table.document(), "topicConfigTable": rows}
 
 
 class NameServerLink:
@@ -91,6 +95,7 @@ class NameServerLink:
         self._client = RemotingClient(endpoint, clock, connected=self._connected)
         self._connection: RemotingProtocol | None = None
         self._registering: RemotingProtocol | None = None
+        self._turns = Turns(clock)
         self._again = False
         self._stopping = False
         self._is_registered = False
@@ -130,7 +135,7 @@ class NameServerLink:
     async def _register(self, connection: RemotingProtocol, only_changes: bool) -> None:
         if only_changes and not await self._needs_registration(connection):
             return
-        fields, body = self._broker.registration()
+        fields, body = await self._broker.registration(self._turns)
         answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
         if not self._is_registered:
             self._is_registered, self._is_missed = True, False
@@ -201,6 +206,8 @@ class BrokerOuterAPI:
         self._last_told: MasterAddresses | None = None
         broker = Broker(settings, broker_id, addresses, table)
         self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
+        self._table = table
+        self._soon: IDelayedCall | None = None
         self._first_round: IDelayedCall | None = None
         self._loop = LoopingCall(self._register_periodically)
         self._loop.clock = clock
@@ -228,7 +235,14 @@ class BrokerOuterAPI:
             link.register()
 
     def topics_changed(self, topic: TopicConfig | None) -> None:
-        """Tell all name servers at once of a topic that is new or has changed."""
+        """Tell all name servers of a topic that is new or has changed: at once, unless there are many topics."""
+        if len(self._table().topic_config_table) <= MANY_TOPICS:
+            self.register_all()
+        elif self._soon is None:
+            self._soon = self._clock.callLater(MANY_TOPICS_SECONDS, self._register_soon)
+
+    def _register_soon(self) -> None:
+        self._soon = None
         self.register_all()
 
     def _answered(self, link: NameServerLink) -> None:
@@ -250,9 +264,10 @@ class BrokerOuterAPI:
 
     async def stop(self) -> None:
         """Say goodbye to the name servers that are connected, and disconnect."""
-        if self._first_round is not None:
-            self._first_round.cancel()
-            self._first_round = None
+        for call in (self._first_round, self._soon):
+            if call is not None:
+                call.cancel()
+        self._first_round = self._soon = None
         if self._loop.running:
             self._loop.stop()
         await gatherResults([Deferred.fromCoroutine(link.stop()) for link in self._links])

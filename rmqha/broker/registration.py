@@ -1,13 +1,14 @@
 """The body of REGISTER_BROKER, in its three forms (spec/remoting.md 2.22)."""
 
 import zlib
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from struct import error as StructError
 from typing import Any
 
 from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable, TopicFilterType
-from rmqha.wire.fastjson import dumps_compact, loads_lenient, loads_table_in_steps
+from rmqha.wire.fastjson import Document, dumps_compact, dumps_strict_by_rows, loads_lenient, loads_table_in_steps
 
 FIRST_VERSION_WITH_BODY = 37
 """Older brokers, and those that tell no version, send their topics alone."""
@@ -24,6 +25,11 @@ CRC_MASK = 0x7FFFFFFF
 def encode_body(table: TopicConfigTable) -> bytes:
     """A broker's topics, not compressed."""
     return dumps_compact({"filterServerList": [], "topicConfigSerializeWrapper": table.to_json()})
+
+
+async def encode_body_in_turns(table: Document, take_turns: Callable[[], Awaitable[None]]) -> bytes:
+    """As ``encode_body``, of a table's document and waiting every few topics."""
+    return b'{"filterServerList":[],"topicConfigSerializeWrapper":%s}' % await dumps_strict_by_rows(table, take_turns)
 
 
 def body_crc32(body: bytes) -> int:

@@ -34,6 +34,7 @@ from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 
 MULTI_TAGS_FLAG = 0x2
 DLQ_NUMS_PER_GROUP = 1
+MANY_MESSAGES = 1000
 FIRST_RETRY_LEVEL = 3
 """The delay level of a message that comes back for the first time, unless its consumer asks for another."""
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
@@ -329,6 +330,8 @@ class SendMessageProcessor:
             put = succeed(refusal.result)
         else:
             put = self._store.put_prepared(prepared)
+            if len(prepared.starts) > MANY_MESSAGES:
+                yield  # to append them was enough for one turn: the answer names each
         return Later(put.addCallback(self._answer, batch, batch.queue_id))
 
     def _put_retry(

@@ -13,10 +13,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import sync_folder
 from rmqha.store.nodestate import replace_file
-from rmqha.wire.fastjson import Document, Rows, dumps_pretty_by_rows, loads_lenient, whole
+from rmqha.wire.fastjson import ROWS_AT_ONCE, Document, Rows, dumps_pretty_by_rows, loads_lenient, whole
 
 CONFIG_FOLDER = "config"
 BACKUP_SUFFIX = ".bak"
@@ -156,9 +157,14 @@ class ConfigTable(ABC):
     FILE_NAME: ClassVar[str]
 
     @classmethod
-    @abstractmethod
     def from_json(cls, content: Any) -> Self:
         """From Java's form. Raises ValueError."""
+        return at_once(cls.reading(content))
+
+    @classmethod
+    @abstractmethod
+    def reading(cls, content: Any) -> Steps[Self]:
+        """As ``from_json``, in steps."""
 
     @abstractmethod
     def document(self) -> Document:
@@ -194,6 +200,7 @@ class ConfigTable(ABC):
         return cls.from_json(loads_lenient(raw))
 
 
+Row = TypeVar("Row")
 Table = TypeVar("Table", bound=ConfigTable)
 FileIdentity = tuple[int, int, int]
 """Inode, size and time of change: of a file that nobody has touched they are the same."""
@@ -282,14 +289,11 @@ class TopicConfigTable(ConfigTable):
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form. Raises ValueError."""
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, in steps. Raises ValueError."""
         fields = _Fields(content)
-        topics = fields.mapping("topicConfigTable")
-        return cls(
-            DataVersion.from_json(fields.get("dataVersion")),
-            {str(name): TopicConfig.from_json(topic, str(name)) for name, topic in topics.items()},
-        )
+        topics = yield from _rows(fields.mapping("topicConfigTable"), TopicConfig.from_json)
+        return cls(DataVersion.from_json(fields.get("dataVersion")), topics)
 
     def document(self) -> Document:
         """In Java's form and order."""
@@ -311,14 +315,11 @@ class SubscriptionGroupTable(ConfigTable):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form. Raises ValueError."""
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, in steps. Raises ValueError."""
         fields = _Fields(content)
-        groups = fields.mapping("subscriptionGroupTable")
-        return cls(
-            DataVersion.from_json(fields.get("dataVersion")),
-            {str(name): SubscriptionGroupConfig.from_json(group, str(name)) for name, group in groups.items()},
-        )
+        groups = yield from _rows(fields.mapping("subscriptionGroupTable"), SubscriptionGroupConfig.from_json)
+        return cls(DataVersion.from_json(fields.get("dataVersion")), groups)
 
     def document(self) -> Document:
         """In Java's form and order."""
@@ -342,10 +343,10 @@ class ConsumerOffsetTable(ConfigTable):
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form, whose integer keys may be quoted. Raises ValueError."""
-        queues = _Fields(content).mapping("offsetTable")
-        return cls({str(key): _offsets(offsets) for key, offsets in queues.items()})
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, whose integer keys may be quoted, in steps. Raises ValueError."""
+        queues = yield from _rows(_Fields(content).mapping("offsetTable"), lambda offsets, _: _offsets(offsets))
+        return cls(queues)
 
     def document(self) -> Document:
         """In Java's form."""
@@ -369,8 +370,9 @@ class DelayOffsetTable(ConfigTable):
     offset_table: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form, whose integer keys may be quoted. Raises ValueError."""
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, whose integer keys may be quoted: it is small. Raises ValueError."""
+        yield from ()
         return cls(_offsets(_Fields(content).mapping("offsetTable")))
 
     def document(self) -> Document:
@@ -380,6 +382,15 @@ class DelayOffsetTable(ConfigTable):
     def snapshot(self) -> Self:
         """The table as it is now."""
         return replace(self, offset_table=dict(self.offset_table))
+
+
+def _rows(content: Mapping[Any, Any], read: Callable[[Any, str], Row]) -> Steps[dict[str, Row]]:
+    rows: dict[str, Row] = {}
+    for name, value in content.items():
+        rows[str(name)] = read(value, str(name))
+        if len(rows) % ROWS_AT_ONCE == 0:
+            yield
+    return rows
 
 
 def _same(value: Any) -> Any:

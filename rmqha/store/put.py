@@ -40,8 +40,7 @@ MESSAGES_AT_ONCE = 256
 """Of a batch, encoded in one step."""
 QUEUE_OFFSET_AT, BORN_HOST_AT, PORT_BYTES = 20, 48, 4
 """Where fields of a record begin (spec/store.md 3.1); PHYSICALOFFSET follows QUEUEOFFSET."""
-OFFSETS = Struct(">qq")
-LONG = Struct(">q")
+OFFSETS_BYTES = 16
 
 
 class PutRefused(Exception):
@@ -194,11 +193,12 @@ class PreparedBatch:
     def placed(self, queue_offset: int, physical_offset: int, store_timestamp: int) -> bytes:
         """The records with their places, the first at these offsets, and the time in ms. None of it is in a CRC."""
         data = self.data
-        timestamp = LONG.pack(store_timestamp)
+        between_at = QUEUE_OFFSET_AT + OFFSETS_BYTES
         stamp_at = BORN_HOST_AT + len(self.batch.born_host.address) + PORT_BYTES
-        for number, start in enumerate(self.starts):
-            OFFSETS.pack_into(data, start + QUEUE_OFFSET_AT, queue_offset + number, physical_offset + start)
-            data[start + stamp_at : start + stamp_at + LONG.size] = timestamp
+        between = bytes(data[between_at:stamp_at])  # what stands between them is the same in all records of a batch
+        pack_into = Struct(f">qq{len(between)}sq").pack_into
+        for number, start in enumerate(self.starts, queue_offset):
+            pack_into(data, start + QUEUE_OFFSET_AT, number, physical_offset + start, between, store_timestamp)
         return bytes(data)
 
 

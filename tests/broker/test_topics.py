@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.topics import TopicConfigManager, topic_problem
 from rmqha.settings import Settings
-from rmqha.store.metadata import TableFile, DataVersion, TopicConfig, TopicConfigTable, TopicFilterType
+from rmqha.store.metadata import DataVersion, TableFile, TopicConfig, TopicConfigTable, TopicFilterType
 
 from ..ha.doubles import log_lines
 
