@@ -4,6 +4,7 @@
 until then, and a store's lock does not survive that.
 """
 
+import gc
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -146,6 +147,7 @@ class Node(ProcessService):
         state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
         state_file.setServiceParent(self._services)
         self._services.setServiceParent(self)
+        gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
 
     def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
         running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)

@@ -37,6 +37,7 @@ from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict
 MOST_QUEUES = 65_536
 """Of a topic: whoever asks for more has mistyped, and each listing would name them all."""
 ALL_PERMISSIONS = 15
+MANY_BYTES = 64 * 1024
 QUEUES_AT_ONCE = 64
 """Looked at in a turn."""
 REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
@@ -60,9 +61,47 @@ def success(content: Mapping[str, Any] | None = None) -> RemotingCommand:
     return RemotingCommand(ResponseCode.SUCCESS, body=b"" if content is None else dumps_compact(content))
 
 
-async def whole_table(document: Document, turns: Turns) -> RemotingCommand:
-    """An answer with a table, perhaps a large one, which each slave asks for every ten seconds."""
-    return RemotingCommand(ResponseCode.SUCCESS, body=await dumps_strict_by_rows(document, turns.next))
+class WholeTable:
+    """Answers with a table, perhaps a large one, which each slave asks for every ten seconds.
+
+    It is encoded once for all that ask for the same version, and kept until there is another.
+    """
+
+    def __init__(self, document: Callable[[], Document], version: Callable[[], object]) -> None:
+        self._document = document
+        self._version = version
+        self._encoded_version: object = None
+        self._body: bytes | None = None
+        self._waiting: list[Deferred[bytes]] = []
+
+    def answer(self, connection: RemotingProtocol, _: RemotingCommand) -> Answer:
+        """The table as it is now."""
+        return self._answer(connection)
+
+    async def _answer(self, connection: RemotingProtocol) -> RemotingCommand:
+        body = await self._encoded(connection.turns)
+        if len(body) > MANY_BYTES:
+            await connection.turns.next()  # others may have waited for the same
+        return RemotingCommand(ResponseCode.SUCCESS, body=body if connection.is_open else b"")
+
+    async def _encoded(self, turns: Turns) -> bytes:
+        version = self._version()
+        if self._encoded_version != version:
+            self._encoded_version, self._body = version, None
+            waiting = self._waiting = []
+            body = await dumps_strict_by_rows(
+                self._document(), turns.next
+            )  # it cannot fail: rows are texts and numbers
+            if self._waiting is waiting:
+                self._body, self._waiting = body, []
+            for waiter in waiting:
+                waiter.callback(body)
+            return body
+        if self._body is not None:
+            return self._body
+        done: Deferred[bytes] = Deferred()
+        self._waiting.append(done)
+        return await done
 
 
 def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, Any]]) -> Steps[RemotingCommand]:
@@ -222,15 +261,15 @@ class TableProcessor:
 
     def processors(self) -> Processors:
         """By request code."""
-
-        def table(document: Callable[[], Document]) -> Processor:
-            return lambda connection, _: whole_table(document(), connection.turns)
-
+        topics, groups, offsets = self._topics, self._groups, self._consumer_offsets
+        all_topics = WholeTable(lambda: topics.table.document(), lambda: topics.changes)
+        all_groups = WholeTable(lambda: groups.table.document(), lambda: groups.changes)
+        all_offsets = WholeTable(self._all_consumer_offsets, lambda: offsets.changes)
         return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: table(lambda: self._topics.table.document()),
-            RequestCode.GET_ALL_CONSUMER_OFFSET: table(self._all_consumer_offsets),
-            RequestCode.GET_ALL_DELAY_OFFSET: table(lambda: self._delay_offsets().document()),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: table(lambda: self._groups.table.document()),
+            RequestCode.GET_ALL_TOPIC_CONFIG: all_topics.answer,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets.answer,
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: success(self._delay_offsets().to_json()),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups.answer,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda _, __: success(
                 {"topicList": sorted(self._topics.system_topics)}
             ),

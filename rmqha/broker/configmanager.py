@@ -51,13 +51,16 @@ class ConfigManager(Generic[Table]):
         self._run_in_thread = run_in_thread
         self._clock = clock
         self._retry: IDelayedCall | None = None
+        self.changes = 0
+        """How often the table has changed: while it is the same, so is the table."""
         self._is_changed = False
         self._is_writing = False
         self._waiting_for_next: list[Deferred[None]] = []
         self._waiting_for_this: list[Deferred[None]] = []
 
     def persist(self) -> None:
-        """Write the table, durably, soon."""
+        """The table has changed: write it, durably, soon."""
+        self.changes += 1
         self._is_changed = True
         if not self._is_writing:
             self._write()

@@ -53,6 +53,8 @@ class ConsumerOffsetManager:
         self._run_in_thread = run_in_thread
         self.table = self._file.read()
         self._count = sum(map(len, self.table.offset_table.values()))
+        self.changes = 0
+        """How often the table has changed: while it is the same, so is the table."""
         self._is_changed = False
         self._lock = DeferredLock()
         self._loop = LoopingCall(self.persist)
@@ -85,7 +87,7 @@ class ConsumerOffsetManager:
             self._count += 1
             self.table.offset_table[key] = offsets
         offsets[queue_id] = offset
-        self._is_changed = True
+        self._changed()
 
     def merge(self, table: ConsumerOffsetTable) -> None:
         """As ``merging``, at once."""
@@ -108,7 +110,11 @@ class ConsumerOffsetManager:
                 self._log.warn("the master's offsets move {key} back: {moves}", key=key, moves=", ".join(moves))
             self.table.offset_table[key] = dict(offsets)
             self._count += len(offsets) - len(held or ())
-            self._is_changed = True
+            self._changed()
+
+    def _changed(self) -> None:
+        self._is_changed = True
+        self.changes += 1
 
     def topics_of(self, group: str) -> list[str]:
         """The topics in which a group has offsets."""
@@ -129,7 +135,7 @@ class ConsumerOffsetManager:
         """Forget all offsets of a group."""
         for topic in self.topics_of(group):
             self._count -= len(self.table.offset_table.pop(topic_at_group(topic, group)))
-            self._is_changed = True
+            self._changed()
 
     def start(self) -> None:
         """Write what has changed each ``flushConsumerOffsetInterval`` from now on."""

@@ -231,7 +231,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 break
             if self.turns.is_over:
                 self._hold_up(HoldUp.OTHERS_TURN)
-                self.turns.next().addCallback(lambda _: self._go_on(HoldUp.OTHERS_TURN))
+                self.turns.next_for_requests().addCallback(lambda _: self._go_on(HoldUp.OTHERS_TURN))
                 break
             self.turns.take()
             at = frame_at + length
@@ -493,8 +493,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _hold_up(self, reason: HoldUp) -> None:
         """Take nothing more from the peer."""
         if not self._hold_ups:
-            assert self.transport is not None, "it is connected"
-            self.transport.pauseProducing()  # type: ignore[attr-defined]  # every stream transport is a producer
+            self._tell_transport("pauseProducing")
         self._hold_ups.add(reason)
 
     def _go_on(self, reason: HoldUp) -> None:
@@ -503,8 +502,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if not self._is_taking_frames and not self._hold_ups:
             self._take_frames(bytes(self._received))
         if self.is_open and not self._hold_ups:
-            assert self.transport is not None, "it is connected"
-            self.transport.resumeProducing()  # type: ignore[attr-defined]  # as above
+            self._tell_transport("resumeProducing")
+
+    def _tell_transport(self, what: str) -> None:
+        """Pause or resume it. One within the process can do neither: what it brings is kept until it is taken."""
+        method = getattr(self.transport, what, None)
+        if method is not None:
+            method()
 
     def stopProducing(self) -> None:
         """The connection is going; ``connectionLost`` follows."""

@@ -21,10 +21,11 @@ COST_OF_LONG_REQUEST = 8
 
 
 class Turns:
-    """Whose turn it is, first come, first served."""
+    """Whose turn it is: first requests that had to wait, then long work; of each, first come, first served."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
+        self._requests: deque[Deferred[None]] = deque()
         self._waiting: deque[Deferred[None]] = deque()
         self._call: IDelayedCall | None = None
         self._taken = 0
@@ -43,6 +44,13 @@ class Turns:
     def _schedule(self) -> None:
         if self._call is None:
             self._call = self._clock.callLater(0, self._go_on)
+
+    def next_for_requests(self) -> Deferred[None]:
+        """Fires in a later reactor turn, in which there is time for further requests."""
+        waiting: Deferred[None] = Deferred()
+        self._requests.append(waiting)
+        self._schedule()
+        return waiting
 
     def next(self) -> Deferred[None]:
         """Fires when the caller may go on, in a later reactor turn."""
@@ -65,9 +73,13 @@ class Turns:
         self._call = None
         self._taken = 0
         until = perf_counter() + TURN_SECONDS
-        for _ in range(len(self._waiting)):  # who waits again meanwhile has its turn after the others'
-            self._waiting.popleft().callback(None)
-            if perf_counter() >= until or self.is_over:
+        for _ in range(len(self._requests)):  # who waits again meanwhile has its turn after the others'
+            if self.is_over:
                 break
-        if self._waiting:
+            self._requests.popleft().callback(None)
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft().callback(None)
+            if perf_counter() >= until:
+                break
+        if self._waiting or self._requests:
             self._schedule()

@@ -17,20 +17,28 @@ from twisted.internet.task import deferLater
 from rmqha.client.instance import MQClient
 from rmqha.client.message import Message
 from rmqha.client.producer import Producer
+from rmqha.client.route import TopicRoute
+from rmqha.endpoints import make_endpoint
+from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RequestCode
 
 EVERY_SECONDS = 0.02
 PATIENCE_SECONDS = 60.0
-TOPIC = "TBW102-honest"
-PINGED = {"topic": "SELF_TEST_TOPIC", "queueId": "0"}
+TOPIC = "SELF_TEST_TOPIC"
+PINGED = {"topic": TOPIC, "queueId": "0"}
 
 
 async def run(address: str, ended: threading.Event) -> None:
     """Put and ping until the input ends."""
     clock = IReactorTime(default_reactor)
-    client = MQClient.of_broker(default_reactor, address)
+    route = TopicRoute.of_broker(address, TopicConfig(TOPIC, 1, 1))
+
+    async def find_route(_: MQClient, __: str) -> TopicRoute:
+        return route
+
+    client = MQClient(find_route, lambda told: make_endpoint(default_reactor, told, None), clock)
     producer = Producer(client, "honest", timeout=PATIENCE_SECONDS)
-    message = Message("SELF_TEST_TOPIC", b"x" * 100)
+    message = Message(TOPIC, b"x" * 100)
     await producer.send(message)
     print("ready", flush=True)
     while not ended.is_set():
