@@ -89,9 +89,7 @@ class WholeTable:
         if self._encoded_version != version:
             self._encoded_version, self._body = version, None
             waiting = self._waiting = []
-            body = await dumps_strict_by_rows(
-                self._document(), turns.next
-            )  # it cannot fail: rows are texts and numbers
+            body = await dumps_strict_by_rows(self._document(), turns.next)  # texts and numbers: no failure
             if self._waiting is waiting:
                 self._body, self._waiting = body, []
             for waiter in waiting:

@@ -20,6 +20,8 @@ GRACE_SECONDS = 1.0
 LEAST_BYTES = 1024 * 1024
 LOOK_SECONDS = 0.25
 """How often slow frames are looked for while somebody waits."""
+TELL_SECONDS = 10.0
+"""How often dropped connections are logged, at most."""
 MIB = 1024 * 1024
 DEFAULT_REQUEST_BYTES = 96 * MIB
 DEFAULT_ANSWER_BYTES = 128 * MIB
@@ -35,8 +37,8 @@ class Holder(Protocol):
     def room_given(self) -> None:
         """There is room for what it waits for: it may be read again."""
 
-    def drop(self, reason: str) -> None:
-        """Close it, and say why in the log."""
+    def hang_up(self) -> None:
+        """Close it."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class PortBudget:
         self._unread: dict[Holder, int] = {}
         self._unread_bytes = 0
         self._look: IDelayedCall | None = None
+        self._told_at: float | None = None
+        self._untold = 0
         self.used_bytes = 0
         """Reserved for large frames, or kept of them while their requests are in progress."""
         self.kept_bytes = 0
@@ -104,9 +108,7 @@ class PortBudget:
         if received:
             self._small[holder] = received
         if self.small_bytes > self._request_bytes:
-            oldest = next(iter(self._small))
-            oldest.drop("the pieces of frames on this port are too many bytes, and its piece is the oldest")
-            self.small_bytes -= self._small.pop(oldest, 0)
+            self._drop(next(iter(self._small)), "the pieces of frames are too many bytes, and its piece is the oldest")
 
     def whole(self, holder: Holder) -> None:
         """The holder's frame is whole, or gone."""
@@ -182,7 +184,17 @@ class PortBudget:
             self._look_after_slow_ones()
 
     def _drop(self, holder: Holder, reason: str) -> None:
-        holder.drop(reason)
+        """Close a connection. A crowd of them is logged in few lines."""
+        self._untold += 1
+        now = self._clock.seconds()
+        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
+            self._log.warn(
+                "closed {count} connections to bound the memory of a port, the last one because {reason}",
+                count=self._untold,
+                reason=reason,
+            )
+            self._told_at, self._untold = now, 0
+        holder.hang_up()
         self.forget(holder)
 
     def unread(self, holder: Holder, size: int) -> None:
@@ -191,8 +203,7 @@ class PortBudget:
         self._unread_bytes += size
         while self._unread_bytes > self._answer_bytes and self._unread:
             most = max(self._unread, key=self._unread.__getitem__)
-            most.drop(f"clients of this port do not read {self._unread_bytes} bytes of answers, it most of them")
-            self.all_read(most)
+            self._drop(most, f"{self._unread_bytes} bytes of answers are not read, and it reads least")
 
     def all_read(self, holder: Holder) -> None:
         """The client has read its answers, or is gone."""

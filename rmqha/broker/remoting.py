@@ -294,10 +294,6 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._log.warn("closing {peer}: {reason}", peer=self._peer(), reason=reason)
         self.hang_up()
 
-    def drop(self, reason: str) -> None:
-        """Close the connection for what the budget says."""
-        self._close_for(reason)
-
     def room_given(self) -> None:
         """The budget has room for what waits: take it."""
         self._go_on(HoldUp.NO_ROOM)

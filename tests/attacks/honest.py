@@ -59,11 +59,18 @@ def _tell(what: str, begun: float) -> None:
 def main() -> None:
     """Run until the input is closed."""
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    def stop(_: object) -> None:
+        IReactorTime(default_reactor).callLater(0, core.stop)
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
     core = IReactorCore(default_reactor)
     done = Deferred.fromCoroutine(run(sys.argv[1], ended))
-    done.addErrback(lambda failure: print("failed", failure.getErrorMessage(), flush=True))
-    done.addBoth(lambda _: core.callLater(0, core.stop))  # type: ignore[attr-defined]  # every reactor has time
+    done.addErrback(lambda failure: print("failed", failure.getErrorMessage(), flush=True)).addBoth(stop)
     core.run()
 
 

@@ -1,4 +1,4 @@
-"""The attacks: each a cheap thing that a stranger may send. They speak frames over plain sockets, with no client of ours.
+"""The attacks: each a cheap thing that a stranger may send, over plain sockets and with no client of ours.
 
 Each gives what came of it in a few words, and never trusts the node to answer: sockets have a time limit.
 """
@@ -6,6 +6,7 @@ Each gives what came of it in a few words, and never trusts the node to answer: 
 import json
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -208,8 +209,6 @@ def unfinished_frames(port: int, connections: int, size: int = FRAME_MAX_LENGTH,
 
 
 def _pause() -> None:
-    import time
-
     time.sleep(0.01)
 
 
