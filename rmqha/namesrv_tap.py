@@ -1,5 +1,6 @@
 """The twistd plugin of the name server. ``twistd -n rmqha-namesrv --help`` shows it from outside."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
 from rmqha.broker.remoting import RemotingFactory
+from rmqha.broker.turns import SELDOM
 from rmqha.exitcodes import ExitCode
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.listening import ListeningService, tcp_endpoint
@@ -80,6 +82,7 @@ class NameServerProcess(ProcessService):
             self._threads.stop()
 
     def open(self) -> None:
+        gc.set_threshold(*SELDOM)
         self._threads.start()
         clock = IReactorTime(self._reactor)
         try:

@@ -26,6 +26,7 @@ from rmqha.broker.outerapi import MasterAddresses
 from rmqha.broker.remoting import RemotingFactory
 from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
 from rmqha.broker.slavesync import Connect
+from rmqha.broker.turns import SELDOM
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.allowlist import AllowList, SlaveCheck

@@ -140,9 +140,8 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         return self._add(TopicConfig(name, queue_nums, queue_nums, perm, topic_sys_flag=topic_sys_flag))
 
     def _add(self, config: TopicConfig) -> TopicConfig:
-        self._log.info(
-            "topic {topic} made with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums
-        )
+        tell = self._log.debug if config.topic_name.startswith(RETRY_GROUP_TOPIC_PREFIX) else self._log.info
+        tell("topic {topic} made with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums)
         self.update(config)
         return config
 

@@ -16,6 +16,8 @@ TURN_SECONDS = 0.01
 """How long the slices of one reactor turn take together, and the last one longer."""
 MOST_REQUESTS_A_TURN = 128
 """Of all connections: the others are taken in later turns."""
+SELDOM = (700, 10, 1000)
+"""Thresholds of Python's garbage collector: to look through large tables takes longer than a turn, and finds nothing."""
 COST_OF_LONG_REQUEST = 8
 """Of its first step, in usual requests."""
 

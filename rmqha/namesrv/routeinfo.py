@@ -21,6 +21,7 @@ MASTER_ID = 0
 MOST_BROKERS = 10_000
 MOST_ROUTES = 1_000_000
 """Topics of all brokers together."""
+FORGOTTEN_AT_ONCE = 10_000
 TOPICS_AT_ONCE = 1000
 """Taken or changed in a turn."""
 
@@ -66,8 +67,10 @@ class RouteInfoManager:
 
     _log = Logger()
 
-    def __init__(self, seconds: Callable[[], float]) -> None:
+    def __init__(self, seconds: Callable[[], float], run: Callable[[Steps[None]], None] = at_once) -> None:
+        """``run`` does work that may be done in turns."""
         self._seconds = seconds
+        self._run = run
         self._brokers: dict[str, _Broker] = {}
         self._live: dict[str, _LiveBroker] = {}
         self._topics: dict[str, dict[str, TopicConfig]] = {}
@@ -128,7 +131,7 @@ class RouteInfoManager:
 
     def _forget_topics_of_nobody(self, broker_name: str) -> None:
         if broker_name not in self._brokers:
-            self._forget_topics_of(broker_name)
+            self._run(self._forget_topics_of(broker_name))
 
     def query_data_version(self, broker_addr: str, data_version: DataVersion) -> tuple[bool, DataVersion | None]:
         """Whether the broker's tables have changed since it registered, and the version it had then.
@@ -153,11 +156,17 @@ class RouteInfoManager:
         del broker.addresses[broker_id]
         if not broker.addresses:
             del self._brokers[broker_name]
-            self._forget_topics_of(broker_name)
+            self._run(self._forget_topics_of(broker_name))
 
-    def _forget_topics_of(self, broker_name: str) -> None:
+    def _forget_topics_of(self, broker_name: str) -> Steps[None]:
+        """Forget the topics of a broker that is gone, unless it comes again meanwhile."""
         self._topic_list = None
-        for topic, carriers in list(self._topics.items()):
+        for count, (topic, carriers) in enumerate(list(self._topics.items()), 1):
+            if count % FORGOTTEN_AT_ONCE == 0:
+                yield
+                if broker_name in self._brokers:
+                    return
+            self._topic_list = None
             self._routes -= carriers.pop(broker_name, None) is not None
             if not carriers:
                 del self._topics[topic]

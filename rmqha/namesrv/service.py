@@ -21,6 +21,7 @@ from rmqha.broker.remoting import (
     RemotingProtocol,
     RequestRefused,
 )
+from rmqha.broker.turns import Turns
 from rmqha.namesrv.kvconfig import KVConfigManager, TableFull
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
 from rmqha.steps import Steps
@@ -56,12 +57,19 @@ class NameServerService(Service):
 
     def __init__(self, clock: IReactorTime, folder: Path | None = None, run_in_thread: RunInThread = execute) -> None:
         """``run_in_thread`` writes kvConfig.json. Raises StoreError, OSError."""
-        self.route_info = RouteInfoManager(clock.seconds)
+        self._turns = Turns(clock)
+        self.route_info = RouteInfoManager(clock.seconds, self._run)
         self._kv_config = KVConfigManager(folder, run_in_thread)
         self._clock = clock
         self._connections: set[RemotingProtocol] = set()
         self._scan = LoopingCall(self.route_info.scan_not_active_brokers)
         self._scan.clock = clock
+
+    def _run(self, work: Steps[None]) -> None:
+        """Do work in turns that nobody waits for."""
+        Deferred.fromCoroutine(self._turns.run(work)).addErrback(
+            lambda failure: self._log.failure("forgetting a broker's topics failed", failure)
+        )
 
     def startService(self) -> None:
         Service.startService(self)

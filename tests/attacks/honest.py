@@ -1,4 +1,4 @@
-"""An honest producer in a process of its own: ``python -m tests.attacks.honest HOST:PORT``.
+"""An honest producer in a process of its own: ``python -m tests.attacks.honest HOST:PORT [--only-pings]``.
 
 It puts a small message every 20 ms, and between two puts asks for a queue's end, which costs the broker next to
 nothing: how long that takes is how long the reactor's turns take. Each answer is a line: ``put`` or ``ping``, the time
@@ -28,7 +28,7 @@ TOPIC = "SELF_TEST_TOPIC"
 PINGED = {"topic": TOPIC, "queueId": "0"}
 
 
-async def run(address: str, ended: threading.Event) -> None:
+async def run(address: str, only_pings: bool, ended: threading.Event) -> None:
     """Put and ping until the input ends."""
     clock = IReactorTime(default_reactor)
     route = TopicRoute.of_broker(address, TopicConfig(TOPIC, 1, 1))
@@ -39,15 +39,17 @@ async def run(address: str, ended: threading.Event) -> None:
     client = MQClient(find_route, lambda told: make_endpoint(default_reactor, told, None), clock)
     producer = Producer(client, "honest", timeout=PATIENCE_SECONDS)
     message = Message(TOPIC, b"x" * 100)
-    await producer.send(message)
+    code = RequestCode.GET_BROKER_CLUSTER_INFO if only_pings else RequestCode.GET_MAX_OFFSET
+    await client.ask(address, code, PINGED, timeout=PATIENCE_SECONDS)
     print("ready", flush=True)
     while not ended.is_set():
-        begun = time.monotonic()
-        await producer.send(message)
-        _tell("put", begun)
+        if not only_pings:
+            begun = time.monotonic()
+            await producer.send(message)
+            _tell("put", begun)
         await deferLater(clock, EVERY_SECONDS / 2)
         begun = time.monotonic()
-        await client.ask(address, RequestCode.GET_MAX_OFFSET, PINGED, timeout=PATIENCE_SECONDS)
+        await client.ask(address, code, PINGED, timeout=PATIENCE_SECONDS)
         _tell("ping", begun)
         await deferLater(clock, EVERY_SECONDS / 2)
 
@@ -69,7 +71,7 @@ def main() -> None:
 
     threading.Thread(target=wait_for_end, daemon=True).start()
     core = IReactorCore(default_reactor)
-    done = Deferred.fromCoroutine(run(sys.argv[1], ended))
+    done = Deferred.fromCoroutine(run(sys.argv[1], "--only-pings" in sys.argv[2:], ended))
     done.addErrback(lambda failure: print("failed", failure.getErrorMessage(), flush=True)).addBoth(stop)
     core.run()
 

@@ -70,15 +70,16 @@ Attack = Callable[[], str]
 class Probe:
     """Watches a node. A context manager: inside an honest producer is at work."""
 
-    def __init__(self, node: TwistdNode, purpose: str = "remoting") -> None:
+    def __init__(self, node: TwistdNode, purpose: str = "remoting", only_pings: bool = False) -> None:
         self._node = node
+        self._options = ["--only-pings"] if only_pings else []
         self._address = f"127.0.0.1:{node.port(purpose)}"
         self._answers: list[tuple[str, float, float]] = []
         self._errors: list[str] = []
 
     def __enter__(self) -> Self:
         self._honest = subprocess.Popen(
-            [sys.executable, "-m", "tests.attacks.honest", self._address],
+            [sys.executable, "-m", "tests.attacks.honest", self._address, *self._options],
             cwd=Path(__file__).resolve().parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -9,7 +9,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 
 from rmqha.wire.command import FRAME_MAX_LENGTH, RequestCode
@@ -174,8 +174,15 @@ def batch(port: int, number: int, body: bytes = b"") -> str:
     return asked_once(port, RequestCode.SEND_BATCH_MESSAGE, {**SEND, "m": "true"}, entry * number)
 
 
-def unfinished_frames(port: int, connections: int, size: int = FRAME_MAX_LENGTH, code: int = 310) -> str:
+def unfinished_frames(port: int, connections: int, size: int = FRAME_MAX_LENGTH) -> str:
     """So many connections, each of which sends a frame of ``size`` bytes but for its end, and waits."""
+    with frames_held(port, connections, size) as closed:
+        return f"{connections} connections, {closed} closed meanwhile"
+
+
+@contextmanager
+def frames_held(port: int, connections: int, size: int, code: int = 310) -> Iterator[int]:
+    """The same, inside; gives how many were closed until then."""
     closed = 0
     header = json.dumps({"code": code, "flag": 0, "language": "JAVA", "opaque": 1, "version": 399, "extFields": SEND})
     head = struct.pack(">II", size, len(header)) + header.encode()
@@ -205,7 +212,7 @@ def unfinished_frames(port: int, connections: int, size: int = FRAME_MAX_LENGTH,
             idle = 0 if moved else idle + 1
             if not moved:
                 _pause()
-    return f"{connections} connections, {closed} closed meanwhile"
+        yield closed
 
 
 def _pause() -> None:
