@@ -32,7 +32,7 @@ from rmqha.store.metadata import (
     TopicFilterType,
 )
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict_by_rows, loads_request
+from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
 
 MOST_QUEUES = 65_536
 """Of a topic: whoever asks for more has mistyped, and each listing would name them all."""
@@ -266,12 +266,15 @@ class TableProcessor:
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: all_topics.answer,
             RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets.answer,
-            RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: success(self._delay_offsets().to_json()),
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: self._all_delay_offsets(),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups.answer,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda _, __: success(
                 {"topicList": sorted(self._topics.system_topics)}
             ),
         }
+
+    def _all_delay_offsets(self) -> RemotingCommand:
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))
 
     def _all_consumer_offsets(self) -> Document:
         """With a version, which a 5.x slave dereferences, and which means nothing."""

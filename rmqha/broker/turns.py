@@ -17,7 +17,7 @@ TURN_SECONDS = 0.01
 MOST_REQUESTS_A_TURN = 128
 """Of all connections: the others are taken in later turns."""
 SELDOM = (700, 10, 1000)
-"""Thresholds of Python's garbage collector: to look through large tables takes longer than a turn, and finds nothing."""
+"""Thresholds of Python's garbage collector: a look through large tables takes longer than a turn, and finds nothing."""
 COST_OF_LONG_REQUEST = 8
 """Of its first step, in usual requests."""
 

@@ -23,8 +23,8 @@ def work(count: int, done: list[int]) -> Steps[int]:
 class TurnClock(Clock):
     """Runs one reactor turn a second: what is asked for at once comes with the next."""
 
-    def callLater(self, when: float, *work: Any, **kw: Any) -> IDelayedCall:
-        return Clock.callLater(self, max(when, 1), *work, **kw)
+    def callLater(self, delay: float, callable: Any, *args: Any, **kw: Any) -> IDelayedCall:
+        return Clock.callLater(self, max(delay, 1), callable, *args, **kw)
 
 
 class TurnsTests(SynchronousTestCase):
