@@ -235,10 +235,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 break
             self.turns.take()
             at = frame_at + length
-            if self._wanted_room:
-                self._wanted_room = False
-                self._budget.whole(self)
+            had_room, self._wanted_room = self._wanted_room, False
             self.stringReceived(data[frame_at:at])
+            if had_room:  # given back when its request, if it is in progress, is counted
+                self._budget.whole(self)
         self._is_taking_frames = False
         self._received = bytearray(data[at:] if self.is_open else b"")
 
