@@ -148,6 +148,7 @@ class Node(ProcessService):
         state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
         state_file.setServiceParent(self._services)
         self._services.setServiceParent(self)
+        gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
 
     def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
@@ -260,9 +261,14 @@ class Node(ProcessService):
         if self._plan.embedded_port is None:
             return ()
         clock, settings = IReactorTime(self._reactor), self._plan.settings
-        name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER)
+        name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER, self._run_in_table_thread)
         name_server.setServiceParent(self._services)
-        factory = RemotingFactory(name_server.processors(), clock, _remoting_limits_of(settings))
+        factory = RemotingFactory(
+            name_server.processors(),
+            clock,
+            name_server_limits(_connections_of(settings), settings.server_max_requests_in_progress),
+            PortBudget(clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
+        )
         self._listen("name server", self._plan.embedded_port, factory, mode=settings.tls_server_mode)
         return [("of this node", LoopbackEndpoint(factory, clock))]
 
