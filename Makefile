@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-spark bench-start news clean
+.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,9 @@ bench-sync: $(READY)  ## puts that wait for slaves: latency, rate, and what a fu
 
 bench-broker: $(READY)  ## the official Java producer: our master and slave against the Java 4.9.3 pair, one run
 	$(BIN)/python -m benchmarks.broker
+
+bench-attacks: $(READY)  ## what honest clients notice while strangers attack a master and a name server
+	$(BIN)/python -m benchmarks.attacks
 
 bench-spark: $(READY)  ## the log as data: our source and jobs against binaryFiles, a pyarrow script and Spark's writer, one run
 	$(BIN)/python -m benchmarks.spark

@@ -1,16 +1,22 @@
 """The twistd plugin of the name server. ``twistd -n rmqha-namesrv --help`` shows it from outside."""
 
+import gc
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from twisted.application.service import IService
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.threads import deferToThreadPool
 from twisted.python import usage
+from twisted.python.threadpool import ThreadPool
 
 from rmqha.broker.remoting import RemotingFactory
+from rmqha.broker.turns import SELDOM
 from rmqha.exitcodes import ExitCode
-from rmqha.namesrv.service import NameServerService
+from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessOptions, ProcessService, go_by_monotonic_time, leave, parse_port
@@ -60,11 +66,27 @@ class NameServerProcess(ProcessService):
         self._port = options.listen_port
         self._bind_address: str = options["bind"]
         self._folder = options.folder
+        self._threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
+
+    def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
+        running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
+        return running
+
+    def stopService(self) -> Deferred[None]:
+        stopped = Deferred.fromCoroutine(self._stop())
+        return stopped
+
+    async def _stop(self) -> None:
+        await ProcessService.stopService(self)
+        if self._threads.started:
+            self._threads.stop()
 
     def open(self) -> None:
+        gc.set_threshold(*SELDOM)
+        self._threads.start()
         clock = IReactorTime(self._reactor)
         try:
-            name_server = NameServerService(clock, self._folder)
+            name_server = NameServerService(clock, self._folder, self._run_in_thread)
         except StoreError as error:
             self.stop_with(ExitCode.CORRUPT, str(error))
             return
@@ -74,7 +96,7 @@ class NameServerProcess(ProcessService):
         name_server.setServiceParent(self)
         ListeningService(
             tcp_endpoint(self._reactor, self._port, self._bind_address),
-            RemotingFactory(name_server.processors(), clock),
+            RemotingFactory(name_server.processors(), clock, name_server_limits()),
             "name server",
             "plain",
             lambda error: self.stop_with(ExitCode.IO_ERROR, error),

@@ -4,6 +4,7 @@
 until then, and a store's lock does not survive that.
 """
 
+import gc
 import resource
 import time
 from collections.abc import Callable
@@ -20,12 +21,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from rmqha.broker.controller import BrokerController, NameServers, Surroundings, no_way
+from rmqha.broker.budgets import PortBudget
+from rmqha.broker.controller import BrokerController, NameServers, Surroundings, broker_limits, no_way
 from rmqha.broker.mastersearch import MasterSearch
 from rmqha.broker.outerapi import MasterAddresses
-from rmqha.broker.remoting import RemotingFactory, RemotingLimits
+from rmqha.broker.remoting import RemotingFactory
 from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
 from rmqha.broker.slavesync import Connect
+from rmqha.broker.turns import SELDOM
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.allowlist import AllowList, SlaveCheck
@@ -36,7 +39,7 @@ from rmqha.ha.master import HAMasterFactory, MasterTimes
 from rmqha.ha.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
 from rmqha.ha.states import VERDICTS, ReplicaState
-from rmqha.namesrv.service import NameServerService
+from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver
@@ -105,10 +108,12 @@ class Node(ProcessService):
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
         self._started_at = time.time()
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
+        self._table_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
 
     def open(self) -> None:
         """Begin to open the store; when it is open, the services of the node's role start."""
         self._threads.start()
+        self._table_threads.start()
         self._opened = Deferred.fromCoroutine(self._open())
         self._opened.addErrback(self._cannot_start)
 
@@ -195,9 +200,16 @@ class Node(ProcessService):
         state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
         state_file.setServiceParent(self._services)
         self._services.setServiceParent(self)
+        gc.set_threshold(*SELDOM)
+        gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
 
     def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
+        return running
+
+    def _run_in_table_thread(self, function: Callable[[], None]) -> Deferred[None]:
+        """For tables: no flush that puts wait for stands in line behind one."""
+        running: Deferred[None] = deferToThreadPool(self._reactor, self._table_threads, function)
         return running
 
     @property
@@ -272,7 +284,7 @@ class Node(ProcessService):
             settings,
             self.store,
             clock,
-            self._run_in_thread,
+            self._run_in_table_thread,
             Surroundings(
                 self._plan.bind_address,
                 [*self._plan.name_servers, *self._embed_name_server()],
@@ -283,9 +295,17 @@ class Node(ProcessService):
         )
         self._controller = controller
         about_node = runtime_processors(self._runtime_info, controller.config)
-        limits = _remoting_limits_of(settings)
-        main = RemotingFactory({**controller.processors(), **about_node}, clock, limits)
-        fast = RemotingFactory({**controller.processors(fast_port=True), **about_node}, clock, limits)
+        limits = broker_limits(settings, _connections_of(settings))
+        main, fast = [
+            RemotingFactory(
+                {**controller.processors(fast_port), **about_node},
+                clock,
+                limits,
+                PortBudget(clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
+                controller.turns,
+            )
+            for fast_port in (False, True)
+        ]
         mode = settings.tls_server_mode
         self._listen("remoting", settings.listen_port, main, listening=controller.listening, mode=mode)
         self._listen("fast remoting", settings.fast_port, fast, mode=mode)
@@ -296,9 +316,14 @@ class Node(ProcessService):
         if self._plan.embedded_port is None:
             return ()
         clock, settings = IReactorTime(self._reactor), self._plan.settings
-        name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER)
+        name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER, self._run_in_table_thread)
         name_server.setServiceParent(self._services)
-        factory = RemotingFactory(name_server.processors(), clock, _remoting_limits_of(settings))
+        factory = RemotingFactory(
+            name_server.processors(),
+            clock,
+            name_server_limits(_connections_of(settings), settings.server_max_requests_in_progress),
+            PortBudget(clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
+        )
         self._listen("name server", self._plan.embedded_port, factory, mode=settings.tls_server_mode)
         return [("of this node", LoopbackEndpoint(factory, clock))]
 
@@ -408,8 +433,9 @@ class Node(ProcessService):
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
         finally:
-            if self._threads.started:
-                self._threads.stop()
+            for threads in (self._table_threads, self._threads):
+                if threads.started:
+                    threads.stop()
 
 
 class CannotRepair(StoreError):
@@ -440,11 +466,9 @@ def _open_files() -> int:
     return MOST_FILES if files == resource.RLIM_INFINITY else files
 
 
-def _remoting_limits_of(settings: Settings) -> RemotingLimits:
-    """What each remoting port takes: of the files the process may open at most an eighth."""
-    return RemotingLimits(
-        min(settings.server_max_connections, max(1, _open_files() // 8)), settings.server_max_requests_in_progress
-    )
+def _connections_of(settings: Settings) -> int:
+    """How many connections each remoting port takes: of the files the process may open at most an eighth."""
+    return min(settings.server_max_connections, max(1, _open_files() // 8))
 
 
 def _limits_of(settings: Settings) -> HALimits:

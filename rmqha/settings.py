@@ -228,6 +228,18 @@ class Settings:
     tls_server_mode: TlsMode | None = _setting("tls.server.mode", _one_of(TlsMode), None)
     server_max_connections: int = _setting("serverMaxConnections", COUNT, 10_000)
     server_max_requests_in_progress: int = _setting("serverMaxRequestsInProgress", COUNT, 10_000)
+    server_max_request_bytes: int = _setting("serverMaxRequestBytes", _number(16 * 1024**2, 2**40), 96 * 1024**2)
+    server_max_answer_bytes: int = _setting("serverMaxAnswerBytes", _number(16 * 1024**2, 2**40), 128 * 1024**2)
+    max_groups: int = _setting("maxGroups", COUNT, 50_000)
+    max_new_groups_at_once: int = _setting("maxNewGroupsAtOnce", COUNT, 5_000)
+    max_new_groups_per_second: int = _setting("maxNewGroupsPerSecond", COUNT, 100)
+    max_new_groups_at_once_per_connection: int = _setting("maxNewGroupsAtOncePerConnection", COUNT, 1_000)
+    max_new_groups_per_second_per_connection: int = _setting("maxNewGroupsPerSecondPerConnection", COUNT, 20)
+    max_topics: int = _setting("maxTopics", COUNT, 100_000)
+    max_new_topics_at_once: int = _setting("maxNewTopicsAtOnce", COUNT, 5_000)
+    max_new_topics_per_second: int = _setting("maxNewTopicsPerSecond", COUNT, 100)
+    max_new_topics_at_once_per_connection: int = _setting("maxNewTopicsAtOncePerConnection", COUNT, 1_000)
+    max_new_topics_per_second_per_connection: int = _setting("maxNewTopicsPerSecondPerConnection", COUNT, 20)
 
     def memory_ratio(self, is_slave: bool) -> int:
         """accessMessageInMemoryMaxRatio in percent; a slave leaves more to others."""

@@ -7,17 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import javaproperties
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmqha.broker.clients import ConsumerManager
-from rmqha.broker.groups import SubscriptionGroupManager
+from rmqha.broker.configmanager import ConfigManager
+from rmqha.broker.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager
 from rmqha.broker.header import Header, refused
 from rmqha.broker.locks import MessageQueue
 from rmqha.broker.offsets import ConsumerOffsetManager
-from rmqha.broker.remoting import Processor, Processors, RemotingProtocol, RequestRefused
+from rmqha.broker.remoting import Answer, Processor, Processors, RemotingProtocol, RequestRefused
 from rmqha.broker.stats import BrokerStats
 from rmqha.broker.topics import TOPIC_CHARACTERS, TopicConfigManager, topic_problem
+from rmqha.broker.turns import Turns
 from rmqha.settings import SETTING_KEYS, Settings, SettingsError, properties_of, with_properties
+from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
     INT_BITS,
@@ -28,12 +32,14 @@ from rmqha.store.metadata import (
     TopicFilterType,
 )
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import ObjectKey, dumps_compact, dumps_strict, loads_lenient
+from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
 
 MOST_QUEUES = 65_536
 """Of a topic: whoever asks for more has mistyped, and each listing would name them all."""
 ALL_PERMISSIONS = 15
-MAX_GROUP_LENGTH = 255
+MANY_BYTES = 64 * 1024
+QUEUES_AT_ONCE = 64
+"""Looked at in a turn."""
 REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 CHANGEABLE_SETTINGS = frozenset(
     {
@@ -55,9 +61,57 @@ def success(content: Mapping[str, Any] | None = None) -> RemotingCommand:
     return RemotingCommand(ResponseCode.SUCCESS, body=b"" if content is None else dumps_compact(content))
 
 
-def whole_table(content: Mapping[str, Any]) -> RemotingCommand:
-    """An answer with a table, perhaps a large one, which each slave asks for every ten seconds."""
-    return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(content))
+class WholeTable:
+    """Answers with a table, perhaps a large one, which each slave asks for every ten seconds.
+
+    It is encoded once for all that ask for the same version, and kept until there is another.
+    """
+
+    def __init__(self, document: Callable[[], Document], version: Callable[[], object]) -> None:
+        self._document = document
+        self._version = version
+        self._encoded_version: object = None
+        self._body: bytes | None = None
+        self._waiting: list[Deferred[bytes]] = []
+
+    def answer(self, connection: RemotingProtocol, _: RemotingCommand) -> Answer:
+        """The table as it is now."""
+        return self._answer(connection)
+
+    async def _answer(self, connection: RemotingProtocol) -> RemotingCommand:
+        body = await self._encoded(connection.turns)
+        if len(body) > MANY_BYTES:
+            await connection.turns.next()  # others may have waited for the same
+        return RemotingCommand(ResponseCode.SUCCESS, body=body if connection.is_open else b"")
+
+    async def _encoded(self, turns: Turns) -> bytes:
+        version = self._version()
+        if self._encoded_version != version:
+            self._encoded_version, self._body = version, None
+            waiting = self._waiting = []
+            body = await dumps_strict_by_rows(self._document(), turns.next)  # texts and numbers: no failure
+            if self._waiting is waiting:
+                self._body, self._waiting = body, []
+            for waiter in waiting:
+                waiter.callback(body)
+            return body
+        if self._body is not None:
+            return self._body
+        done: Deferred[bytes] = Deferred()
+        self._waiting.append(done)
+        return await done
+
+
+def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, Any]]) -> Steps[RemotingCommand]:
+    """An answer with a table that has a row for each of many queues; ``rows`` are written keys and values."""
+    pieces: list[bytes] = []
+    for row in rows:
+        pieces.append(row[0].encode() + b":" + dumps_compact(row[1]))
+        if len(pieces) % QUEUES_AT_ONCE == 0:
+            yield
+    head = dumps_compact(content)[1:-1]
+    table = b"%s%s:{%s}" % (b"," if head else b"", dumps_compact(name), b",".join(pieces))
+    return RemotingCommand(ResponseCode.SUCCESS, body=b"{" + head + table + b"}")
 
 
 class TopicAdminProcessor:
@@ -93,7 +147,18 @@ class TopicAdminProcessor:
     def _refuse(_: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
         raise refused(REFUSED_BY_SLAVES)
 
-    def update_and_create_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    async def _durable(self, manager: ConfigManager[Any]) -> RemotingCommand:
+        """The answer to a change, once it is on disk. Raises RequestRefused."""
+        try:
+            await manager.written()
+        except OSError as error:
+            raise refused(f"it is changed, but not written yet: {error}") from error
+        return success()
+
+    def _answer_when_durable(self, manager: ConfigManager[Any]) -> Deferred[RemotingCommand]:
+        return Deferred.fromCoroutine(self._durable(manager))
+
+    def update_and_create_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Make a topic, or give it these settings. As in Java ``order`` is asked for, and not kept."""
         header = Header(request)
         header.text("defaultTopic")
@@ -106,9 +171,10 @@ class TopicAdminProcessor:
             _filter_type(header),
             _integer(header, "topicSysFlag", 2 ** (INT_BITS - 1) - 1, default=0),
         )
+        self._topics.take_new(topic.topic_name, connection)
         self._tell(connection, f"makes or changes {topic}")
         self._topics.update(topic)
-        return success()
+        return self._answer_when_durable(self._topics)
 
     def _topic_to_change(self, header: Header) -> str:
         name = header.text("topic")
@@ -119,7 +185,7 @@ class TopicAdminProcessor:
             raise refused(f"The topic[{name}] is conflict with system topic.")
         return name
 
-    def delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Forget a topic.
 
         Unlike upstream's its queues stay as long as their messages: were they made anew, offsets would begin at 0
@@ -129,23 +195,22 @@ class TopicAdminProcessor:
         self._tell(connection, f"deletes topic {name}")
         self._topics.delete(name)
         self._stats.topic_deleted(name)
-        return success()
+        return self._answer_when_durable(self._topics)
 
-    def update_and_create_subscription_group(
-        self, connection: RemotingProtocol, request: RemotingCommand
-    ) -> RemotingCommand:
+    def update_and_create_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Make a group, or give it these settings."""
         try:
-            group = SubscriptionGroupConfig.from_json(loads_lenient(request.body))
+            group = SubscriptionGroupConfig.from_json(loads_request(request.body))
         except ValueError as error:
             raise refused(f"no subscription group: {error}") from error
         if not (0 < len(group.group_name) <= MAX_GROUP_LENGTH and TOPIC_CHARACTERS.issuperset(group.group_name)):
             raise refused(f"a group cannot be named {group.group_name[:MAX_GROUP_LENGTH]!r}")
+        self._groups.take_new(group.group_name, connection)
         self._tell(connection, f"makes or changes {group}")
         self._groups.update(group)
-        return success()
+        return self._answer_when_durable(self._groups)
 
-    def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Forget a group, and its offsets if that is asked for."""
         header = Header(request)
         name = header.text("groupName")
@@ -154,7 +219,7 @@ class TopicAdminProcessor:
         if header.boolean("removeOffset", False):
             self._consumer_offsets.remove(name)
         self._stats.group_deleted(name)
-        return success()
+        return self._answer_when_durable(self._groups)
 
     def _tell(self, connection: RemotingProtocol, what: str) -> None:
         host, port = connection.peer_host
@@ -194,19 +259,26 @@ class TableProcessor:
 
     def processors(self) -> Processors:
         """By request code."""
+        topics, groups, offsets = self._topics, self._groups, self._consumer_offsets
+        all_topics = WholeTable(lambda: topics.table.document(), lambda: topics.changes)
+        all_groups = WholeTable(lambda: groups.table.document(), lambda: groups.changes)
+        all_offsets = WholeTable(self._all_consumer_offsets, lambda: offsets.changes)
         return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: lambda _, __: whole_table(self._topics.table.to_json()),
-            RequestCode.GET_ALL_CONSUMER_OFFSET: lambda _, __: whole_table(self._all_consumer_offsets()),
-            RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: whole_table(self._delay_offsets().to_json()),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda _, __: whole_table(self._groups.table.to_json()),
+            RequestCode.GET_ALL_TOPIC_CONFIG: all_topics.answer,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets.answer,
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: self._all_delay_offsets(),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups.answer,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda _, __: success(
                 {"topicList": sorted(self._topics.system_topics)}
             ),
         }
 
-    def _all_consumer_offsets(self) -> dict[str, Any]:
+    def _all_delay_offsets(self) -> RemotingCommand:
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))
+
+    def _all_consumer_offsets(self) -> Document:
         """With a version, which a 5.x slave dereferences, and which means nothing."""
-        return {"dataVersion": DataVersion().to_json(), **self._consumer_offsets.table.to_json()}
+        return {"dataVersion": DataVersion().to_json(), **self._consumer_offsets.table.document()}
 
 
 class StatsProcessor:
@@ -251,32 +323,38 @@ class StatsProcessor:
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker_name, queue_id)
 
-    def get_topic_stats_info(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def get_topic_stats_info(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Where each queue of a topic begins and ends, and when its newest message was stored."""
         topic = self._topic(Header(request))
-        name, reader = topic.topic_name, self._store.reader
-        offsets = {}
-        for queue_id in range(topic.write_queue_nums):
-            end = reader.max_offset(name, queue_id)
-            offsets[_as_key(self._queue(name, queue_id))] = {
-                "lastUpdateTimestamp": reader.message_store_timestamp(name, queue_id, end - 1) if end else 0,
-                "maxOffset": end,
-                "minOffset": max(0, reader.min_offset(name, queue_id)),
-            }
-        return success({"offsetTable": offsets})
+        name = topic.topic_name
+        rows = (
+            (_as_key(self._queue(name, queue_id)), self._topic_offset(name, queue_id))
+            for queue_id in range(topic.write_queue_nums)
+        )
+        return connection.turns.run(by_queue({}, "offsetTable", rows))
 
-    def get_consume_stats(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _topic_offset(self, topic: str, queue_id: int) -> dict[str, int]:
+        """A TopicOffset in Java's form and order."""
+        reader = self._store.reader
+        end = reader.max_offset(topic, queue_id)
+        return {
+            "lastUpdateTimestamp": reader.message_store_timestamp(topic, queue_id, end - 1) if end else 0,
+            "maxOffset": end,
+            "minOffset": max(0, reader.min_offset(topic, queue_id)),
+        }
+
+    def get_consume_stats(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """How far a group is in each queue of a topic, or of all of which it has offsets."""
         header = Header(request)
         group, asked = header.text("consumerGroup"), header.text("topic", "")
         topics = self._consumed_topics(group, [asked] if asked.strip() else self._consumer_offsets.topics_of(group))
-        offsets = {
-            _as_key(self._queue(topic.topic_name, queue_id)): self._progress(group, topic.topic_name, queue_id)
+        rows = (
+            (_as_key(self._queue(topic.topic_name, queue_id)), self._progress(group, topic.topic_name, queue_id))
             for topic in topics
             for queue_id in range(topic.read_queue_nums)
-        }
+        )
         tps = sum(self._stats.group_get_tps(group, topic.topic_name) for topic in topics)
-        return success({"consumeTps": float(tps), "offsetTable": offsets})
+        return connection.turns.run(by_queue({"consumeTps": float(tps)}, "offsetTable", rows))
 
     def _consumed_topics(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
         """Those that there are, and that the group subscribes to, if it is online."""
@@ -305,12 +383,19 @@ class StatsProcessor:
         groups = {*self._consumers.groups_of(topic), *self._consumer_offsets.groups_of(topic)}
         return success({"groupList": sorted(groups)})
 
-    def query_consume_time_span(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def query_consume_time_span(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """From when to when the messages of each queue are, and how long ago those were that a group has come to."""
         header = Header(request)
         topic, group = self._topic(header), header.text("group")
-        spans = [self._time_span(topic.topic_name, group, queue_id) for queue_id in range(topic.write_queue_nums)]
-        return success({"consumeTimeSpanSet": spans})
+        return connection.turns.run(self._time_spans(topic, group))
+
+    def _time_spans(self, topic: TopicConfig, group: str) -> Steps[RemotingCommand]:
+        spans: list[bytes] = []
+        for queue_id in range(topic.write_queue_nums):
+            spans.append(dumps_compact(self._time_span(topic.topic_name, group, queue_id)))
+            if len(spans) % QUEUES_AT_ONCE == 0:
+                yield
+        return RemotingCommand(ResponseCode.SUCCESS, body=b'{"consumeTimeSpanSet":[%s]}' % b",".join(spans))
 
     def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
         """A QueueTimeSpan in Java's form and order; times are -1 where there is no message."""

@@ -4,30 +4,45 @@ A client is in a group by the connection that its heartbeat came on. It leaves w
 closes, or when it is silent for two minutes; each change of a consumer group is told to all its clients (push 40).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Self, TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from rmqha.broker.filters import SubscriptionData
-from rmqha.broker.groups import SubscriptionGroupManager
+from rmqha.broker.filters import LONGEST_EXPRESSION, SubscriptionData
+from rmqha.broker.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
 from rmqha.broker.header import Header, refused
-from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
+from rmqha.broker.remoting import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.broker.topics import RETRY_GROUP_TOPIC_PREFIX, UNIT_SUB_FLAG, TopicConfigManager, topic_problem
 from rmqha.settings import Settings
+from rmqha.steps import Steps, at_once
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import dumps_compact, loads_lenient
+from rmqha.wire.fastjson import dumps_compact, loads_request
 
 CHANNEL_EXPIRED_SECONDS = 120.0
 HOUSEKEEPING_SECONDS = 10.0
 MOST_IN_A_SET = 4096
-"""Groups in a heartbeat, and subscriptions in a group."""
+"""Groups in a heartbeat and of a connection, and subscriptions in a group."""
+MOST_SUBSCRIPTIONS = 8192
+"""In a heartbeat: of all its groups."""
+MOST_MEMBERSHIPS = 200_000
+"""Of clients in groups of one kind."""
+MOST_SUBSCRIPTION_BYTES = 64 * 1024 * 1024
+"""Of all groups' subscriptions, about."""
+BYTES_OF_A_SUBSCRIPTION = 200
+BYTES_OF_A_CHARACTER = 40
+"""A tag of a few characters has a hash and a place in a set."""
+SUBSCRIPTIONS_AT_ONCE = 128
+GROUPS_AT_ONCE = 8
+CLIENTS_AT_ONCE = 64
+"""Told, or listed, in a turn."""
 
 
 class ConsumeType(Enum):
@@ -97,14 +112,22 @@ class ConsumerData:
     unit_mode: bool = False
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
+    def read(cls, content: Any) -> Steps[Self]:
         """From a client's form, where all but the name may lack. Raises ValueError."""
+        subscriptions: list[SubscriptionData] = []
+        characters = 0
+        for subscription in map(SubscriptionData.from_json, _objects(content, "subscriptionDataSet")):
+            subscriptions.append(subscription)
+            characters += len(subscription.sub_string)
+            if len(subscriptions) % SUBSCRIPTIONS_AT_ONCE == 0 or characters > LONGEST_EXPRESSION:
+                characters = 0
+                yield
         return cls(
             _text(content, "groupName"),
             _member(ConsumeType.CONSUME_PASSIVELY, content.get("consumeType")),
             _member(MessageModel.CLUSTERING, content.get("messageModel")),
             _member(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, content.get("consumeFromWhere")),
-            tuple(map(SubscriptionData.from_json, _objects(content, "subscriptionDataSet"))),
+            tuple(subscriptions),
             content.get("unitMode") in (True, "true"),
         )
 
@@ -119,12 +142,26 @@ class HeartbeatData:
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
+        """As ``read``, at once."""
+        return at_once(cls.read(content))
+
+    @classmethod
+    def read(cls, content: Any) -> Steps[Self]:
         """From a client's form, where sets may be null, or lack. Raises ValueError."""
-        return cls(
-            _text(content, "clientID"),
-            tuple(map(ConsumerData.from_json, _objects(content, "consumerDataSet"))),
-            tuple(_text(producer, "groupName") for producer in _objects(content, "producerDataSet")),
-        )
+        consumers: list[ConsumerData] = []
+        subscriptions = 0
+        for item in _objects(content, "consumerDataSet"):
+            consumer = yield from ConsumerData.read(item)
+            consumers.append(consumer)
+            subscriptions += len(consumer.subscriptions)
+            if subscriptions > MOST_SUBSCRIPTIONS:
+                raise ValueError(f"more than {MOST_SUBSCRIPTIONS} subscriptions")
+            if len(consumers) % SUBSCRIPTIONS_AT_ONCE == 0:
+                yield
+        producers = tuple(_text(producer, "groupName") for producer in _objects(content, "producerDataSet"))
+        if any(len(group) > MAX_GROUP_LENGTH for group in producers):
+            raise ValueError(f"a producer group longer than {MAX_GROUP_LENGTH}")
+        return cls(_text(content, "clientID"), tuple(consumers), producers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +188,46 @@ class ClientChannelInfo:
 Channels = dict[RemotingProtocol, ClientChannelInfo]
 
 
+class Memberships:
+    """Which groups each connection is in. What a connection can join is bounded, and so is the sum of all."""
+
+    def __init__(self) -> None:
+        self._groups: dict[RemotingProtocol, set[str]] = {}
+        self._count = 0
+
+    def join(self, connection: RemotingProtocol, group: str) -> None:
+        """The connection is in the group. Raises RequestRefused if there are too many."""
+        groups = self._groups.get(connection, set())
+        if group in groups:
+            return
+        if len(groups) >= MOST_IN_A_SET:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"this connection is in {len(groups)} groups already")
+        if self._count >= MOST_MEMBERSHIPS:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"clients are in {self._count} groups already")
+        groups.add(group)
+        self._groups[connection] = groups
+        self._count += 1
+
+    def leave(self, connection: RemotingProtocol, group: str) -> None:
+        """The connection is in the group no more."""
+        groups = self._groups.get(connection, set())
+        if group in groups:
+            groups.discard(group)
+            self._count -= 1
+            if not groups:
+                del self._groups[connection]
+
+    def of(self, connection: RemotingProtocol) -> list[str]:
+        """The groups that the connection is in."""
+        return list(self._groups.get(connection, ()))
+
+
 class ProducerManager:
     """The producers that are connected, by group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Channels] = {}
+        self._memberships = Memberships()
         self._turns = 0
 
     def get(self, group: str) -> Channels | None:
@@ -163,26 +235,28 @@ class ProducerManager:
         return self._groups.get(group)
 
     def register(self, group: str, client: ClientChannelInfo) -> None:
-        """The client is in the group, as its heartbeat says."""
+        """The client is in the group, as its heartbeat says. Raises RequestRefused if there are too many."""
+        self._memberships.join(client.connection, group)
         self._groups.setdefault(group, {})[client.connection] = client
 
     def unregister(self, group: str, connection: RemotingProtocol) -> None:
         """The client on this connection has left the group, if it was in it."""
         channels = self._groups.get(group, {})
         channels.pop(connection, None)
+        self._memberships.leave(connection, group)
         if not channels:
             self._groups.pop(group, None)
 
     def forget(self, connection: RemotingProtocol) -> None:
         """The connection is gone."""
-        for group in list(self._groups):
+        for group in self._memberships.of(connection):
             self.unregister(group, connection)
 
     def available(self, group: str) -> RemotingProtocol | None:
         """A connection of the group, another one each time; None if there is none."""
-        connections = list(self._groups.get(group, ()))
+        connections = self._groups.get(group, {})
         self._turns += 1
-        return connections[self._turns % len(connections)] if connections else None
+        return next(islice(connections, self._turns % len(connections), None)) if connections else None
 
     def all_clients(self) -> Iterator[ClientChannelInfo]:
         """Each client, once a group."""
@@ -225,24 +299,55 @@ class ConsumerGroupInfo:
         held = self.subscriptions.get(subscription.topic)
         return subscription if held is None or subscription.sub_version > held.sub_version else held
 
-    def to_json(self) -> dict[str, Any]:
-        """A ConsumerConnection in Java's form and order."""
-        return {
-            "connectionSet": [client.to_json() for client in self.channels.values()],
+    @property
+    def subscription_bytes(self) -> int:
+        """About what its subscriptions take."""
+        return sum(map(_bytes_of, self.subscriptions.values()))
+
+    def to_json(self) -> Steps[bytes]:
+        """A ConsumerConnection in Java's form and order, as text."""
+        subscriptions = [f"{dumps_compact(topic).decode()}:" for topic in self.subscriptions]
+        clients = yield from _joined(client.to_json() for client in list(self.channels.values()))
+        wanted = yield from _joined(found.to_json() for found in list(self.subscriptions.values()))
+        rest = {
             "consumeFromWhere": self.consume_from_where.name,
             "consumeType": self.consume_type.name,
             "messageModel": self.message_model.name,
-            "subscriptionTable": {topic: found.to_json() for topic, found in self.subscriptions.items()},
         }
+        table = b",".join(name.encode() + found for name, found in zip(subscriptions, wanted, strict=True))
+        return b'{"connectionSet":[%s],%s,"subscriptionTable":{%s}}' % (
+            b",".join(clients),
+            dumps_compact(rest)[1:-1],
+            table,
+        )
+
+
+def _bytes_of(subscription: SubscriptionData) -> int:
+    return BYTES_OF_A_SUBSCRIPTION + BYTES_OF_A_CHARACTER * len(subscription.sub_string)
+
+
+def _joined(items: Iterable[Mapping[str, Any]]) -> Steps[list[bytes]]:
+    """The items as texts."""
+    texts: list[bytes] = []
+    for item in items:
+        texts.append(dumps_compact(item))
+        if len(texts) % CLIENTS_AT_ONCE == 0:
+            yield
+    return texts
 
 
 class ConsumerManager:
     """The consumers that are connected, by group. Tells a group's clients when they must share its queues anew."""
 
+    _log = Logger()
+
     def __init__(self, settings: Settings, groups: SubscriptionGroupManager) -> None:
         self._notifies = settings.notify_consumer_ids_changed_enable
         self._configs = groups
         self._groups: dict[str, ConsumerGroupInfo] = {}
+        self._memberships = Memberships()
+        self._subscription_bytes = 0
+        self._to_tell: dict[str, None] = {}
 
     def get(self, group: str) -> ConsumerGroupInfo | None:
         """The group; None if it is not online."""
@@ -253,31 +358,62 @@ class ConsumerManager:
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
 
     def register(self, client: ClientChannelInfo, data: ConsumerData) -> None:
-        """The client is in the group, as its heartbeat says."""
-        group = self._groups.setdefault(data.group_name, ConsumerGroupInfo(data.group_name))
+        """The client is in the group, as its heartbeat says. Raises RequestRefused if there are too many."""
+        asked = sum(map(_bytes_of, data.subscriptions))
+        group = self._groups.get(data.group_name)
+        held = 0 if group is None else group.subscription_bytes
+        if self._subscription_bytes - held + asked > MOST_SUBSCRIPTION_BYTES:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, "the subscriptions of all groups are too many bytes")
+        self._memberships.join(client.connection, data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroupInfo(data.group_name)
         if group.update(client, data):
             self._tell(group)
+        self._subscription_bytes += group.subscription_bytes - held
 
     def unregister(self, name: str, connection: RemotingProtocol) -> None:
         """The client on this connection has left the group, if it was in it."""
         group = self._groups.get(name)
+        self._memberships.leave(connection, name)
         if group is None or group.channels.pop(connection, None) is None:
             return
         if group.channels:
             self._tell(group)
         else:
+            self._subscription_bytes -= group.subscription_bytes
             del self._groups[name]
 
     def forget(self, connection: RemotingProtocol) -> None:
         """The connection is gone."""
-        for name in list(self._groups):
+        for name in self._memberships.of(connection):
             self.unregister(name, connection)
 
     def _tell(self, group: ConsumerGroupInfo) -> None:
         config = self._configs.get(group.group_name)
-        if self._notifies and (config is None or config.notify_consumer_ids_changed_enable):
-            for connection in list(group.channels):
-                connection.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.group_name})
+        if not self._notifies or not (config is None or config.notify_consumer_ids_changed_enable):
+            return
+        if len(group.channels) <= CLIENTS_AT_ONCE:
+            self._push(group.group_name, group.channels)
+        elif group.group_name not in self._to_tell:
+            self._to_tell[group.group_name] = None
+            turns = next(iter(group.channels)).turns
+            Deferred.fromCoroutine(turns.run(self._tell_many(group))).addErrback(
+                lambda failure: self._log.failure("group {group} is not told", failure, group=group.group_name)
+            )
+
+    def _tell_many(self, group: ConsumerGroupInfo) -> Steps[None]:
+        """Tell a large group in turns: once for all that change before the first of them."""
+        yield
+        self._to_tell.pop(group.group_name, None)
+        connections = list(group.channels)
+        for at in range(0, len(connections), CLIENTS_AT_ONCE):
+            self._push(group.group_name, connections[at : at + CLIENTS_AT_ONCE])
+            yield
+
+    @staticmethod
+    def _push(name: str, connections: Iterable[RemotingProtocol]) -> None:
+        for connection in list(connections):
+            connection.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
 
     def all_clients(self) -> Iterator[ClientChannelInfo]:
         """Each client, once a group."""
@@ -347,26 +483,50 @@ class ClientManageProcessor:
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._get_producer_connection_list,
         }
 
-    def _heart_beat(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _heart_beat(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._take_heart_beat(connection, request))
+
+    def _take_heart_beat(self, connection: RemotingProtocol, request: RemotingCommand) -> Steps[RemotingCommand]:
+        """Let the client be in its groups. Those that cannot be made are left out, and the answer says so."""
         try:
-            heartbeat = HeartbeatData.from_json(loads_lenient(request.body))
+            heartbeat = yield from HeartbeatData.read(loads_request(request.body))
         except ValueError as error:
             raise refused(f"no heartbeat: {error}") from error
+        for consumer in heartbeat.consumers:
+            if self._groups.get(consumer.group_name) is None:
+                check_group(consumer.group_name)
         client = ClientChannelInfo(
             connection, heartbeat.client_id, request.language, request.version, self._clock.seconds()
         )
         self._watch(connection)
-        for consumer in heartbeat.consumers:
-            self._make_retry_topic(consumer)
-            self._consumers.register(client, consumer)
-        for group in heartbeat.producer_groups:
-            self._producers.register(group, client)
+        refusal: RequestRefused | None = None
+        joins: list[Callable[[], None]] = [
+            *(partial(self._join, client, consumer) for consumer in heartbeat.consumers),
+            *(partial(self._producers.register, group, client) for group in heartbeat.producer_groups),
+        ]
+        for count, join in enumerate(joins, 1):
+            try:
+                join()
+            except RequestRefused as refused_group:
+                refusal = refused_group
+            if count % GROUPS_AT_ONCE == 0:
+                yield
+                if not connection.is_open:
+                    break
+        if refusal is not None:
+            raise refusal
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _make_retry_topic(self, consumer: ConsumerData) -> None:
+    def _join(self, client: ClientChannelInfo, consumer: ConsumerData) -> None:
+        self._make_retry_topic(consumer, client.connection)
+        self._consumers.register(client, consumer)
+
+    def _make_retry_topic(self, consumer: ConsumerData, connection: RemotingProtocol) -> None:
         """A group's %RETRY% topic, which its clients subscribe to, unless its name is none that a topic can have."""
         retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{consumer.group_name}"
-        group = self._groups.find_or_create(consumer.group_name) if topic_problem(retry_topic) is None else None
+        if topic_problem(retry_topic) is not None:
+            return
+        group = self._groups.find_or_create(consumer.group_name, connection)
         if group is not None:
             sys_flag = UNIT_SUB_FLAG if consumer.unit_mode else 0
             self._topics.create_in_send_back(retry_topic, group.retry_queue_nums, topic_sys_flag=sys_flag)
@@ -391,7 +551,7 @@ class ClientManageProcessor:
     def _check_client_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         """Whether we can serve what a client is about to subscribe to: tags, and nothing else."""
         try:
-            content = loads_lenient(request.body) if request.body else {}
+            content = loads_request(request.body) if request.body else {}
             found = content.get("subscriptionData") if isinstance(content, dict) else None
             subscription = SubscriptionData.from_json(found) if found is not None else None
         except ValueError as error:
@@ -407,19 +567,30 @@ class ClientManageProcessor:
             raise refused(f"no consumer for this group, {name}")
         return _json_answer({"consumerIdList": group.client_ids})
 
-    def _get_consumer_connection_list(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _get_consumer_connection_list(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         name = Header(request).text("consumerGroup")
         group = self._consumers.get(name)
         if group is None:
             raise RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
-        return _json_answer(group.to_json())
+        return connection.turns.run(_text_answer(group.to_json()))
 
-    def _get_producer_connection_list(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _get_producer_connection_list(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         name = Header(request).text("producerGroup")
         channels = self._producers.get(name)
         if channels is None:
             raise refused(f"the producer group[{name}] not exist")
-        return _json_answer({"connectionSet": [client.to_json() for client in channels.values()]})
+        return connection.turns.run(_text_answer(_connection_set(list(channels.values()))))
+
+
+def _connection_set(clients: list[ClientChannelInfo]) -> Steps[bytes]:
+    """A ProducerConnection in Java's form, as text."""
+    texts = yield from _joined(client.to_json() for client in clients)
+    return b'{"connectionSet":[%s]}' % b",".join(texts)
+
+
+def _text_answer(text: Steps[bytes]) -> Steps[RemotingCommand]:
+    body = yield from text
+    return RemotingCommand(ResponseCode.SUCCESS, body=body)
 
 
 def _json_answer(content: dict[str, Any]) -> RemotingCommand:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,7 +27,7 @@ from rmqha.broker.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.outerapi import BrokerOuterAPI, MasterAddresses
 from rmqha.broker.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.query import QueryProcessors
-from rmqha.broker.remoting import Processor, Processors
+from rmqha.broker.remoting import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
 from rmqha.broker.schedule import ScheduleMessageService
 from rmqha.broker.send import SendMessageProcessor, slave_processors
@@ -35,11 +35,12 @@ from rmqha.broker.slavesync import Connect, SlaveSynchronize
 from rmqha.broker.stats import BrokerStats
 from rmqha.broker.topics import TopicConfigManager
 from rmqha.broker.transaction import TransactionalMessageService
+from rmqha.broker.turns import Turns
 from rmqha.settings import Settings
 from rmqha.store.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
-from rmqha.wire.command import RequestCode
+from rmqha.wire.command import RequestCode, ResponseCode
 from rmqha.wire.record import Host
 
 MASTER_ID = 0
@@ -51,6 +52,23 @@ MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
 """Names as the settings have them, and the ways there."""
+
+LARGE_BODY = BodyLimit(1024 * 1024)
+SMALL_BODY = BodyLimit(64 * 1024)
+
+
+def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
+    """What a broker's ports take of each request: far more than clients send, and no more than a turn can bear."""
+    message = BodyLimit(settings.max_message_size_bytes, ResponseCode.MESSAGE_ILLEGAL)
+    sends = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    batches = (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
+    return RemotingLimits(
+        connections,
+        settings.server_max_requests_in_progress,
+        header=MAX_HEADER_BYTES,
+        bodies={**dict.fromkeys(sends, message), **dict.fromkeys(batches, LARGE_BODY)},
+        body=SMALL_BODY,
+    )
 
 
 def no_way(address: str) -> IStreamClientEndpoint:
@@ -113,7 +131,10 @@ class BrokerController:
         surroundings: Surroundings = Surroundings(),
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Reads the tables. Raises StoreError, OSError (also for a brokerIP1 that no address belongs to)."""
+        """Reads the tables; ``run_in_thread`` is for writing them.
+
+        Raises StoreError, OSError (also for a brokerIP1 that no address belongs to).
+        """
         self.settings = settings
         self.store = store
         self.clock = clock
@@ -125,16 +146,17 @@ class BrokerController:
         self.store_host = resolved(self.broker_ip1, settings.listen_port)
         self._ha_port = settings.ha_port
         folder = store.root / CONFIG_FOLDER
-        self.topics = TopicConfigManager(folder, settings, now_ms)
-        self.groups = SubscriptionGroupManager(folder, settings, now_ms)
+        self.turns = Turns(clock)
+        self.topics = TopicConfigManager(folder, settings, now_ms, run_in_thread, clock)
+        self.groups = SubscriptionGroupManager(folder, settings, now_ms, run_in_thread, clock)
         self.consumer_offsets = ConsumerOffsetManager(
-            folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread
+            folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread, self.turns
         )
         self.stats = BrokerStats(settings.broker_cluster_name, clock, now_ms)
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
         self.locks = RebalanceLockManager(clock)
-        self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms)
+        self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms, run_in_thread)
         self.held_pulls = PullRequestHoldService(clock, lambda topic, queue: store.reader.max_offset(topic, queue))
         store.subscribe(self.held_pulls.message_arrived)
         self.transactions = TransactionalMessageService(
@@ -298,7 +320,9 @@ class BrokerController:
         self.stats.stop()
         await self.slave_synchronize.stop()
         await self.outer_api.stop()
-        await self.consumer_offsets.stop()
+        await gatherResults(
+            [self.consumer_offsets.stop(), self.topics.finish(), self.groups.finish(), self.schedule.finish()]
+        )
 
     def _not_stopped(self, failure: Failure) -> None:
         self._log.failure("the broker's front did not stop cleanly", failure)

@@ -1,6 +1,7 @@
 """Which messages a consumer wants: tag expressions such as ``TagA || TagB`` (spec/remoting.md 2.3.2)."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
 from rmqha.store.reading import TagFilter
@@ -11,6 +12,10 @@ SUB_ALL = "*"
 TAG_SEPARATOR = "||"
 JAVA_BLANKS = "".join(map(chr, range(ord(" ") + 1)))
 """What Java's ``String.trim`` takes away."""
+USUAL_EXPRESSION_LENGTH = 512
+LONGEST_EXPRESSION = 16 * 1024
+"""In characters: some thousand tags. Reading one takes 0.5 µs a character."""
+MOST_DIGITS = 19
 INT32_SIGN = 1 << 31
 INT32_MASK = (1 << 32) - 1
 
@@ -51,8 +56,9 @@ class SubscriptionData:
         if not isinstance(content, dict) or not isinstance(content.get("topic"), str):
             raise ValueError(f"{str(content)[:40]!r} is no subscription")
         sub_version = content.get("subVersion") or 0
-        if not isinstance(sub_version, int | str):
+        if not isinstance(sub_version, int | str) or len(str(sub_version)) > MOST_DIGITS + 1:
             raise ValueError(f"subVersion {str(sub_version)[:40]!r} is no number")
+        check_expression(str(content.get("subString") or SUB_ALL))
         return cls(
             topic=content["topic"],
             sub_string=str(content.get("subString") or SUB_ALL),
@@ -76,6 +82,7 @@ class SubscriptionData:
     @classmethod
     def from_request(cls, topic: str, sub_string: str, expression_type: str) -> Self:
         """From the fields of a pull. Raises ValueError for an expression that no client could have subscribed to."""
+        check_expression(sub_string)
         if expression_type in ("", TAG):
             if sub_string and not any(sub_string.split(TAG_SEPARATOR)):
                 raise ValueError(f"{sub_string!r} names no tag")
@@ -84,11 +91,24 @@ class SubscriptionData:
         return cls(topic, sub_string, expression_type=expression_type)
 
 
+def check_expression(sub_string: str) -> None:
+    """Raises ValueError for an expression that is too long."""
+    if len(sub_string) > LONGEST_EXPRESSION:
+        raise ValueError(f"an expression of {len(sub_string)} characters; at most {LONGEST_EXPRESSION} are taken")
+
+
 def tag_codes(sub_string: str) -> frozenset[int] | None:
     """The hashes of the tags that an expression names; None if it stands for all messages."""
+    return _usual_tag_codes(sub_string) if len(sub_string) <= USUAL_EXPRESSION_LENGTH else _tag_codes(sub_string)
+
+
+def _tag_codes(sub_string: str) -> frozenset[int] | None:
     if sub_string in ("", SUB_ALL):
         return None
     return frozenset(java_hash(tag) for tag in _tags(sub_string))
+
+
+_usual_tag_codes = lru_cache(maxsize=1024)(_tag_codes)
 
 
 def _tags(sub_string: str) -> list[str]:

@@ -7,12 +7,20 @@ from typing import Any, NamedTuple, Self
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmqha.broker.groups import MAX_GROUP_LENGTH
 from rmqha.broker.header import refused
-from rmqha.broker.remoting import Processors, RemotingProtocol
+from rmqha.broker.remoting import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.steps import Steps, at_once
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import dumps_compact, loads_lenient
+from rmqha.wire.fastjson import dumps_compact, loads_request
 
 LOCK_MAX_LIVE_SECONDS = 60.0
+MOST_QUEUES = 4096
+"""In a batch."""
+MOST_LOCKS = 200_000
+LONGEST_CLIENT_ID = 1024
+QUEUES_AT_ONCE = 64
+"""Locked or released in a turn."""
 
 
 class MessageQueue(NamedTuple):
@@ -56,6 +64,8 @@ class LockBatch:
         group, client_id, queues = content.get("consumerGroup"), content.get("clientId"), content.get("mqSet") or []
         if not (isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)):
             raise ValueError("the body lacks consumerGroup, clientId or mqSet")
+        if len(queues) > MOST_QUEUES or not len(group) <= MAX_GROUP_LENGTH or len(client_id) > LONGEST_CLIENT_ID:
+            raise ValueError(f"more than {MOST_QUEUES} queues, or a name that is too long")
         return cls(group, client_id, tuple(dict.fromkeys(map(MessageQueue.from_json, queues))))
 
 
@@ -75,14 +85,27 @@ class RebalanceLockManager:
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Lock these queues for a client, or renew its locks: those that are its now."""
-        self._forget_expired()
-        return [queue for queue in queues if self._lock(group, client_id, queue)]
+        return at_once(self.locking(group, client_id, queues))
+
+    def locking(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> Steps[list[MessageQueue]]:
+        """As ``lock``, in steps. Raises RequestRefused for too many locks."""
+        locked: list[MessageQueue] = []
+        for count, queue in enumerate(queues, 1):
+            if count % QUEUES_AT_ONCE == 1:
+                yield from self._forget_expired()
+            if self._lock(group, client_id, queue):
+                locked.append(queue)
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+        return locked
 
     def _lock(self, group: str, client_id: str, queue: MessageQueue) -> bool:
         held = self._locks.get((group, queue))
         if held is not None and held.client_id != client_id:
             return False
         if held is None:
+            if len(self._locks) >= MOST_LOCKS:
+                raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MOST_LOCKS} queues are locked already")
             self._log.info("{client} of group {group} locks {queue}", client=client_id, group=group, queue=queue)
         self._locks.pop((group, queue), None)
         self._locks[group, queue] = _Lock(client_id, self._clock.seconds())
@@ -96,10 +119,13 @@ class RebalanceLockManager:
                 del self._locks[group, queue]
                 self._log.info("{client} of group {group} unlocks {queue}", client=client_id, group=group, queue=queue)
 
-    def _forget_expired(self) -> None:
+    def _forget_expired(self) -> Steps[None]:
         since = self._clock.seconds() - LOCK_MAX_LIVE_SECONDS
-        for key, held in list(self._expired(since)):
-            del self._locks[key]
+        for count, (key, held) in enumerate(list(self._expired(since)), 1):
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+            if self._locks.get(key) is held:
+                del self._locks[key]
             self._log.info("{client} of group {group} loses {queue}", client=held.client_id, group=key[0], queue=key[1])
 
     def _expired(self, since: float) -> Iterable[tuple[tuple[str, MessageQueue], _Lock]]:
@@ -112,22 +138,29 @@ class RebalanceLockManager:
         """By request code."""
         return {RequestCode.LOCK_BATCH_MQ: self._lock_batch_mq, RequestCode.UNLOCK_BATCH_MQ: self._unlock_batch_mq}
 
-    def _lock_batch_mq(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        batch = _batch_of(request)
-        locked = self.lock(batch.group, batch.client_id, batch.queues)
+    def _lock_batch_mq(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._lock_batch(_batch_of(request)))
+
+    def _lock_batch(self, batch: LockBatch) -> Steps[RemotingCommand]:
+        locked = yield from self.locking(batch.group, batch.client_id, batch.queues)
         return RemotingCommand(
             ResponseCode.SUCCESS, body=dumps_compact({"lockOKMQSet": [queue.to_json() for queue in locked]})
         )
 
-    def _unlock_batch_mq(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        batch = _batch_of(request)
-        self.unlock(batch.group, batch.client_id, batch.queues)
+    def _unlock_batch_mq(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._unlock_batch(_batch_of(request)))
+
+    def _unlock_batch(self, batch: LockBatch) -> Steps[RemotingCommand]:
+        for at in range(0, len(batch.queues), QUEUES_AT_ONCE):
+            if at:
+                yield
+            self.unlock(batch.group, batch.client_id, batch.queues[at : at + QUEUES_AT_ONCE])
         return RemotingCommand(ResponseCode.SUCCESS)
 
 
 def _batch_of(request: RemotingCommand) -> LockBatch:
     """The request's body. Raises RequestRefused."""
     try:
-        return LockBatch.from_json(loads_lenient(request.body))
+        return LockBatch.from_json(loads_request(request.body))
     except ValueError as error:
         raise refused(f"no batch of queues: {error}") from error

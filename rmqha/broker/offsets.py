@@ -1,5 +1,6 @@
 """How far consumer groups have read, and where queues begin and end (spec/remoting.md 2.4, 2.5)."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -9,15 +10,22 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.broker.configmanager import breathe
 from rmqha.broker.header import Header, refused
 from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
+from rmqha.broker.turns import Turns
+from rmqha.steps import Steps, at_once
 from rmqha.store.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, topic_at_group
+from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
 NO_OFFSET = -1
 LARGEST_QUEUE_ID = 2 ** (INT_BITS - 1) - 1
+MOST_OFFSETS = 1_000_000
+"""Of all groups and queues: more would not fit the frame in which slaves get them."""
+KEYS_AT_ONCE = 1000
+"""Copied in a turn."""
 
 
 class ConsumerOffsetManager:
@@ -28,12 +36,25 @@ class ConsumerOffsetManager:
 
     _log = Logger()
 
-    def __init__(self, folder: Path, clock: IReactorTime, flush_interval_ms: int, run_in_thread: RunInThread) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clock: IReactorTime,
+        flush_interval_ms: int,
+        run_in_thread: RunInThread,
+        turns: Turns | None = None,
+        most_offsets: int = MOST_OFFSETS,
+    ) -> None:
         """Reads consumerOffset.json of ``folder``. Raises StoreError, OSError."""
-        self._folder = folder
+        self._file = TableFile(folder, ConsumerOffsetTable)
+        self._turns = Turns(clock) if turns is None else turns
+        self._most_offsets = most_offsets
         self._interval = flush_interval_ms / 1000
         self._run_in_thread = run_in_thread
-        self.table = ConsumerOffsetTable.read(folder)
+        self.table = self._file.read()
+        self._count = sum(map(len, self.table.offset_table.values()))
+        self.changes = 0
+        """How often the table has changed: while it is the same, so is the table."""
         self._is_changed = False
         self._lock = DeferredLock()
         self._loop = LoopingCall(self.persist)
@@ -44,8 +65,9 @@ class ConsumerOffsetManager:
         return self.table.offset_table.get(topic_at_group(topic, group), {}).get(queue_id, NO_OFFSET)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
-        """Let the group go on at ``offset``; ``client`` is who says so, for the log."""
-        offsets = self.table.offset_table.setdefault(topic_at_group(topic, group), {})
+        """Let the group go on at ``offset``; ``client`` is who says so, for the log. Raises RequestRefused."""
+        key = topic_at_group(topic, group)
+        offsets = self.table.offset_table.get(key, {})
         stored = offsets.get(queue_id)
         if stored == offset:
             return
@@ -59,12 +81,23 @@ class ConsumerOffsetManager:
                 stored=stored,
                 offset=offset,
             )
+        if stored is None:
+            if self._count >= self._most_offsets:
+                raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._count} offsets are kept, and no more are taken")
+            self._count += 1
+            self.table.offset_table[key] = offsets
         offsets[queue_id] = offset
-        self._is_changed = True
+        self._changed()
 
     def merge(self, table: ConsumerOffsetTable) -> None:
+        """As ``merging``, at once."""
+        at_once(self.merging(table))
+
+    def merging(self, table: ConsumerOffsetTable) -> Steps[None]:
         """Take a master's offsets over: all of each topic's group that it has; those it does not have stay."""
-        for key, offsets in table.offset_table.items():
+        for count, (key, offsets) in enumerate(table.offset_table.items(), 1):
+            if count % KEYS_AT_ONCE == 0:
+                yield
             held = self.table.offset_table.get(key)
             if held == offsets:
                 continue
@@ -76,26 +109,33 @@ class ConsumerOffsetManager:
             if moves:
                 self._log.warn("the master's offsets move {key} back: {moves}", key=key, moves=", ".join(moves))
             self.table.offset_table[key] = dict(offsets)
-            self._is_changed = True
+            self._count += len(offsets) - len(held or ())
+            self._changed()
+
+    def _changed(self) -> None:
+        self._is_changed = True
+        self.changes += 1
 
     def topics_of(self, group: str) -> list[str]:
         """The topics in which a group has offsets."""
-        return [topic for topic, key_group in self._keys() if key_group == group]
+        end = f"{TOPIC_GROUP_SEPARATOR}{group}"
+        return [topic for topic, key_group in self._keys(str.endswith, end) if key_group == group]
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have offsets in a topic."""
-        return [group for key_topic, group in self._keys() if key_topic == topic]
+        begin = f"{topic}{TOPIC_GROUP_SEPARATOR}"
+        return [group for key_topic, group in self._keys(str.startswith, begin) if key_topic == topic]
 
-    def _keys(self) -> list[tuple[str, str]]:
-        """Topics and groups; no topic has a separator in its name."""
-        parts = [key.partition(TOPIC_GROUP_SEPARATOR) for key in self.table.offset_table]
+    def _keys(self, has: Callable[[str, str], bool], part: str) -> list[tuple[str, str]]:
+        """Topics and groups of the keys that have this part; no topic has a separator in its name."""
+        parts = [key.partition(TOPIC_GROUP_SEPARATOR) for key in self.table.offset_table if has(key, part)]
         return [(topic, group) for topic, _, group in parts]
 
     def remove(self, group: str) -> None:
         """Forget all offsets of a group."""
         for topic in self.topics_of(group):
-            del self.table.offset_table[topic_at_group(topic, group)]
-            self._is_changed = True
+            self._count -= len(self.table.offset_table.pop(topic_at_group(topic, group)))
+            self._changed()
 
     def start(self) -> None:
         """Write what has changed each ``flushConsumerOffsetInterval`` from now on."""
@@ -117,8 +157,17 @@ class ConsumerOffsetManager:
         if not self._is_changed:
             return succeed(None)
         self._is_changed = False
-        copy = ConsumerOffsetTable({key: dict(offsets) for key, offsets in self.table.offset_table.items()})
-        return self._run_in_thread(partial(copy.write, self._folder)).addErrback(self._not_written)
+        return Deferred.fromCoroutine(self._write()).addErrback(self._not_written)
+
+    async def _write(self) -> None:
+        """Write a copy, made in turns: what each group has is of one moment."""
+        copy: dict[str, dict[int, int]] = {}
+        keys = list(self.table.offset_table)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            if at:
+                await self._turns.next()
+            copy.update(self.table.some(keys[at : at + KEYS_AT_ONCE]))
+        await self._run_in_thread(partial(self._file.write, ConsumerOffsetTable(copy), breathe))
 
     def _not_written(self, failure: Failure) -> None:
         failure.trap(OSError)

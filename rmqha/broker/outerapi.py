@@ -14,14 +14,15 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.registration import body_crc32, encode_body
+from rmqha.broker.registration import body_crc32, encode_body_in_turns
 from rmqha.broker.remoting import RemotingProtocol
 from rmqha.broker.remotingclient import RemotingClient
+from rmqha.broker.turns import Turns
 from rmqha.connecting import reason_of
 from rmqha.settings import Settings
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 from rmqha.wire.command import RemotingCommand, RequestCode
-from rmqha.wire.fastjson import dumps_compact, loads_lenient
+from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient
 
 MASTER_ID = 0
 FIRST_REGISTER_SECONDS = 10.0
@@ -34,6 +35,9 @@ LOOKS_THAT_CLEAR_A_RIVAL = 3
 """So many looks in a row must find us in our place before a rival counts as gone."""
 LARGEST_CLUSTER_BYTES = 1024 * 1024
 """A larger answer is not looked at: reading it would hold up everybody else."""
+MANY_TOPICS = 2000
+"""With more of them a registration is large: changes are gathered for ``MANY_TOPICS_SECONDS``."""
+MANY_TOPICS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +66,19 @@ class Broker:
             "brokerId": str(self.broker_id),
         }
 
-    def registration(self) -> tuple[dict[str, str], bytes]:
+    async def registration(self, turns: Turns) -> tuple[dict[str, str], bytes]:
         """Header and body of REGISTER_BROKER."""
-        body = encode_body(self._permitted_topics())
+        body = await encode_body_in_turns(self._permitted_topics(), turns.next)
         fields = {**self.identity(), "haServerAddr": self.addresses()[1], "compressed": "false"}
         return {**fields, "bodyCrc32": str(body_crc32(body))}, body
 
-    def _permitted_topics(self) -> TopicConfigTable:
+    def _permitted_topics(self) -> Document:
         """The topics; all with brokerPermission where that takes something from everybody."""
         table, perm = self.table(), self.settings.broker_permission
         if perm & PERM_READ and perm & PERM_WRITE:
-            return table
-        topics = {name: replace(topic, perm=perm) for name, topic in table.topic_config_table.items()}
-        return TopicConfigTable(table.data_version, topics)
+            return table.document()
+        rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=perm).to_json())
+        return {**table.document(), "topicConfigTable": rows}
 
 
 def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:
@@ -109,6 +113,7 @@ class NameServerLink:
         self._client = RemotingClient(endpoint, clock, connected=self._connected)
         self._connection: RemotingProtocol | None = None
         self._registering: RemotingProtocol | None = None
+        self._turns = Turns(clock)
         self._again = False
         self._stopping = False
         self._is_registered = False
@@ -153,7 +158,7 @@ class NameServerLink:
     async def _register(self, connection: RemotingProtocol, only_changes: bool) -> None:
         if only_changes and not await self._needs_registration(connection):
             return
-        fields, body = self._broker.registration()
+        fields, body = await self._broker.registration(self._turns)
         answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
         if self._withdrawn is not None:
             self._unregister(connection)
@@ -221,7 +226,7 @@ class NameServerLink:
             self._unregister(connection)
 
     async def _ask_for_master(self, connection: RemotingProtocol) -> None:
-        fields, body = self._broker.registration()
+        fields, body = await self._broker.registration(self._turns)
         answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
         self._unregister(connection)
         self._take_master(answer)
@@ -308,6 +313,8 @@ class BrokerOuterAPI:
         self._last_told: MasterAddresses | None = None
         broker = Broker(settings, broker_id, addresses, table)
         self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
+        self._table = table
+        self._soon: IDelayedCall | None = None
         self._first_round: IDelayedCall | None = None
         self._loop = LoopingCall(self._register_periodically)
         self._loop.clock = clock
@@ -350,7 +357,14 @@ class BrokerOuterAPI:
         return [link.warning for link in self._links if link.warning is not None]
 
     def topics_changed(self, topic: TopicConfig | None) -> None:
-        """Tell all name servers at once of a topic that is new or has changed."""
+        """Tell all name servers of a topic that is new or has changed: at once, unless there are many topics."""
+        if len(self._table().topic_config_table) <= MANY_TOPICS:
+            self.register_all()
+        elif self._soon is None:
+            self._soon = self._clock.callLater(MANY_TOPICS_SECONDS, self._register_soon)
+
+    def _register_soon(self) -> None:
+        self._soon = None
         self.register_all()
 
     def _answered(self, link: NameServerLink) -> None:
@@ -372,9 +386,10 @@ class BrokerOuterAPI:
 
     async def stop(self) -> None:
         """Say goodbye to the name servers that are connected, and disconnect."""
-        if self._first_round is not None:
-            self._first_round.cancel()
-            self._first_round = None
+        for call in (self._first_round, self._soon):
+            if call is not None:
+                call.cancel()
+        self._first_round = self._soon = None
         if self._loop.running:
             self._loop.stop()
         await gatherResults([Deferred.fromCoroutine(link.stop()) for link in self._links])

@@ -5,25 +5,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from rmqha.broker.clients import ConsumerManager, MessageModel
-from rmqha.broker.filters import SubscriptionData
+from rmqha.broker.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
+from rmqha.broker.filters import USUAL_EXPRESSION_LENGTH, SubscriptionData
 from rmqha.broker.groups import SubscriptionGroupManager
 from rmqha.broker.header import Header, refused
 from rmqha.broker.offsets import ConsumerOffsetManager, queue_id_of
 from rmqha.broker.remoting import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
     Answer,
+    Later,
     Processors,
     RemotingProtocol,
     RequestRefused,
 )
 from rmqha.broker.topics import TopicConfigManager
 from rmqha.settings import Settings
+from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_READ, SubscriptionGroupConfig
 from rmqha.store.reading import GetMessageResult, GetMessageStatus, TagFilter
@@ -39,6 +41,8 @@ CHECK_SECONDS = 5.0
 MOST_HOLD_SECONDS = SERVER_CHANNEL_MAX_IDLE_SECONDS
 """Whoever wants to wait for longer: the connection does not last that long without a word."""
 MAX_HELD_PULLS = 100_000
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Of what the expressions in held pulls take."""
 WOKEN_AT_ONCE = 64
 """How many held pulls are answered before others have their turn."""
 
@@ -100,6 +104,7 @@ class HeldPull:
     queue: tuple[str, int]
     queue_offset: int
     wanted: TagFilter | None
+    size: int = 0
     woken: Deferred[None] = field(default_factory=Deferred)
     deadline: IDelayedCall | None = None
 
@@ -118,6 +123,7 @@ class PullRequestHoldService:
         self._waking: IDelayedCall | None = None
         self._loop = LoopingCall(self.check)
         self._loop.clock = clock
+        self._size = 0
         self.count = 0
         """How many are held."""
 
@@ -146,14 +152,19 @@ class PullRequestHoldService:
         queue_offset: int,
         wanted: TagFilter | None,
         seconds: float,
+        size: int = 0,
     ) -> Deferred[None]:
         """Fires when the pull of ``queue`` (topic and queue id) is to be looked at again, after ``seconds`` at most.
 
-        It never does once the connection is closed. Raises RequestRefused if too many are held.
+        It never does once the connection is closed. ``size`` is about how many bytes ``wanted`` takes. Raises
+        RequestRefused if too many are held.
         """
         if self.count >= MAX_HELD_PULLS:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_HELD_PULLS} pulls are held already")
-        pull = HeldPull(connection, queue, queue_offset, wanted)
+        if self._size + size > MAX_HELD_BYTES:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"the pulls that are held have {self._size} bytes already")
+        pull = HeldPull(connection, queue, queue_offset, wanted, size)
+        self._size += size
         if connection not in self._connections:
             self._connections[connection] = set()
             connection.on_closed(lambda: self._connection_closed(connection))
@@ -198,6 +209,7 @@ class PullRequestHoldService:
 
     def _forget(self, pull: HeldPull) -> None:
         self.count -= 1
+        self._size -= pull.size
         self._connections[pull.connection].discard(pull)
         pulls = self._queues[pull.queue]
         pulls.discard(pull)
@@ -245,7 +257,18 @@ class PullMessageProcessor:
     def pull_message(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Messages of a queue from an offset on; where there are none yet, perhaps later."""
         pull = PullRequest.from_header(Header(request))
-        group, wanted = self._check(pull)
+        if len(pull.subscription) > USUAL_EXPRESSION_LENGTH:
+            return connection.turns.run(self._pull_with_long_expression(connection, pull))
+        return self._pull(connection, pull)
+
+    def _pull_with_long_expression(self, connection: RemotingProtocol, pull: PullRequest) -> Steps[Later]:
+        """To read the expression takes a turn of its own."""
+        yield
+        answer = self._pull(connection, pull)
+        return Later(answer if isinstance(answer, Deferred) else succeed(answer))
+
+    def _pull(self, connection: RemotingProtocol, pull: PullRequest) -> RemotingCommand | Deferred[RemotingCommand]:
+        group, wanted = self._check(pull, connection)
         answer = self._read(pull, group, wanted)
         if pull.sys_flag & COMMIT_OFFSET_FLAG and not self._store.is_slave:
             host, port = connection.peer_host
@@ -254,14 +277,18 @@ class PullMessageProcessor:
         if not seconds > 0:
             return answer
         queue = pull.topic, pull.queue_id
-        woken = self._held_pulls.hold(connection, queue, pull.queue_offset, wanted, seconds)
-        return woken.addCallback(lambda _: self._read(pull, *self._check(pull)))
+        woken = self._held_pulls.hold(
+            connection, queue, pull.queue_offset, wanted, seconds, BYTES_OF_A_CHARACTER * len(pull.subscription)
+        )
+        return woken.addCallback(lambda _: self._read(pull, *self._check(pull, connection)))
 
-    def _check(self, pull: PullRequest) -> tuple[SubscriptionGroupConfig, TagFilter | None]:
+    def _check(
+        self, pull: PullRequest, connection: RemotingProtocol
+    ) -> tuple[SubscriptionGroupConfig, TagFilter | None]:
         """The group's settings, and which messages it wants. Raises RequestRefused."""
         if not self._settings.broker_permission & PERM_READ:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker may not be read from")
-        group = self._groups.find_or_create(pull.group)
+        group = self._groups.find_or_create(pull.group, connection)
         if group is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no subscription group {pull.group}"

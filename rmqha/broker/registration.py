@@ -1,16 +1,23 @@
 """The body of REGISTER_BROKER, in its three forms (spec/remoting.md 2.22)."""
 
 import zlib
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from struct import error as StructError
 from typing import Any
 
+from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable, TopicFilterType
-from rmqha.wire.fastjson import dumps_compact, loads_lenient
+from rmqha.wire.fastjson import Document, dumps_compact, dumps_strict_by_rows, loads_lenient, loads_table_in_steps
 
 FIRST_VERSION_WITH_BODY = 37
 """Older brokers, and those that tell no version, send their topics alone."""
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
+INFLATED_AT_ONCE = 1024 * 1024
+MOST_TOPICS = 131_072
+"""Of a broker: more do not fit a frame that is not compressed."""
+TOPICS_AT_ONCE = 500
+"""Read in a turn."""
 INT32 = Struct(">i")
 CRC_MASK = 0x7FFFFFFF
 
@@ -20,39 +27,74 @@ def encode_body(table: TopicConfigTable) -> bytes:
     return dumps_compact({"filterServerList": [], "topicConfigSerializeWrapper": table.to_json()})
 
 
+async def encode_body_in_turns(table: Document, take_turns: Callable[[], Awaitable[None]]) -> bytes:
+    """As ``encode_body``, of a table's document and waiting every few topics."""
+    return b'{"filterServerList":[],"topicConfigSerializeWrapper":%s}' % await dumps_strict_by_rows(table, take_turns)
+
+
 def body_crc32(body: bytes) -> int:
     """The header's bodyCrc32."""
     return zlib.crc32(body) & CRC_MASK
 
 
 def decode_body(body: bytes, compressed: bool, version: int) -> TopicConfigTable:
-    """A broker's topics, from a request of this version. Raises ValueError."""
+    """As ``decode_body_in_steps``, at once."""
+    return at_once(decode_body_in_steps(body, compressed, version))
+
+
+def decode_body_in_steps(body: bytes, compressed: bool, version: int) -> Steps[TopicConfigTable]:
+    """A broker's topics, from a request of this version. Raises ValueError, also for more than ``MOST_TOPICS``."""
     if not body:
         return TopicConfigTable()
     if version >= FIRST_VERSION_WITH_BODY and compressed:
-        return _decode_compressed(body)
-    content = loads_lenient(body)
+        compressed_table = yield from _decode_compressed(body)
+        return compressed_table
+    content, rows = yield from loads_table_in_steps(body, "topicConfigTable", MOST_TOPICS)
     if not isinstance(content, dict):
         raise ValueError("it is no object")
     if version >= FIRST_VERSION_WITH_BODY:
         content = content.get("topicConfigSerializeWrapper")
-    return TopicConfigTable() if content is None else TopicConfigTable.from_json(content)
+    if content is None:
+        return TopicConfigTable()
+    table = TopicConfigTable.from_json(content)
+    for count, (name, topic) in enumerate(rows.items(), 1):
+        table.topic_config_table[str(name)] = TopicConfig.from_json(topic, str(name))
+        if count % TOPICS_AT_ONCE == 0:
+            yield
+    return table
 
 
-def _decode_compressed(body: bytes) -> TopicConfigTable:
+def _inflate(body: bytes) -> Steps[bytes]:
     unpacker = zlib.decompressobj()
-    try:
-        data = unpacker.decompress(body, LARGEST_BODY_BYTES)
-    except zlib.error as error:
-        raise ValueError(f"the body is no zlib stream: {error}") from error
-    if unpacker.unconsumed_tail:
-        raise ValueError(f"the body has more than {LARGEST_BODY_BYTES} bytes")
+    pieces: list[bytes] = []
+    size = 0
+    while body:
+        try:
+            piece = unpacker.decompress(body, INFLATED_AT_ONCE)
+        except zlib.error as error:
+            raise ValueError(f"the body is no zlib stream: {error}") from error
+        size += len(piece)
+        if size > LARGEST_BODY_BYTES:
+            raise ValueError(f"the body has more than {LARGEST_BODY_BYTES} bytes")
+        pieces.append(piece)
+        body = unpacker.unconsumed_tail
+        if body:
+            yield
+    return b"".join(pieces)
+
+
+def _decode_compressed(body: bytes) -> Steps[TopicConfigTable]:
+    data = yield from _inflate(body)
     try:
         version_json, at = _text(data, 0)
         (count,) = INT32.unpack_from(data, at)
         at += INT32.size
+        if count > MOST_TOPICS:
+            raise ValueError(f"{count} topics, more than {MOST_TOPICS}")
         topics: dict[str, TopicConfig] = {}
-        for _ in range(count):
+        for number in range(count):
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+                yield
             text, at = _text(data, at)
             topic = _decode_topic(text)
             topics[topic.topic_name] = topic

@@ -7,7 +7,7 @@ queue is in the order of their times. Only masters deliver. A message may come t
 from collections.abc import Callable
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -17,6 +17,7 @@ from rmqha.broker.configmanager import ConfigManager
 from rmqha.broker.topics import TRANS_HALF_TOPIC
 from rmqha.settings import Settings
 from rmqha.store.consumequeue import ConsumeQueue
+from rmqha.store.flush import RunInThread
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import DelayOffsetTable
@@ -38,13 +39,19 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
     """Delivers what is due while it runs; ``table`` tells how far each level is, also while it does not."""
 
     def __init__(
-        self, folder: Path, store: MessageStore, settings: Settings, clock: IReactorTime, now_ms: Callable[[], int]
+        self,
+        folder: Path,
+        store: MessageStore,
+        settings: Settings,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+        run_in_thread: RunInThread = execute,
     ) -> None:
         """Reads delayOffset.json of ``folder``. Raises StoreError, OSError."""
-        super().__init__(folder, DelayOffsetTable)
+        super().__init__(folder, DelayOffsetTable, run_in_thread)
         self._store = store
         self._delay_levels = settings.message_delay_level
-        self._clock = clock
+        self._delivery_clock = clock
         self._now_ms = now_ms
         self._interval = settings.flush_delay_offset_interval_ms / 1000
         self._written = dict(self.table.offset_table)
@@ -54,9 +61,9 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
 
     def start(self) -> None:
         """Begin to deliver."""
-        offsets, store = self.table.offset_table, self._store
+        offsets, store, clock = self.table.offset_table, self._store, self._delivery_clock
         self._levels = [
-            DelayLevelDelivery(level, offsets, store, self._delay_levels.delay_ms(level), self._clock, self._now_ms)
+            DelayLevelDelivery(level, offsets, store, self._delay_levels.delay_ms(level), clock, self._now_ms)
             for level in range(1, self._delay_levels.max_level + 1)
         ]
         store.subscribe(self._message_arrived)

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from rmqha.broker.groups import SubscriptionGroupManager
 from rmqha.broker.header import Header
-from rmqha.broker.remoting import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.broker.remoting import Answer, Later, Processors, RemotingProtocol, RequestRefused
 from rmqha.broker.topics import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -21,10 +21,12 @@ from rmqha.broker.topics import (
     topic_problem,
 )
 from rmqha.settings import Settings
+from rmqha.steps import Steps
 from rmqha.store.message import Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
-from rmqha.wire.batch import BatchError, decode_batch
+from rmqha.store.put import PutRefused
+from rmqha.wire.batch import BatchError, entries_of
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, format_properties, parse_properties
@@ -32,6 +34,7 @@ from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 
 MULTI_TAGS_FLAG = 0x2
 DLQ_NUMS_PER_GROUP = 1
+MANY_MESSAGES = 1000
 FIRST_RETRY_LEVEL = 3
 """The delay level of a message that comes back for the first time, unless its consumer asks for another."""
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
@@ -165,7 +168,7 @@ class SendMessageProcessor:
             RequestCode.SEND_MESSAGE: lambda connection, request: self._send(connection, request, V1_FIELDS),
             RequestCode.SEND_MESSAGE_V2: lambda connection, request: self._send(connection, request, V2_FIELDS),
             RequestCode.SEND_BATCH_MESSAGE: lambda connection, request: self._send(connection, request, V2_FIELDS),
-            RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, request: self._send_back(request),
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
         }
 
     def _refused(self, code: ResponseCode, remark: str) -> RequestRefused:
@@ -194,16 +197,16 @@ class SendMessageProcessor:
             raise
         config = self._topics.get(topic)
         if config is None or topic == SCHEDULE_TOPIC or not self._is_writable:
-            config = self._topic_to_write(topic, request, names)
+            config = self._topic_to_write(topic, request, names, connection)
         if not 0 <= message.queue_id < config.write_queue_nums:
             message.queue_id = self._other_queue_id(config, message.queue_id)
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
             message.sys_flag |= MULTI_TAGS_FLAG
         properties = fields.get(names.properties) or ""
         if fields.get(names.batch) == "true":
-            return self._put_batch(message, properties)
+            return self._put_batch(message, properties, connection)
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            return self._put_retry(message, properties, request, names)
+            return self._put_retry(message, properties, request, names, connection)
         return self._put(message, properties)
 
     def _check_time(self) -> None:
@@ -221,14 +224,16 @@ class SendMessageProcessor:
         connection.on_closed(forget)
         return host
 
-    def _topic_to_write(self, topic: str, request: RemotingCommand, names: SendFields) -> TopicConfig:
+    def _topic_to_write(
+        self, topic: str, request: RemotingCommand, names: SendFields, connection: RemotingProtocol
+    ) -> TopicConfig:
         """The topic, made if need be. Raises RequestRefused if it may not be written."""
         problem = topic_problem(topic)
         if problem is not None:
             raise self._refused(ResponseCode.SYSTEM_ERROR, problem)
         if topic == SCHEDULE_TOPIC:
             raise self._refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        config = self._topics.get(topic) or self._make_topic(topic, request, names)
+        config = self._topics.get(topic) or self._make_topic(topic, request, names, connection)
         if config is None:
             raise self._refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         if config.order and not self._is_writable:
@@ -237,7 +242,9 @@ class SendMessageProcessor:
             )
         return config
 
-    def _make_topic(self, topic: str, request: RemotingCommand, names: SendFields) -> TopicConfig | None:
+    def _make_topic(
+        self, topic: str, request: RemotingCommand, names: SendFields, connection: RemotingProtocol
+    ) -> TopicConfig | None:
         header = Header(request)
         in_unit = header.boolean(names.unit_mode, False)
         retried = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
@@ -246,8 +253,10 @@ class SendMessageProcessor:
             header.text(names.default_topic),
             header.integer(names.default_topic_queue_nums),
             (UNIT_SUB_FLAG if retried else UNIT_FLAG) if in_unit else 0,
+            connection,
         )
         if config is None and retried:
+            self._topics.take_new(topic, connection)
             return self._topics.create_in_send_back(topic, 1, topic_sys_flag=UNIT_SUB_FLAG if in_unit else 0)
         return config
 
@@ -289,34 +298,52 @@ class SendMessageProcessor:
         message.properties_stored = format_properties({name: properties[name] for name in properties if name != "WAIT"})
         return self._store.put_message(message).addCallback(self._answer, message, queue_id)
 
-    def _put_batch(self, batch: Message, properties: str) -> Answer:
+    def _put_batch(self, batch: Message, properties: str, connection: RemotingProtocol) -> Answer:
         """Put the messages in the body, all or none; what they share is in ``batch``."""
         if len(batch.topic) > MAX_TOPIC_BYTES or len(batch.body) > self._settings.max_message_size_bytes:
             raise self._refused(ResponseCode.MESSAGE_ILLEGAL, REMARKS[PutMessageStatus.MESSAGE_ILLEGAL])
+        batch.properties = {**parse_properties(properties), "CLUSTER": self._settings.broker_cluster_name}
+        return connection.turns.run(self._put_entries(batch))
+
+    def _put_entries(self, batch: Message) -> Steps[Later]:
+        """Encoding takes its turns; then all is appended in one."""
+        messages = MessageBatch(
+            batch.topic,
+            (
+                Message(batch.topic, body, flag=flag, properties_stored=own)
+                for body, own, flag in entries_of(batch.body)
+            ),
+            batch.properties,
+            batch.queue_id,
+            batch.sys_flag,
+            batch.born_timestamp,
+            batch.born_host,
+            batch.store_host,
+            batch.reconsume_times,
+            batch.is_wait_store_msg_ok,
+        )
         try:
-            entries = decode_batch(batch.body)
+            prepared = yield from self._store.prepare_messages(messages)
         except BatchError as error:
             raise self._refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from error
-        batch.properties = {**parse_properties(properties), "CLUSTER": self._settings.broker_cluster_name}
-        put = self._store.put_messages(
-            MessageBatch(
-                batch.topic,
-                [Message(batch.topic, body, flag=flag, properties_stored=own) for body, own, flag in entries],
-                batch.properties,
-                batch.queue_id,
-                batch.sys_flag,
-                batch.born_timestamp,
-                batch.born_host,
-                batch.store_host,
-                batch.reconsume_times,
-                batch.is_wait_store_msg_ok,
-            )
-        )
-        return put.addCallback(self._answer, batch, batch.queue_id)
+        except PutRefused as refusal:
+            put = succeed(refusal.result)
+        else:
+            put = self._store.put_prepared(prepared)
+            if len(prepared.starts) > MANY_MESSAGES:
+                yield  # to append them was enough for one turn: the answer names each
+        return Later(put.addCallback(self._answer, batch, batch.queue_id))
 
-    def _put_retry(self, message: Message, properties: str, request: RemotingCommand, names: SendFields) -> Answer:
+    def _put_retry(
+        self,
+        message: Message,
+        properties: str,
+        request: RemotingCommand,
+        names: SendFields,
+        connection: RemotingProtocol,
+    ) -> Answer:
         """Put what a consumer sends to its %RETRY% topic itself; after too many tries it is a dead letter."""
-        group = self._group(message.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
+        group = self._group(message.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX), connection)
         if message.reconsume_times < self._most_reconsume_times(request, names.max_reconsume_times, group):
             return self._put(message, properties)
         message.topic = self._dead_letter_topic(group).topic_name
@@ -325,8 +352,8 @@ class SendMessageProcessor:
         parsed.pop("DELAY", None)
         return self._put_parsed(message, parsed)
 
-    def _group(self, name: str) -> SubscriptionGroupConfig:
-        group = self._groups.find_or_create(name)
+    def _group(self, name: str, connection: RemotingProtocol) -> SubscriptionGroupConfig:
+        group = self._groups.find_or_create(name, connection)
         if group is None:
             raise self._refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} See FAQ"
@@ -358,12 +385,12 @@ class SendMessageProcessor:
             },
         )
 
-    def _send_back(self, request: RemotingCommand) -> Answer:
+    def _send_back(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Put a message that a consumer could not consume where it will get it again, or among the dead letters."""
         header = Header(request)
         offset, delay_level = header.integer("offset"), header.integer("delayLevel")
         name = header.text("group")
-        group = self._groups.find_or_create(name)
+        group = self._groups.find_or_create(name, connection)
         if group is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} See FAQ"

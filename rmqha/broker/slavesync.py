@@ -21,20 +21,30 @@ from rmqha.broker.outerapi import MasterAddresses
 from rmqha.broker.remotingclient import RemotingClient
 from rmqha.broker.schedule import ScheduleMessageService
 from rmqha.broker.topics import TopicConfigManager
+from rmqha.broker.turns import Turns
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
 from rmqha.ha.contact import iso_of
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
+    DataVersion,
     DelayOffsetTable,
     SubscriptionGroupTable,
     TopicConfigTable,
 )
 from rmqha.wire.command import RequestCode
-from rmqha.wire.fastjson import loads_lenient
+from rmqha.wire.fastjson import loads_table_in_steps
 
 FIRST_SYNC_SECONDS = 3.0
 SYNC_SECONDS = 10.0
+MOST_ROWS = 1_000_000
+TABLE_NAMES = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: "topicConfigTable",
+    RequestCode.GET_ALL_CONSUMER_OFFSET: "offsetTable",
+    RequestCode.GET_ALL_DELAY_OFFSET: "offsetTable",
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscriptionGroupTable",
+}
+"""What the rows of each table are called."""
 
 Connect = Callable[[str], IStreamClientEndpoint]
 """The way to an address. Raises ValueError for one that is none."""
@@ -48,6 +58,7 @@ class MasterClient:
     def __init__(self, address: str, connect: Connect, clock: IReactorTime) -> None:
         """Raises ValueError for an address that is none."""
         fast_address = fast_address_of(address)
+        self._turns = Turns(clock)
         self._main = RemotingClient(connect(address), clock)
         self._fast = None if fast_address is None else RemotingClient(connect(fast_address), clock)
         for client in self._clients:
@@ -57,7 +68,7 @@ class MasterClient:
     def _clients(self) -> list[RemotingClient]:
         return [self._main] if self._fast is None else [self._main, self._fast]
 
-    async def ask(self, code: int) -> Any:
+    async def ask(self, code: RequestCode) -> Any:
         """A table, in Java's form. Raises RemotingError, TimeoutError, ValueError or what connecting raises."""
         if code == RequestCode.GET_ALL_TOPIC_CONFIG and self._fast is not None:
             try:
@@ -68,9 +79,11 @@ class MasterClient:
                 pass
         return await self._ask(self._main, code)
 
-    @staticmethod
-    async def _ask(client: RemotingClient, code: int) -> Any:
-        return loads_lenient((await client.call(code)).body)
+    async def _ask(self, client: RemotingClient, code: RequestCode) -> Any:
+        """A table's rows are read in turns: it may be as large as a frame."""
+        body, name = (await client.call(code)).body, TABLE_NAMES[code]
+        content, rows = await self._turns.run(loads_table_in_steps(body, name, MOST_ROWS))
+        return {**content, name: rows} if rows else content
 
     def stop(self) -> Deferred[list[None]]:
         """Disconnect."""
@@ -103,6 +116,7 @@ class SlaveSynchronize:
         self._connect = connect
         self._own_address = own_address
         self._clock = clock
+        self._turns = Turns(clock)
         self._configured_address = configured_address
         self._told_address: str | None = None
         self._master: MasterClient | None = None
@@ -220,19 +234,29 @@ class SlaveSynchronize:
             "reason": "; ".join(reasons) if self._failing else None,
         }
 
+    @staticmethod
+    def _is_known(content: Any, version: DataVersion) -> bool:
+        """Whether the table has the version that is held: then its rows need not be looked at."""
+        return isinstance(content, dict) and DataVersion.from_json(content.get("dataVersion")) == version
+
     async def _take_topics(self, content: Any) -> None:
-        table = TopicConfigTable.from_json(content)
+        if self._is_known(content, self._topics.table.data_version):
+            return
+        table = await self._turns.run(TopicConfigTable.reading(content))
         if table.data_version != self._topics.table.data_version:
             self._topics.replace(table)
 
     async def _take_consumer_offsets(self, content: Any) -> None:
-        self._consumer_offsets.merge(ConsumerOffsetTable.from_json(content))
+        table = await self._turns.run(ConsumerOffsetTable.reading(content))
+        await self._turns.run(self._consumer_offsets.merging(table))
         await self._consumer_offsets.persist()
 
     async def _take_delay_offsets(self, content: Any) -> None:
         self._schedule.replace(DelayOffsetTable.from_json(content))
 
     async def _take_groups(self, content: Any) -> None:
-        table = SubscriptionGroupTable.from_json(content)
+        if self._is_known(content, self._groups.table.data_version):
+            return
+        table = await self._turns.run(SubscriptionGroupTable.reading(content))
         if table.data_version != self._groups.table.data_version:
             self._groups.replace(table)

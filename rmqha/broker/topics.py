@@ -4,10 +4,14 @@ import string
 from collections.abc import Callable
 from pathlib import Path
 
+from twisted.internet.defer import execute
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.configmanager import ConfigManager
+from rmqha.broker.newnames import NewNameLimits, NewNames
 from rmqha.settings import Settings
+from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import (
     PERM_INHERIT,
     PERM_READ,
@@ -61,11 +65,19 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
 
     _log = Logger()
 
-    def __init__(self, folder: Path, settings: Settings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        now_ms: Callable[[], int],
+        run_in_thread: RunInThread = execute,
+        clock: IReactorTime | None = None,
+    ) -> None:
         """Reads topics.json of ``folder``, and adds the system topics that lack. Raises StoreError, OSError."""
-        super().__init__(folder, TopicConfigTable)
+        super().__init__(folder, TopicConfigTable, run_in_thread, clock)
         self.settings = settings
         self._now_ms = now_ms
+        self._new = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000)
         self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
         self.system_topics = frozenset(seeds) | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
@@ -91,15 +103,24 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         self._listeners.append(changed)
 
     def create_in_send(
-        self, name: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
+        self,
+        name: str,
+        default_topic: str,
+        default_queue_nums: int,
+        topic_sys_flag: int = 0,
+        by: object | None = None,
     ) -> TopicConfig | None:
-        """The topic, made from the template if it was not there; None if that is not allowed (5.2)."""
+        """The topic, made from the template if it was not there; None if that is not allowed (5.2).
+
+        ``by`` is the connection that names it. Raises RequestRefused for too many new ones.
+        """
         found = self.get(name)
         if found is not None:
             return found
         template = self.get(default_topic)
         if template is None or not self._may_inherit(template):
             return None
+        self.take_new(name, by)
         queues = max(0, min(default_queue_nums, template.write_queue_nums))
         return self._add(
             TopicConfig(name, queues, queues, template.perm & ~PERM_INHERIT, template.topic_filter_type, topic_sys_flag)
@@ -119,11 +140,15 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         return self._add(TopicConfig(name, queue_nums, queue_nums, perm, topic_sys_flag=topic_sys_flag))
 
     def _add(self, config: TopicConfig) -> TopicConfig:
-        self._log.info(
-            "topic {topic} made with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums
-        )
+        tell = self._log.debug if config.topic_name.startswith(RETRY_GROUP_TOPIC_PREFIX) else self._log.info
+        tell("topic {topic} made with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums)
         self.update(config)
         return config
+
+    def take_new(self, name: str, by: object | None) -> None:
+        """Count a topic that ``by`` makes, if it is new. Raises RequestRefused for too many."""
+        if name not in self.table.topic_config_table:
+            self._new.take(len(self.table.topic_config_table), by)
 
     def update(self, config: TopicConfig) -> None:
         """Make the topic, or give it these settings."""

@@ -334,7 +334,7 @@ class TransactionalMessageService:
             raise refused("the half message does not say where it belongs")
         return half
 
-    def _committed(self, result: PutMessageResult, half: HalfMessage) -> Answer:
+    def _committed(self, result: PutMessageResult, half: HalfMessage) -> RemotingCommand | Deferred[RemotingCommand]:
         if not result.is_stored:
             return _answer(result)
         return self._put_operation(half).addCallback(lambda _: RemotingCommand(ResponseCode.SUCCESS))

@@ -1,19 +1,41 @@
 """The name server's key-value configuration, kept in kvConfig.json (spec/remoting.md 2.22)."""
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from twisted.internet.defer import Deferred, execute, succeed
+from twisted.python.failure import Failure
+
 from rmqha.store.errors import StoreError
+from rmqha.store.flush import RunInThread
 from rmqha.store.nodestate import replace_file
 from rmqha.wire.fastjson import dumps_pretty, loads_lenient
 
 FILE_NAME = "kvConfig.json"
 
 
-class KVConfigManager:
-    """Texts by namespace and key. With a folder they outlive the process."""
+MOST_BYTES = 4 * 1024 * 1024
+"""Of all namespaces, keys and values."""
+MOST_TEXTS = 10_000
 
-    def __init__(self, folder: Path | None) -> None:
+
+class TableFull(ValueError):
+    """A text has no room."""
+
+
+class KVConfigManager:
+    """Texts by namespace and key. With a folder they outlive the process.
+
+    ``run_in_thread`` writes the file, once at a time; what is put meanwhile goes into the next write.
+    """
+
+    def __init__(self, folder: Path | None, run_in_thread: RunInThread = execute) -> None:
         """Raises StoreError for a file that is no such table, OSError."""
+        self._run_in_thread = run_in_thread
+        self._is_writing = False
+        self._waiting: list[Deferred[None]] = []
+        self._texts = self._bytes = 0
         self._path = None if folder is None else folder / FILE_NAME
         self._table: dict[str, dict[str, str]] = {}
         if self._path is None or not self._path.exists():
@@ -25,6 +47,12 @@ class KVConfigManager:
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self._path} is no table of a name server ({error!r}): move it elsewhere") from error
+        self._count()
+
+    def _count(self) -> None:
+        texts = [(space, key, value) for space, held in self._table.items() for key, value in held.items()]
+        self._texts = len(texts)
+        self._bytes = sum(len(part) for text in texts for part in text)
 
     def get(self, namespace: str, key: str) -> str | None:
         """The text; None if there is none."""
@@ -34,16 +62,59 @@ class KVConfigManager:
         """All keys of a namespace; empty if there are none."""
         return self._table.get(namespace, {})
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Keep a text. Raises OSError."""
-        self._table.setdefault(namespace, {})[key] = value
-        self._persist()
+    def put(self, namespace: str, key: str, value: str) -> Deferred[None]:
+        """Keep a text; fires when it is written, and fails with OSError. Raises TableFull."""
+        held = self.get(namespace, key)
+        if held != value:
+            size = len(value) - len(held) if held is not None else len(namespace) + len(key) + len(value)
+            if size > 0 and self._bytes + size > MOST_BYTES:
+                raise TableFull(f"the texts would have more than {MOST_BYTES} characters")
+            if held is None and self._texts >= MOST_TEXTS:
+                raise TableFull(f"there are {MOST_TEXTS} texts already")
+            self._texts += held is None
+            self._bytes += size
+            self._table.setdefault(namespace, {})[key] = value
+        return self._persist()
 
-    def delete(self, namespace: str, key: str) -> None:
-        """Forget a text, if there is one. Raises OSError."""
-        self._table.get(namespace, {}).pop(key, None)
-        self._persist()
+    def delete(self, namespace: str, key: str) -> Deferred[None]:
+        """Forget a text, if there is one; fires when that is written, and fails with OSError."""
+        texts = self._table.get(namespace, {})
+        value = texts.pop(key, None)
+        if value is not None:
+            self._texts -= 1
+            self._bytes -= len(namespace) + len(key) + len(value)
+            if not texts:
+                del self._table[namespace]
+        return self._persist()
 
-    def _persist(self) -> None:
-        if self._path is not None:
-            replace_file(self._path, dumps_pretty({"configTable": self._table}))
+    def finish(self) -> Deferred[None]:
+        """Fires when all that was put is written, or cannot be."""
+        return self._persist().addErrback(lambda _: None) if self._is_writing else succeed(None)
+
+    def _persist(self) -> Deferred[None]:
+        if self._path is None:
+            return succeed(None)
+        written: Deferred[None] = Deferred()
+        self._waiting.append(written)
+        if not self._is_writing:
+            self._write(self._path)
+        return written
+
+    def _write(self, path: Path) -> None:
+        """Write what there is now, for all that wait; those who come meanwhile wait for the next time."""
+        self._is_writing = True
+        waiting, self._waiting = self._waiting, []
+        copy = {space: dict(texts) for space, texts in self._table.items()}
+
+        def done(result: Failure | None) -> None:
+            self._is_writing = False
+            if self._waiting:
+                self._write(path)
+            for waiter in waiting:
+                waiter.callback(result)  # of a Failure it is the errback
+
+        self._run_in_thread(partial(_write_table, path, copy)).addBoth(done)
+
+
+def _write_table(path: Path, table: Mapping[str, Mapping[str, str]]) -> None:
+    replace_file(path, dumps_pretty({"configTable": table}))

@@ -10,10 +10,20 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from rmqha.broker.remoting import RequestRefused
+from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from rmqha.wire.command import ResponseCode
+from rmqha.wire.fastjson import dumps_strict
 
 BROKER_CHANNEL_EXPIRED_SECONDS = 120.0
 MASTER_ID = 0
+MOST_BROKERS = 10_000
+MOST_ROUTES = 1_000_000
+"""Topics of all brokers together."""
+FORGOTTEN_AT_ONCE = 10_000
+TOPICS_AT_ONCE = 1000
+"""Taken or changed in a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +67,27 @@ class RouteInfoManager:
 
     _log = Logger()
 
-    def __init__(self, seconds: Callable[[], float]) -> None:
+    def __init__(self, seconds: Callable[[], float], run: Callable[[Steps[None]], None] = at_once) -> None:
+        """``run`` does work that may be done in turns."""
         self._seconds = seconds
+        self._run = run
         self._brokers: dict[str, _Broker] = {}
         self._live: dict[str, _LiveBroker] = {}
         self._topics: dict[str, dict[str, TopicConfig]] = {}
+        self._routes = 0
+        self._topic_list: bytes | None = None
 
     def register_broker(self, registration: Registration, connection: object) -> tuple[str, str] | None:
-        """Take a registration; to a slave, gives its master's address and that one's haServerAddr, if it is alive."""
+        """As ``registering``, at once."""
+        return at_once(self.registering(registration, connection))
+
+    def registering(self, registration: Registration, connection: object) -> Steps[tuple[str, str] | None]:
+        """Take a registration; to a slave, gives its master's address and that one's haServerAddr, if it is alive.
+
+        Topics are taken in steps. Raises RequestRefused if there are too many brokers or topics.
+        """
         new = registration
+        self._check_room(new)
         broker = self._brokers.setdefault(new.broker_name, _Broker(new.cluster_name, new.broker_name))
         broker.cluster = new.cluster_name
         first_master = new.broker_id == MASTER_ID and MASTER_ID not in broker.addresses
@@ -81,14 +103,35 @@ class RouteInfoManager:
                 address=new.broker_addr,
             )
         is_changed = known is None or known.data_version != new.data_version
+        self._live[new.broker_addr] = live = _LiveBroker(
+            self._seconds(), new.data_version, connection, new.ha_server_addr
+        )
         if first_master or (new.broker_id == MASTER_ID and is_changed):
-            for topic in new.topics:
-                self._topics.setdefault(topic.topic_name, {})[new.broker_name] = topic
-        self._live[new.broker_addr] = _LiveBroker(self._seconds(), new.data_version, connection, new.ha_server_addr)
+            for count, topic in enumerate(new.topics, 1):
+                carriers = self._topics.setdefault(topic.topic_name, {})
+                self._routes += new.broker_name not in carriers
+                carriers[new.broker_name] = topic
+                if count % TOPICS_AT_ONCE == 0:
+                    self._topic_list = None
+                    yield
+                    if self._live.get(new.broker_addr) is not live:  # gone meanwhile, or registered anew
+                        self._forget_topics_of_nobody(new.broker_name)
+                        break
+        self._topic_list = None
         master = broker.addresses.get(MASTER_ID)
         if new.broker_id == MASTER_ID or master is None or master not in self._live:
             return None
         return master, self._live[master].ha_server_addr
+
+    def _check_room(self, new: Registration) -> None:
+        if len(self._live) >= MOST_BROKERS and new.broker_addr not in self._live:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MOST_BROKERS} brokers are registered already")
+        if self._routes + len(new.topics) > MOST_ROUTES and new.broker_addr not in self._live:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._routes} topics of brokers are registered already")
+
+    def _forget_topics_of_nobody(self, broker_name: str) -> None:
+        if broker_name not in self._brokers:
+            self._run(self._forget_topics_of(broker_name))
 
     def query_data_version(self, broker_addr: str, data_version: DataVersion) -> tuple[bool, DataVersion | None]:
         """Whether the broker's tables have changed since it registered, and the version it had then.
@@ -113,11 +156,18 @@ class RouteInfoManager:
         del broker.addresses[broker_id]
         if not broker.addresses:
             del self._brokers[broker_name]
-            self._forget_topics_of(broker_name)
+            self._run(self._forget_topics_of(broker_name))
 
-    def _forget_topics_of(self, broker_name: str) -> None:
-        for topic, carriers in list(self._topics.items()):
-            carriers.pop(broker_name, None)
+    def _forget_topics_of(self, broker_name: str) -> Steps[None]:
+        """Forget the topics of a broker that is gone, unless it comes again meanwhile."""
+        self._topic_list = None
+        for count, (topic, carriers) in enumerate(list(self._topics.items()), 1):
+            if count % FORGOTTEN_AT_ONCE == 0:
+                yield
+                if broker_name in self._brokers:
+                    return
+            self._topic_list = None
+            self._routes -= carriers.pop(broker_name, None) is not None
             if not carriers:
                 del self._topics[topic]
 
@@ -182,6 +232,12 @@ class RouteInfoManager:
         """All topics."""
         return {"topicList": sorted(self._topics)}
 
+    def topic_list_text(self) -> bytes:
+        """As JSON, kept until a topic comes or goes."""
+        if self._topic_list is None:
+            self._topic_list = dumps_strict(self.topic_list())
+        return self._topic_list
+
     def system_topic_list(self) -> dict[str, Any]:
         """Cluster and broker names, which are topics too, and the address of some broker."""
         clusters = self._names_by_cluster()
@@ -196,19 +252,30 @@ class RouteInfoManager:
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic until a broker registers it anew."""
-        self._topics.pop(topic, None)
+        self._routes -= len(self._topics.pop(topic, ()))
+        self._topic_list = None
 
     def wipe_write_perm(self, broker_name: str) -> int:
+        """As ``wiping_write_perm``, at once."""
+        return at_once(self.wiping_write_perm(broker_name))
+
+    def wiping_write_perm(self, broker_name: str) -> Steps[int]:
         """Let nobody write to a broker's topics; gives how many they are."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Undo ``wipe_write_perm``."""
+        """As ``adding_write_perm``, at once."""
+        return at_once(self.adding_write_perm(broker_name))
+
+    def adding_write_perm(self, broker_name: str) -> Steps[int]:
+        """Undo ``wiping_write_perm``."""
         return self._change_perm(broker_name, lambda perm: perm | PERM_READ | PERM_WRITE)
 
-    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
         count = 0
-        for carriers in self._topics.values():
+        for looked_at, carriers in enumerate(list(self._topics.values()), 1):
+            if looked_at % TOPICS_AT_ONCE == 0:
+                yield
             if broker_name in carriers:
                 held = carriers[broker_name]
                 carriers[broker_name] = replace(held, perm=change(held.perm))

@@ -4,22 +4,50 @@ from pathlib import Path
 from typing import Any
 
 from twisted.application.service import Service
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmqha.broker.header import Header, refused
-from rmqha.broker.registration import body_crc32, decode_body
-from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
-from rmqha.namesrv.kvconfig import KVConfigManager
+from rmqha.broker.registration import body_crc32, decode_body_in_steps
+from rmqha.broker.remoting import (
+    MAX_HEADER_BYTES,
+    Answer,
+    BodyLimit,
+    Processors,
+    RemotingLimits,
+    RemotingProtocol,
+    RequestRefused,
+)
+from rmqha.broker.turns import Turns
+from rmqha.namesrv.kvconfig import KVConfigManager, TableFull
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
+from rmqha.steps import Steps
+from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import DataVersion
-from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import dumps_compact, loads_lenient
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_request
 
 FIRST_SCAN_SECONDS = 5.0
 SCAN_SECONDS = 10.0
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+
+
+REGISTRATION_BODY = BodyLimit(FRAME_MAX_LENGTH)
+SMALL_BODY = BodyLimit(64 * 1024)
+
+
+def name_server_limits(connections: int = 10_000, requests_in_progress: int = 10_000) -> RemotingLimits:
+    """What a name server's port takes of each request."""
+    return RemotingLimits(
+        connections,
+        requests_in_progress,
+        header=MAX_HEADER_BYTES,
+        bodies={RequestCode.REGISTER_BROKER: REGISTRATION_BODY},
+        body=SMALL_BODY,
+    )
 
 
 class NameServerService(Service):
@@ -27,14 +55,21 @@ class NameServerService(Service):
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, folder: Path | None = None) -> None:
-        """Raises StoreError, OSError."""
-        self.route_info = RouteInfoManager(clock.seconds)
-        self._kv_config = KVConfigManager(folder)
+    def __init__(self, clock: IReactorTime, folder: Path | None = None, run_in_thread: RunInThread = execute) -> None:
+        """``run_in_thread`` writes kvConfig.json. Raises StoreError, OSError."""
+        self._turns = Turns(clock)
+        self.route_info = RouteInfoManager(clock.seconds, self._run)
+        self._kv_config = KVConfigManager(folder, run_in_thread)
         self._clock = clock
         self._connections: set[RemotingProtocol] = set()
         self._scan = LoopingCall(self.route_info.scan_not_active_brokers)
         self._scan.clock = clock
+
+    def _run(self, work: Steps[None]) -> None:
+        """Do work in turns that nobody waits for."""
+        Deferred.fromCoroutine(self._turns.run(work)).addErrback(
+            lambda failure: self._log.failure("forgetting a broker's topics failed", failure)
+        )
 
     def startService(self) -> None:
         Service.startService(self)
@@ -43,12 +78,13 @@ class NameServerService(Service):
     def _begin_scans(self) -> None:
         self._scan.start(SCAN_SECONDS).addErrback(lambda failure: self._log.failure("scanning brokers ended", failure))
 
-    def stopService(self) -> None:
+    def stopService(self) -> Deferred[None]:
         Service.stopService(self)
         if self._first_scan.active():
             self._first_scan.cancel()
         if self._scan.running:
             self._scan.stop()
+        return self._kv_config.finish()
 
     def processors(self) -> Processors:
         """By request code, what answers a request."""
@@ -59,7 +95,7 @@ class NameServerService(Service):
             code.QUERY_DATA_VERSION: self._query_data_version,
             code.GET_ROUTEINFO_BY_TOPIC: self._route_info_by_topic,
             code.GET_BROKER_CLUSTER_INFO: lambda _, __: _content(self.route_info.cluster_info()),
-            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _, __: _content(self.route_info.topic_list()),
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, __: _content(self.route_info.system_topic_list()),
             code.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
             code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
@@ -71,13 +107,16 @@ class NameServerService(Service):
             code.GET_KVLIST_BY_NAMESPACE: self._kv_list,
         }
 
-    def _register_broker(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _register_broker(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._take_registration(connection, request))
+
+    def _take_registration(self, connection: RemotingProtocol, request: RemotingCommand) -> Steps[RemotingCommand]:
         header = Header(request)
         crc = header.integer("bodyCrc32", 0)
         if crc and crc != body_crc32(request.body):
             raise refused("crc32 not match")
         try:
-            table = decode_body(request.body, header.boolean("compressed", False), request.version)
+            table = yield from decode_body_in_steps(request.body, header.boolean("compressed", False), request.version)
         except ValueError as error:
             raise refused(f"the body cannot be read: {error}") from error
         registration = Registration(
@@ -92,7 +131,9 @@ class NameServerService(Service):
         if connection not in self._connections:
             self._connections.add(connection)
             connection.on_closed(lambda: self._closed(connection))
-        master = self.route_info.register_broker(registration, connection)
+        if not connection.is_open:
+            raise refused("the connection is gone")
+        master = yield from self.route_info.registering(registration, connection)
         order_topics = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
         return RemotingCommand(
             ResponseCode.SUCCESS,
@@ -113,7 +154,7 @@ class NameServerService(Service):
 
     def _query_data_version(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         try:
-            version = DataVersion.from_json(loads_lenient(request.body) if request.body else None)
+            version = DataVersion.from_json(loads_request(request.body) if request.body else None)
         except ValueError as error:
             raise refused(f"the body is no data version: {error}") from error
         changed, known = self.route_info.query_data_version(Header(request).text("brokerAddr"), version)
@@ -133,24 +174,31 @@ class NameServerService(Service):
         return _content(found)
 
     def _topics_by_cluster(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        return _content(self.route_info.topics_by_cluster(Header(request).text("cluster")))
+        topics = self.route_info.topics_by_cluster(Header(request).text("cluster"))
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(topics))
 
     def _delete_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         self.route_info.delete_topic(Header(request).text("topic"))
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _wipe_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        count = self.route_info.wipe_write_perm(Header(request).text("brokerName"))
-        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": str(count)})
+    def _wipe_write_perm(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        work = self.route_info.wiping_write_perm(Header(request).text("brokerName"))
+        return connection.turns.run(_counted("wipeTopicCount", work))
 
-    def _add_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        count = self.route_info.add_write_perm(Header(request).text("brokerName"))
-        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"addTopicCount": str(count)})
+    def _add_write_perm(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        work = self.route_info.adding_write_perm(Header(request).text("brokerName"))
+        return connection.turns.run(_counted("addTopicCount", work))
 
-    def _put_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _topic_list(self, _: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand(ResponseCode.SUCCESS, body=self.route_info.topic_list_text())
+
+    def _put_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
         header = Header(request)
-        self._kv_config.put(header.text("namespace"), header.text("key"), header.text("value"))
-        return RemotingCommand(ResponseCode.SUCCESS)
+        try:
+            written = self._kv_config.put(header.text("namespace"), header.text("key"), header.text("value"))
+        except TableFull as error:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"no key-value config more: {error}") from error
+        return written.addCallbacks(_success, _not_written)
 
     def _get_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         header = Header(request)
@@ -160,10 +208,10 @@ class NameServerService(Service):
             raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
         return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"value": value})
 
-    def _delete_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _delete_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
         header = Header(request)
-        self._kv_config.delete(header.text("namespace"), header.text("key"))
-        return RemotingCommand(ResponseCode.SUCCESS)
+        written = self._kv_config.delete(header.text("namespace"), header.text("key"))
+        return written.addCallbacks(_success, _not_written)
 
     def _kv_list(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         namespace = Header(request).text("namespace")
@@ -171,6 +219,20 @@ class NameServerService(Service):
         if not table:
             raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return _content({"table": table})
+
+
+def _success(_: object) -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS)
+
+
+def _not_written(failure: Failure) -> RemotingCommand:
+    failure.trap(OSError)
+    raise refused(f"kvConfig.json is not written: {failure.getErrorMessage()}")
+
+
+def _counted(name: str, work: Steps[int]) -> Steps[RemotingCommand]:
+    count = yield from work
+    return RemotingCommand(ResponseCode.SUCCESS, ext_fields={name: str(count)})
 
 
 def _content(content: dict[str, Any]) -> RemotingCommand:

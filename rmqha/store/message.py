@@ -1,6 +1,6 @@
 """What is put into a store, and what a put answers (spec/store.md 4)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -22,6 +22,9 @@ class PutMessageStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = "the properties are too long"
     OS_PAGECACHE_BUSY = "the disk is too slow"
     UNKNOWN_ERROR = "something else"
+
+
+OFFSET_DIGITS = 16
 
 
 class AppendMessageStatus(Enum):
@@ -65,11 +68,11 @@ class Message:
 class MessageBatch:
     """Messages for one queue, put as one: all or none. Topic, queue, hosts and flags are the batch's.
 
-    ``properties`` are added to those of each message, as a broker adds CLUSTER.
+    ``properties`` are added to those of each message, as a broker adds CLUSTER. ``messages`` are gone through once.
     """
 
     topic: str
-    messages: Sequence[Message]
+    messages: Iterable[Message]
     properties: dict[str, str] = field(default_factory=dict)
     queue_id: int = 0
     sys_flag: int = 0
@@ -94,7 +97,10 @@ class AppendMessageResult(NamedTuple):
     @property
     def msg_id(self) -> str:
         """The offset message id; of a batch, all ids joined by commas."""
-        return ",".join(format_msg_id(self.store_host, offset) for offset in self.message_offsets)
+        if len(self.message_offsets) == 1:
+            return format_msg_id(self.store_host, self.message_offsets[0])
+        host = format_msg_id(self.store_host, 0)[:-OFFSET_DIGITS]
+        return ",".join([f"{host}{offset:016X}" for offset in self.message_offsets])
 
 
 class PutMessageResult(NamedTuple):

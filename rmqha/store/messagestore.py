@@ -14,6 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
+from rmqha.steps import Steps
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog, segment_size_of
 from rmqha.store.derived import Derived, index_geometry, remove_derived
@@ -26,7 +27,7 @@ from rmqha.store.mappedfile import sync_all, sync_folder
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
-from rmqha.store.put import Appender, PutRefused
+from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
 from rmqha.store.recovery import Examination, LogDamaged, MayCut, Recovery, Vouched, check_may_cut, examine, settle
@@ -263,6 +264,14 @@ class MessageStore:
     def put_messages(self, batch: MessageBatch) -> Deferred[PutMessageResult]:
         """Store all messages of a batch or none; fires as ``put_message`` does."""
         return self._put(lambda: self.appender.append_batch(batch), batch.is_wait_store_msg_ok)
+
+    def prepare_messages(self, batch: MessageBatch) -> Steps[PreparedBatch]:
+        """The first half of ``put_messages``, in steps. Raises PutRefused."""
+        return self.appender.prepare_batch(batch)
+
+    def put_prepared(self, prepared: PreparedBatch) -> Deferred[PutMessageResult]:
+        """The other half; fires as ``put_message`` does."""
+        return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
 
     def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
         if not self._takes_puts or self._broken or self.disk_full:

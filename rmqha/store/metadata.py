@@ -5,16 +5,19 @@ table's ``from_json`` and ``to_json`` take and give what ``rmqha.wire.fastjson``
 are left out.
 """
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
+from rmqha.store.mappedfile import sync_folder
 from rmqha.store.nodestate import replace_file
-from rmqha.wire.fastjson import dumps_pretty, loads_lenient
+from rmqha.wire.fastjson import ROWS_AT_ONCE, Document, Rows, dumps_pretty_by_rows, loads_lenient, whole
 
 CONFIG_FOLDER = "config"
 BACKUP_SUFFIX = ".bak"
@@ -154,13 +157,26 @@ class ConfigTable(ABC):
     FILE_NAME: ClassVar[str]
 
     @classmethod
-    @abstractmethod
     def from_json(cls, content: Any) -> Self:
         """From Java's form. Raises ValueError."""
+        return at_once(cls.reading(content))
+
+    @classmethod
+    @abstractmethod
+    def reading(cls, content: Any) -> Steps[Self]:
+        """As ``from_json``, in steps."""
 
     @abstractmethod
+    def document(self) -> Document:
+        """In Java's form and order, with the rows of a table made one by one."""
+
+    @abstractmethod
+    def snapshot(self) -> Self:
+        """The table as it is now, which stays so: for another thread. Its rows are not copied where they are frozen."""
+
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
+        return whole(self.document())
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -169,42 +185,98 @@ class ConfigTable(ABC):
         If the file is missing, empty or cannot be read as this table, its backup counts, as for Java. Raises StoreError
         for a backup that is needed and cannot be read, OSError.
         """
-        try:
-            return cls._parse((folder / cls.FILE_NAME).read_bytes())
-        except (FileNotFoundError, ValueError):
-            backup = cls._backup(folder)
-        try:
-            raw = backup.read_bytes()
-            return cls._parse(raw) if raw else cls.from_json({})
-        except FileNotFoundError:
-            return cls.from_json({})
-        except ValueError as error:
-            raise StoreError(
-                f"{backup} is no {cls.FILE_NAME} ({error}), and there is no sound one beside it"
-            ) from error
+        return TableFile(folder, cls).read()
 
     def write(self, folder: Path) -> None:
         """Replace the table of this config folder, durably, at every moment readable; the previous one is the backup.
 
         A previous file that cannot be read leaves the backup as it is. Raises OSError.
         """
-        path = folder / self.FILE_NAME
-        try:
-            previous = path.read_bytes()
-            self._parse(previous)
-        except (FileNotFoundError, ValueError):
-            pass
-        else:
-            replace_file(self._backup(folder), previous)
-        replace_file(path, dumps_pretty(self.to_json()))
+        TableFile(folder, type(self)).write(self)
 
     @classmethod
-    def _backup(cls, folder: Path) -> Path:
-        return folder / (cls.FILE_NAME + BACKUP_SUFFIX)
-
-    @classmethod
-    def _parse(cls, raw: bytes) -> Self:
+    def parse(cls, raw: bytes) -> Self:
+        """From a file's content. Raises ValueError."""
         return cls.from_json(loads_lenient(raw))
+
+
+Row = TypeVar("Row")
+Table = TypeVar("Table", bound=ConfigTable)
+FileIdentity = tuple[int, int, int]
+"""Inode, size and time of change: of a file that nobody has touched they are the same."""
+
+
+class TableFile(Generic[Table]):
+    """A table's file in a config folder, and its backup. Read and written by one thread at a time.
+
+    A file that was last read or written here is known to be sound: it need not be read again to become the backup.
+    """
+
+    def __init__(self, folder: Path, kind: type[Table]) -> None:
+        self._kind = kind
+        self._path = folder / kind.FILE_NAME
+        self._backup = folder / (kind.FILE_NAME + BACKUP_SUFFIX)
+        self._sound: FileIdentity | None = None
+
+    def read(self) -> Table:
+        """As ``ConfigTable.read``."""
+        try:
+            table = self._kind.parse(self._path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return self._read_backup()
+        self._sound = self._identity()
+        return table
+
+    def _read_backup(self) -> Table:
+        try:
+            raw = self._backup.read_bytes()
+            return self._kind.parse(raw) if raw else self._kind.from_json({})
+        except FileNotFoundError:
+            return self._kind.from_json({})
+        except ValueError as error:
+            raise StoreError(
+                f"{self._backup} is no {self._kind.FILE_NAME} ({error}), and there is no sound one beside it"
+            ) from error
+
+    def write(self, table: Table, breathe: Callable[[], object] = lambda: None) -> None:
+        """As ``ConfigTable.write``. ``breathe`` is called every few rows, to let another thread run."""
+        content = dumps_pretty_by_rows(table.document(), breathe)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if self._has_sound_file():
+            self._keep_previous()
+        temporary.rename(self._path)
+        sync_folder(self._path.parent)
+        self._sound = self._identity()
+
+    def _has_sound_file(self) -> bool:
+        """Whether there is a file that can be the backup."""
+        try:
+            if self._sound is not None and self._identity() == self._sound:
+                return True
+            self._kind.parse(self._path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
+
+    def _keep_previous(self) -> None:
+        """Let the file be the backup: under both names, until the new one takes the first."""
+        temporary = self._backup.with_name(self._backup.name + ".tmp")
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(self._path, temporary)
+        except OSError:  # a file system without links
+            replace_file(self._backup, self._path.read_bytes())
+        else:
+            temporary.rename(self._backup)
+
+    def _identity(self) -> FileIdentity:
+        found = self._path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(slots=True)
@@ -217,19 +289,20 @@ class TopicConfigTable(ConfigTable):
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form. Raises ValueError."""
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, in steps. Raises ValueError."""
         fields = _Fields(content)
-        topics = fields.mapping("topicConfigTable")
-        return cls(
-            DataVersion.from_json(fields.get("dataVersion")),
-            {str(name): TopicConfig.from_json(topic, str(name)) for name, topic in topics.items()},
-        )
+        topics = yield from _rows(fields.mapping("topicConfigTable"), TopicConfig.from_json)
+        return cls(DataVersion.from_json(fields.get("dataVersion")), topics)
 
-    def to_json(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """In Java's form and order."""
-        topics = {name: topic.to_json() for name, topic in self.topic_config_table.items()}
-        return {"dataVersion": self.data_version.to_json(), "topicConfigTable": topics}
+        rows = Rows(self.topic_config_table, TopicConfig.to_json)
+        return {"dataVersion": self.data_version.to_json(), "topicConfigTable": rows}
+
+    def snapshot(self) -> Self:
+        """The table as it is now."""
+        return replace(self, topic_config_table=dict(self.topic_config_table))
 
 
 @dataclass(slots=True)
@@ -242,19 +315,20 @@ class SubscriptionGroupTable(ConfigTable):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form. Raises ValueError."""
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, in steps. Raises ValueError."""
         fields = _Fields(content)
-        groups = fields.mapping("subscriptionGroupTable")
-        return cls(
-            DataVersion.from_json(fields.get("dataVersion")),
-            {str(name): SubscriptionGroupConfig.from_json(group, str(name)) for name, group in groups.items()},
-        )
+        groups = yield from _rows(fields.mapping("subscriptionGroupTable"), SubscriptionGroupConfig.from_json)
+        return cls(DataVersion.from_json(fields.get("dataVersion")), groups)
 
-    def to_json(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """In Java's form and order."""
-        groups = {name: group.to_json() for name, group in self.subscription_group_table.items()}
-        return {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": groups}
+        rows = Rows(self.subscription_group_table, SubscriptionGroupConfig.to_json)
+        return {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": rows}
+
+    def snapshot(self) -> Self:
+        """The table as it is now."""
+        return replace(self, subscription_group_table=dict(self.subscription_group_table))
 
 
 @dataclass(slots=True)
@@ -269,14 +343,22 @@ class ConsumerOffsetTable(ConfigTable):
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form, whose integer keys may be quoted. Raises ValueError."""
-        queues = _Fields(content).mapping("offsetTable")
-        return cls({str(key): _offsets(offsets) for key, offsets in queues.items()})
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, whose integer keys may be quoted, in steps. Raises ValueError."""
+        queues = yield from _rows(_Fields(content).mapping("offsetTable"), lambda offsets, _: _offsets(offsets))
+        return cls(queues)
 
-    def to_json(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """In Java's form."""
-        return {"offsetTable": {key: dict(offsets) for key, offsets in self.offset_table.items()}}
+        return {"offsetTable": Rows(self.offset_table, dict)}
+
+    def snapshot(self) -> Self:
+        """The table as it is now. Of many queues that takes long; ``some`` gives it in parts."""
+        return replace(self, offset_table={key: dict(offsets) for key, offsets in self.offset_table.items()})
+
+    def some(self, keys: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Copies of the offsets at these keys, as far as there are any."""
+        return {key: dict(self.offset_table[key]) for key in keys if key in self.offset_table}
 
 
 @dataclass(slots=True)
@@ -288,13 +370,31 @@ class DelayOffsetTable(ConfigTable):
     offset_table: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form, whose integer keys may be quoted. Raises ValueError."""
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, whose integer keys may be quoted: it is small. Raises ValueError."""
+        yield from ()
         return cls(_offsets(_Fields(content).mapping("offsetTable")))
 
-    def to_json(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """In Java's form."""
-        return {"offsetTable": dict(self.offset_table)}
+        return {"offsetTable": Rows(self.offset_table, _same)}
+
+    def snapshot(self) -> Self:
+        """The table as it is now."""
+        return replace(self, offset_table=dict(self.offset_table))
+
+
+def _rows(content: Mapping[Any, Any], read: Callable[[Any, str], Row]) -> Steps[dict[str, Row]]:
+    rows: dict[str, Row] = {}
+    for name, value in content.items():
+        rows[str(name)] = read(value, str(name))
+        if len(rows) % ROWS_AT_ONCE == 0:
+            yield
+    return rows
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def topic_at_group(topic: str, group: str) -> str:

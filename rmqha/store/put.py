@@ -3,9 +3,12 @@
 One thread puts: offsets are given and bytes written in one go, so there is no lock and nothing between them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from struct import Struct
 
+from rmqha.steps import Steps, at_once
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.message import (
     AppendMessageResult,
@@ -33,6 +36,11 @@ from rmqha.wire.record import (
 )
 
 MOST_INT32_DIGITS = 10
+MESSAGES_AT_ONCE = 256
+"""Of a batch, encoded in one step."""
+QUEUE_OFFSET_AT, BORN_HOST_AT, PORT_BYTES = 20, 48, 4
+"""Where fields of a record begin (spec/store.md 3.1); PHYSICALOFFSET follows QUEUEOFFSET."""
+OFFSETS_BYTES = 16
 
 
 class PutRefused(Exception):
@@ -124,35 +132,41 @@ class Appender:
 
     def append_batch(self, batch: MessageBatch) -> AppendMessageResult:
         """Append all messages of a batch, one behind the other in one segment. Raises PutRefused, OSError."""
-        if not batch.messages or batch.sys_flag & TRANSACTION_TYPE_MASK or _has_delay(batch):
+        return self.append_prepared(at_once(self.prepare_batch(batch)))
+
+    def prepare_batch(self, batch: MessageBatch) -> Steps["PreparedBatch"]:
+        """Encode the messages of a batch, but for their places. Raises PutRefused."""
+        if batch.sys_flag & TRANSACTION_TYPE_MASK or _has_delay(batch.properties):
             raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR)
         topic = _topic_bytes(batch.topic)
-        parts = [_whole_message(batch, message) for message in batch.messages]
         added = _properties_text(batch.properties)
-        stored = [_batch_properties(batch, message, added) for message in batch.messages]
-        for message, properties in zip(parts, stored, strict=True):
-            self._check_size(message, topic, properties)
+        prepared = PreparedBatch(batch)
+        for message in batch.messages:
+            if _has_delay(message.properties):
+                raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR)
+            whole, properties = _whole_message(batch, message), _batch_properties(batch, message, added)
+            self._check_size(whole, topic, properties)
+            prepared.starts.append(len(prepared.data))
+            prepared.data += _encode(whole, topic, batch.queue_id, properties, 0, 0, 0)
+            if len(prepared.data) > self._max_message_bytes:
+                raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED)
+            if len(prepared.starts) % MESSAGES_AT_ONCE == 0:
+                yield
+        if not prepared.starts:
+            raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR)
+        return prepared
+
+    def append_prepared(self, prepared: "PreparedBatch") -> AppendMessageResult:
+        """Append a batch that is encoded. Raises PutRefused, OSError."""
+        batch = prepared.batch
         key = (batch.topic, batch.queue_id)
         first = self.queue_offsets.setdefault(key, 0)
         timestamp = self._store_timestamp()
-        offsets: list[int] = []
-
-        def encode(physical_offset: int) -> bytes:
-            offsets.clear()
-            records = []
-            for number, (message, properties) in enumerate(zip(parts, stored, strict=True)):
-                offsets.append(physical_offset)
-                record = _encode(message, topic, batch.queue_id, properties, first + number, physical_offset, timestamp)
-                records.append(record)
-                physical_offset += len(record)
-            return b"".join(records)
-
-        if len(encode(0)) > self._max_message_bytes:
-            raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED)
-        offset, size = self._append_encoded(encode, timestamp)
-        self.queue_offsets[key] = first + len(parts)
+        offset, size = self._append_encoded(lambda at: prepared.placed(first, at, timestamp), timestamp)
+        self.queue_offsets[key] = first + len(prepared.starts)
+        offsets = tuple([offset + start for start in prepared.starts])
         return AppendMessageResult(
-            AppendMessageStatus.PUT_OK, offset, size, first, timestamp, batch.store_host, tuple(offsets)
+            AppendMessageStatus.PUT_OK, offset, size, first, timestamp, batch.store_host, offsets
         )
 
     def _append_encoded(self, encode: Callable[[int], bytes], timestamp: int) -> tuple[int, int]:
@@ -168,9 +182,28 @@ class Appender:
         return log.append_records(data, timestamp), len(data)
 
 
-def _has_delay(batch: MessageBatch) -> bool:
-    all_properties = [batch.properties, *(message.properties for message in batch.messages)]
-    return any(_delay_level(properties.get("DELAY", "0")) > 0 for properties in all_properties)
+@dataclass(slots=True)
+class PreparedBatch:
+    """The records of a batch, one behind the other; ``starts`` is where each begins in ``data``."""
+
+    batch: MessageBatch
+    data: bytearray = field(default_factory=bytearray)
+    starts: list[int] = field(default_factory=list)
+
+    def placed(self, queue_offset: int, physical_offset: int, store_timestamp: int) -> bytes:
+        """The records with their places, the first at these offsets, and the time in ms. None of it is in a CRC."""
+        data = self.data
+        between_at = QUEUE_OFFSET_AT + OFFSETS_BYTES
+        stamp_at = BORN_HOST_AT + len(self.batch.born_host.address) + PORT_BYTES
+        between = bytes(data[between_at:stamp_at])  # what stands between them is the same in all records of a batch
+        pack_into = Struct(f">qq{len(between)}sq").pack_into
+        for number, start in enumerate(self.starts, queue_offset):
+            pack_into(data, start + QUEUE_OFFSET_AT, number, physical_offset + start, between, store_timestamp)
+        return bytes(data)
+
+
+def _has_delay(properties: Mapping[str, str]) -> bool:
+    return _delay_level(properties.get("DELAY", "0")) > 0
 
 
 def _delay_level(text: str) -> int:

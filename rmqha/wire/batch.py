@@ -6,7 +6,7 @@
     4 i32 magic, 0           12 i32 flag          i16 propertiesLength, then the properties
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -48,7 +48,11 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
 
 def decode_batch(body: bytes) -> list[BatchEntry]:
     """The messages of a batch in their order. Raises BatchError."""
-    entries: list[BatchEntry] = []
+    return list(entries_of(body))
+
+
+def entries_of(body: bytes) -> Iterator[BatchEntry]:
+    """As ``decode_batch``, one by one."""
     at, end = 0, len(body)
     while at < end:
         try:
@@ -62,6 +66,5 @@ def decode_batch(body: bytes) -> list[BatchEntry]:
         if body_length < 0 or properties_length < 0 or next_at > end or size != next_at - at:
             raise BatchError(f"the lengths of the entry at {at} disagree, or lie beyond the body's {end} bytes")
         properties = body[properties_at:next_at].decode("utf-8", "surrogateescape")
-        entries.append(BatchEntry(body[at + ENTRY_HEAD.size : body_end], properties, flag))
+        yield BatchEntry(body[at + ENTRY_HEAD.size : body_end], properties, flag)
         at = next_at
-    return entries

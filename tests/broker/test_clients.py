@@ -152,7 +152,10 @@ class HeartbeatTests(ClientsTestCase):
         self.assertEqual(self.online("CG1").client_ids, ["c1"])
 
     def test_a_name_that_no_topic_can_have_makes_none(self) -> None:
-        self.heartbeat(self.connect(), consumer("../../x"))
+        content = {"clientID": "c", "consumerDataSet": [consumer("../../x")], "producerDataSet": []}
+        answer = self.connect().ask(RequestCode.HEART_BEAT, json.dumps(content).encode())
+        self.assertEqual(answer.code, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        self.assertIn("group[../../x] contains illegal characters", answer.remark or "")
         self.assertEqual((self.groups.get("../../x"), self.topics.get("%RETRY%../../x")), (None, None))
 
     def test_a_cpp_client_sends_ordinals_and_leaves_sets_out(self) -> None:

@@ -9,12 +9,17 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 
+from rmqha.broker.budgets import PortBudget
 from rmqha.broker.remoting import (
+    DEFAULT_LIMITS,
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
+    BodyLimit,
+    Later,
     RemotingError,
     RemotingFactory,
     RemotingLimits,
     RemotingProtocol,
+    RequestRefused,
 )
 from rmqha.wire.command import FRAME_MAX_LENGTH, ONEWAY_FLAG, RemotingCommand, ResponseCode, encode_command
 
@@ -97,6 +102,7 @@ class FrameTests(LimitsTestCase):
         for cut in range(1, len(data)):
             self.line.deliver(data[:cut])
             self.line.deliver(data[cut:])
+            self.clock.advance(0)
             self.assertEqual(self.answered(), [(1, 0), (2, 0), (3, 0)], cut)
 
     def test_what_follows_a_broken_frame_is_not_looked_at(self) -> None:
@@ -274,3 +280,114 @@ class ConnectionsTests(SynchronousTestCase):
             line.lose()
         self.assertEqual(factory.connections, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
+
+
+LONG = 30
+
+
+class LongRequestTests(LimitsTestCase):
+    """Requests that take several turns."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.long: list[Deferred[None]] = []
+        self.later: Deferred[RemotingCommand] | None = None
+        self.line.lose()
+        self.protocol = RemotingProtocol({NOW: self.answer_now, LONG: self.answer_in_turns}, self.clock, LIMITS)
+        self.line = LineTransport(self.clock)
+        self.line.attach(self.protocol)
+
+    async def answer_in_turns(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand | Later:
+        self.seen.append(request.opaque)
+        self.long.append(Deferred())
+        await self.long[-1]
+        return RemotingCommand(ResponseCode.SUCCESS) if self.later is None else Later(self.later)
+
+    def test_what_follows_a_long_request_waits_for_it(self) -> None:
+        self.line.deliver(self.frames(LONG, 1) + self.frames(NOW, 2))
+        self.line.deliver(self.frames(NOW, 3))
+        self.assertEqual((self.seen, self.line.producerState), ([1], "paused"))
+        self.long[0].callback(None)
+        self.clock.advance(0)
+        self.assertEqual(self.answered(), [(1, 0), (2, 0), (3, 0)])
+        self.assertEqual(self.line.producerState, "producing")
+
+    def test_what_follows_does_not_wait_for_an_answer_that_comes_later(self) -> None:
+        self.later = Deferred()
+        self.line.deliver(self.frames(LONG, 1) + self.frames(NOW, 2))
+        self.long[0].callback(None)
+        self.clock.advance(0)
+        self.assertEqual(self.answered(), [(2, 0)])
+        self.later.callback(RemotingCommand(ResponseCode.SUCCESS))
+        self.assertEqual(self.answered(), [(1, 0)])
+
+    def test_one_that_fails_is_answered_and_holds_up_nobody(self) -> None:
+        self.line.deliver(self.frames(LONG, 1) + self.frames(NOW, 2))
+        self.long[0].errback(RequestRefused(ResponseCode.SYSTEM_BUSY, "no"))
+        self.clock.advance(0)
+        self.assertEqual(self.answered(), [(1, ResponseCode.SYSTEM_BUSY), (2, 0)])
+
+    def test_a_connection_may_go_meanwhile(self) -> None:
+        self.line.deliver(self.frames(LONG, 1) + self.frames(NOW, 2))
+        self.line.lose()
+        self.long[0].callback(None)
+        self.clock.advance(0)
+        self.assertEqual((self.seen, self.answered()), ([1], []))
+
+
+class BodyLimitTests(LimitsTestCase):
+    """A body that is too long for its request is neither kept nor waited for."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        limits = RemotingLimits(header=1000, bodies={NOW: BodyLimit(100_000, ResponseCode.MESSAGE_ILLEGAL)})
+        self.line.lose()
+        self.budget = PortBudget(self.clock, 16 * MIB)
+        self.protocol = RemotingProtocol(
+            {NOW: self.answer_now, LATER: self.answer_later}, self.clock, limits, self.budget
+        )
+        self.line = LineTransport(self.clock)
+        self.line.attach(self.protocol)
+
+    def test_it_is_refused_when_its_header_is_there_and_passed_over(self) -> None:
+        data = self.frames(NOW, 1, body=bytes(15 * MIB)) + self.frames(NOW, 2)
+        self.line.deliver(data[:70_000])
+        self.assertEqual(self.answered(), [(1, ResponseCode.MESSAGE_ILLEGAL)])
+        for at in range(70_000, len(data), 1_000_003):
+            self.line.deliver(data[at : at + 1_000_003])
+            self.assertLess(self.protocol.received_bytes, 1000)
+        self.assertEqual(self.answered(), [(2, 0)])
+        self.assertEqual(self.budget.used_bytes, 0)
+
+    def test_wherever_the_frame_is_cut(self) -> None:
+        data = self.frames(NOW, 1, body=bytes(100_001)) + self.frames(NOW, 2)
+        for cut in (1, 4, 5, 7, 8, 9, 50, 150, 1000, 100_000, len(data) - 5):
+            self.line.deliver(data[:cut])
+            self.line.deliver(data[cut:])
+            self.clock.advance(0)
+            self.assertEqual(self.answered(), [(1, ResponseCode.MESSAGE_ILLEGAL), (2, 0)], cut)
+
+    def test_the_longest_that_is_taken_is_taken(self) -> None:
+        data = self.frames(NOW, 1, body=bytes(100_000))
+        for at in range(0, len(data), 4096):
+            self.line.deliver(data[at : at + 4096])
+        self.assertEqual((self.answered(), self.budget.used_bytes), ([(1, 0)], 0))
+
+    def test_a_header_that_is_too_long_ends_the_connection(self) -> None:
+        with log_lines() as lines:
+            self.line.deliver((MIB).to_bytes(4, "big") + (70_000).to_bytes(4, "big"))
+        self.assertFalse(self.protocol.is_open)
+        self.assertIn("a header of 70004 bytes", lines())
+
+    def test_a_frame_without_room_is_not_read_until_there_is_some(self) -> None:
+        other = LineTransport(self.clock)
+        other.attach(RemotingProtocol({LATER: self.answer_later}, self.clock, DEFAULT_LIMITS, self.budget))
+        data = self.frames(LATER, 1, body=bytes(10 * MIB))
+        other.deliver(data[:100_000])
+        self.line.deliver(self.frames(LATER, 2, body=bytes(9 * MIB))[:100_000])
+        self.assertEqual(self.line.producerState, "paused")
+        other.deliver(data[100_000:])
+        self.assertEqual(self.line.producerState, "paused")
+        self.finish()
+        self.assertEqual(self.line.producerState, "producing")
+        other.lose()

@@ -366,9 +366,9 @@ class BatchTests(SendTestCase):
 
     def test_it_waits_as_the_batch_says(self) -> None:
         for text, waits in (("true", True), ("false", False)):
-            with patch.object(self.store, "put_messages", return_value=Deferred()) as put:
+            with patch.object(self.store, "put_prepared", return_value=Deferred()) as put:
                 self.deliver(self.batch(BatchEntry(b"1"), properties={"WAIT": text}))
-            (batch,) = put.call_args.args
+            batch = put.call_args.args[0].batch
             self.assertEqual(batch.is_wait_store_msg_ok, waits, text)
 
     def test_what_cannot_be_read_is_refused_whole(self) -> None:

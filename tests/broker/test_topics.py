@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.topics import TopicConfigManager, topic_problem
 from rmqha.settings import Settings
-from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable, TopicFilterType
+from rmqha.store.metadata import DataVersion, TableFile, TopicConfig, TopicConfigTable, TopicFilterType
 
 from ..ha.doubles import log_lines
 
@@ -152,7 +152,7 @@ class ChangeTests(TopicsTestCase):
         self.assertEqual((self.on_disk(), self.topics.get("TBW102"), told), (table, None, [None]))
 
     def test_a_disk_that_refuses_is_logged_and_the_topic_is_there_all_the_same(self) -> None:
-        with log_lines() as lines, patch.object(TopicConfigTable, "write", side_effect=OSError("no room")):
+        with log_lines() as lines, patch.object(TableFile, "write", side_effect=OSError("no room")):
             self.topics.update(TopicConfig("T"))
         self.assertIn("error: topics.json is not written: no room", lines())
         self.assertIsNotNone(self.topics.get("T"))

@@ -39,6 +39,13 @@ OUR_SETTINGS: Final = {
     *("haMaxConnections", "haMaxSilentConnections", "haMaxConnectionsPerAddress", "haConnectsAtOncePerAddress"),
     *("haConnectsPerSecondPerAddress", "haFlowControlEnable", "maxHaTransferByteInSecond"),
     *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
+    *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics"),
+    *(
+        f"maxNew{what}{rate}{of}"
+        for what in ("Groups", "Topics")
+        for rate in ("AtOnce", "PerSecond")
+        for of in ("", "PerConnection")
+    ),
 }
 """Those of 4.9.4 and later, and our own limits."""
 

@@ -1,10 +1,12 @@
 """kvConfig.json: texts by namespace and key, that outlive the process."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.namesrv.kvconfig import FILE_NAME, KVConfigManager
+from rmqha.namesrv.kvconfig import FILE_NAME, MOST_BYTES, MOST_TEXTS, KVConfigManager, TableFull
 from rmqha.store.errors import StoreError
 
 FROM_JAVA = b"""{
@@ -55,3 +57,39 @@ class KVConfigTests(SynchronousTestCase):
                 (self.folder / FILE_NAME).write_bytes(content)
                 error = self.assertRaises(StoreError, KVConfigManager, self.folder)
                 self.assertIn(FILE_NAME, str(error))
+
+    def test_texts_that_come_during_a_write_share_the_next_one(self) -> None:
+        """2,000 texts took 15 s: each wrote the whole table (attack finding D9)."""
+        writes: list[tuple[Callable[[], None], Deferred[None]]] = []
+
+        def run_in_thread(function: Callable[[], None], /) -> Deferred[None]:
+            writes.append((function, Deferred()))
+            return writes[-1][1]
+
+        config = KVConfigManager(self.folder, run_in_thread)
+        answers = [config.put("N", f"k{number}", "v") for number in range(2000)]
+        for count in (1, 2):
+            self.assertEqual(len(writes), count)
+            write, done = writes[-1]
+            write()
+            done.callback(None)
+            self.assertEqual(sum(answer.called for answer in answers), (1, 2000)[count - 1])
+        self.assertEqual((len(writes), len(KVConfigManager(self.folder).namespace("N"))), (2, 2000))
+
+    def test_a_write_that_fails_is_told_to_all_that_wait_for_it(self) -> None:
+        def run_in_thread(_: Callable[[], None], /) -> Deferred[None]:
+            return fail(OSError("no room"))
+
+        self.failureResultOf(KVConfigManager(self.folder, run_in_thread).put("N", "k", "v"), OSError)
+
+    def test_there_is_room_for_so_many(self) -> None:
+        config = KVConfigManager(None)
+        for number in range(MOST_TEXTS):
+            config.put("N", str(number), "")
+        with self.assertRaises(TableFull):
+            config.put("N", "more", "")
+        config.put("N", "0", "changed")
+        config.delete("N", "1")
+        config.put("N", "more", "")
+        with self.assertRaises(TableFull):
+            config.put("N", "0", "x" * MOST_BYTES)

@@ -2,21 +2,31 @@
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.steps import at_once
 from rmqha.wire.fastjson import (
     MAX_DEPTH,
+    MOST_BYTES_SLOWLY,
+    MOST_OBJECTS,
     FastjsonError,
     ObjectKey,
+    Rows,
     dumps_compact,
     dumps_pretty,
+    dumps_pretty_by_rows,
     dumps_strict,
+    dumps_strict_by_rows,
     loads_lenient,
+    loads_request,
+    loads_table_in_steps,
 )
 
 ORJSON_MAX_DEPTH = 1024
@@ -242,3 +252,77 @@ class ReadingTests(SynchronousTestCase):
             self.assertLessEqual(error.position, len(text))
         else:
             self.assertEqual(repr(loads_lenient(NOT_STRICT + text)), repr(value))
+
+
+class RequestTests(SynchronousTestCase):
+    """What a client may make us read (attack finding D6)."""
+
+    def test_a_long_text_must_be_strict_json(self) -> None:
+        strict = b'{"a":[' + b"1," * MOST_BYTES_SLOWLY + b"1]}"
+        self.assertEqual(len(loads_request(strict)["a"]), MOST_BYTES_SLOWLY + 1)
+        for text in (strict.replace(b"1]}", b"1,]}"), strict.replace(b"1]}", b"9" * 25 + b"]}")):
+            with self.assertRaisesRegex(FastjsonError, "no strict JSON"):
+                loads_request(text)
+
+    def test_a_short_one_may_be_what_fastjson_writes(self) -> None:
+        self.assertEqual(loads_request(b"{0:1,}"), {0: 1})
+
+    def test_many_digits_in_a_text_are_no_large_number(self) -> None:
+        """A Go client's id ends with 19 of them."""
+        text = b'{"clientID":"10.0.0.1@7#1700000000000000000","pad":"' + b"x" * MOST_BYTES_SLOWLY + b'"}'
+        self.assertEqual(loads_request(text)["clientID"], "10.0.0.1@7#1700000000000000000")
+
+    def test_objects_and_arrays_are_counted(self) -> None:
+        self.assertEqual(len(loads_request(b"[" + b"[]," * (MOST_OBJECTS - 2) + b"[]]")), MOST_OBJECTS - 1)
+        with self.assertRaisesRegex(FastjsonError, "objects and arrays"):
+            loads_request(b"[" + b"{}," * MOST_OBJECTS + b"{}]")
+
+
+class TableTests(SynchronousTestCase):
+    """Large tables, row by row."""
+
+    @settings(deadline=None, max_examples=50)
+    @given(
+        st.dictionaries(st.text(max_size=20), st.dictionaries(st.text(max_size=5), st.integers(-9, 2**40), max_size=4)),
+        st.booleans(),
+        st.sampled_from([dumps_compact, dumps_pretty]),
+    )
+    def test_rows_are_what_they_are_in_the_whole(
+        self, table: dict[str, dict[str, int]], has_nested_rows: bool, dumps: Callable[[Any], bytes]
+    ) -> None:
+        rows: dict[str, Any] = {f"row {{,}} {number}": {"v": number, "t": '"}\\'} for number in range(2000)}
+        rows |= {name: {"attributes": row} for name, row in table.items()} if has_nested_rows else table
+        content = {"dataVersion": {"counter": 3}, "table": rows, "after": [1, {"b": "table"}]}
+        document, found = at_once(loads_table_in_steps(dumps(content), "table", 10_000))
+        self.assertEqual((document, found), ({**content, "table": {}}, rows))
+
+    def test_integer_keys_are_read(self) -> None:
+        offsets = {f"T{number}@G": {0: number, 1: 7} for number in range(3000)}
+        document, found = at_once(loads_table_in_steps(dumps_pretty({"offsetTable": offsets}), "offsetTable", 3000))
+        self.assertEqual((document, found), ({"offsetTable": {}}, offsets))
+
+    def test_more_rows_than_are_taken_are_refused(self) -> None:
+        text = dumps_compact({"t": {f"row-{number}": {"some": "text"} for number in range(4000)}})
+        with self.assertRaisesRegex(FastjsonError, "more than 3000 rows"):
+            at_once(loads_table_in_steps(text, "t", 3000))
+
+    def test_a_large_text_of_another_shape_is_refused(self) -> None:
+        for text in (b'{"t":{"a":{}},"other":"' + b"x" * 100_000 + b'"}', b"[" * 100_000, b'{"t":{' + b"1," * 50_000):
+            with self.assertRaises(FastjsonError):
+                at_once(loads_table_in_steps(text, "t", 10))
+
+    def test_documents_are_written_by_rows_as_they_are_whole(self) -> None:
+        rows = {f"row {number}": number for number in range(1000)}
+        content = {"a": 1, "t": {name: {"n": value} for name, value in rows.items()}, "e": {}}
+        document = {"a": 1, "t": Rows(rows, lambda value: {"n": value}), "e": Rows({}, dict)}
+        breaths: list[None] = []
+        self.assertEqual(dumps_pretty_by_rows(document, lambda: breaths.append(None)), dumps_pretty(content))
+        self.assertGreater(len(breaths), 2)
+        turns: list[None] = []
+
+        async def take_turns() -> None:
+            turns.append(None)
+
+        written = Deferred.fromCoroutine(dumps_strict_by_rows(document, take_turns))
+        self.assertEqual(self.successResultOf(written), dumps_strict(content))
+        self.assertGreater(len(turns), 2)

@@ -1,0 +1,1 @@
+"""Hostile strangers at the ports of real nodes, and what honest clients notice of them."""
