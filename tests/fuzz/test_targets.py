@@ -233,7 +233,11 @@ class PlantedBugTests(SynchronousTestCase):
                 (reader._string, "if _SURROGATE.search(content) is None:", "if True:"),
                 (reader._unescaped, "if match[3] not in _ESCAPED:", "if False:"),
                 (reader.whole_text, 'if kind != "end":', "if False:"),
-                (fastjson.loads_lenient, "if _BEYOND_ORJSON.search(text) is None:", "if True:"),
+                (
+                    fastjson.loads_lenient,
+                    "if not _may_have_large_numbers(text) or _BEYOND_ORJSON.search(text) is None:",
+                    "if True:",
+                ),
                 (fastjson.loads_lenient, "except UnicodeDecodeError", "except ZeroDivisionError"),
                 (fastjson._quote, "if _TO_ESCAPE.search(text) is None:", "if True:"),
             ],

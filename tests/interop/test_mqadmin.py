@@ -39,7 +39,7 @@ OUR_SETTINGS: Final = {
     *("haMaxConnections", "haMaxSilentConnections", "haMaxConnectionsPerAddress", "haConnectsAtOncePerAddress"),
     *("haConnectsPerSecondPerAddress", "haFlowControlEnable", "maxHaTransferByteInSecond"),
     *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
-    *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics"),
+    *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics", "unregisterUnfitSlave"),
     *(
         f"maxNew{what}{rate}{of}"
         for what in ("Groups", "Topics")
