@@ -1,4 +1,4 @@
-"""A store whose writers are killed at random moments, over and over: what was acknowledged is never gone (P1)."""
+"""A store whose writers are killed at random moments: what was acknowledged is never gone (docs/faults.md P1)."""
 
 import os
 import random

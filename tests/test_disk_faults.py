@@ -1,4 +1,4 @@
-"""What disks do to a store, row by row of the list of faults.
+"""What disks do to a store, row by row of docs/faults.md K.
 
 ==== ============================================ =====================================================================
 row  fault                                        where it is staged

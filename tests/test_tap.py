@@ -23,7 +23,7 @@ from rmqha.tap import Options
 from tests.fixtures import new_folder
 
 CHECKOUT = Path(__file__).parent.parent
-CONTRACT_OPTIONS = frozenset(  # design 7
+CONTRACT_OPTIONS = frozenset(
     (
         "role",
         "store",

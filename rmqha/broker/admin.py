@@ -1,6 +1,6 @@
 """What operators and their tools ask: topics, groups, statistics, settings (spec/remoting.md 2.12 to 2.19).
 
-The whole tables, too, which slaves ask for (9.1).
+The whole tables, too, which slaves ask for (spec/remoting.md 9.1).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -369,7 +369,7 @@ class SendMessageProcessor:
         return self._topics.create_in_send_back(f"{DLQ_GROUP_TOPIC_PREFIX}{group.group_name}", DLQ_NUMS_PER_GROUP)
 
     def _answer(self, result: PutMessageResult, message: Message, queue_id: int) -> RemotingCommand:
-        """What a put answers: to the queue that was asked for, wherever the store has put the message (4.2)."""
+        """What a put answers: to the queue that was asked for, wherever the store has put the message (spec/remoting.md 4.2)."""
         status, appended = result
         if appended is None or not result.is_stored:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
@@ -430,7 +430,7 @@ class SendMessageProcessor:
 
 
 def _back_from(record: Record) -> Message:
-    """The message of a record, once more: it says where it was first, and waits for nothing (2.9)."""
+    """The message of a record, once more: it says where it was first, and waits for nothing (spec/remoting.md 2.9)."""
     properties = record.properties
     properties.setdefault("RETRY_TOPIC", record.topic)
     properties.setdefault("ORIGIN_MESSAGE_ID", record.msg_id)
@@ -454,7 +454,7 @@ def answer_fields(settings: Settings) -> dict[str, str]:
 
 
 def slave_processors(settings: Settings) -> Processors:
-    """A slave's: it takes no messages (5.5)."""
+    """A slave's: it takes no messages (spec/remoting.md 5.5)."""
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
     to_send = RemotingCommand(
         ResponseCode.SERVICE_NOT_AVAILABLE, remark=REMARKS[status], ext_fields=answer_fields(settings)

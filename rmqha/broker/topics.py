@@ -47,7 +47,7 @@ TopicsChanged = Callable[[TopicConfig | None], None]
 
 
 def topic_problem(name: str) -> str | None:
-    """Why a topic cannot have this name; None if it can (2.1)."""
+    """Why a topic cannot have this name; None if it can (spec/remoting.md 2.1)."""
     if not name.strip():
         return "The specified topic is blank."
     if not TOPIC_CHARACTERS.issuperset(name):
@@ -110,7 +110,7 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         topic_sys_flag: int = 0,
         by: object | None = None,
     ) -> TopicConfig | None:
-        """The topic, made from the template if it was not there; None if that is not allowed (5.2).
+        """The topic, made from the template if it was not there; None if that is not allowed (spec/remoting.md 5.2).
 
         ``by`` is the connection that names it. Raises RequestRefused for too many new ones.
         """
@@ -183,7 +183,7 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
 
 
 def _system_topics(settings: Settings) -> list[TopicConfig]:
-    """The topics that each broker has from its start (5.3)."""
+    """The topics that each broker has from its start (spec/remoting.md 5.3)."""
 
     def topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
         return TopicConfig(name, queues, queues, perm)

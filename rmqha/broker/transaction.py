@@ -501,7 +501,7 @@ class TransactionalMessageService:
 
 
 def _answer(result: PutMessageResult) -> RemotingCommand:
-    """What a put answers to whoever ends a transaction: all that is stored is a success (4.2)."""
+    """What a put answers to whoever ends a transaction: all that is stored is a success (spec/remoting.md 4.2)."""
     if result.is_stored:
         return RemotingCommand(ResponseCode.SUCCESS)
     status = result.status

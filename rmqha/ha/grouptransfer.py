@@ -1,7 +1,7 @@
 """GroupTransferService: when enough slaves hold a message (spec/ha.md 7).
 
 Acknowledgements are kept for each connection and forgotten with it: one that came from a peer that is gone, or that
-never could hold what it claims, completes nothing (spec/ha.md 14, 2).
+never could hold what it claims, completes nothing (spec/ha.md 14 row 2).
 
 The first report of a connection is a request, and proves nothing: a slave whose log has diverged and an observer send
 one like any other. Whoever reports more later has taken what we sent from there on, and counts.

@@ -269,7 +269,7 @@ class CommitLog:
     def prepare_next_segment(self) -> None:
         """Make the next segment exist where the last one is full.
 
-        Without it a Java broker's recovery would take back the blank that ends the full one (spec/ha.md 14, 23).
+        Without it a Java broker's recovery would take back the blank that ends the full one (spec/ha.md 14 row 23).
         """
         if len(self._queue) and self.max_offset == self._queue.end_offset:
             self._queue.create(self.max_offset)

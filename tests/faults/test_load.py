@@ -1,4 +1,4 @@
-"""L1 to L5: many slaves, many who are none, storms, cold reads, and a long time."""
+"""docs/faults.md L1 to L5: many slaves, many who are none, storms, cold reads, and a long time."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""N1 to N12: what networks do, between a master and a slave that are processes."""
+"""docs/faults.md N1 to N12: what networks do, between a master and a slave that are processes."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""P1 to P8: what happens to the processes of a pair. The package's table names the tests of other rows and parts."""
+"""docs/faults.md P1 to P8: what happens to the processes of a pair"""
 
 import json
 import os

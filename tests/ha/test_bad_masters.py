@@ -1,4 +1,4 @@
-"""Masters that do not keep to the protocol, met by a slave that holds a log: rows M1 to M15 of the fault list.
+"""Masters that do not keep to the protocol, met by a slave that holds a log: rows M1 to M15 of docs/faults.md.
 
 Whatever comes: no crash, no hang (silence ends it), bounded memory, one clear line in the log, our log untouched.
 """

@@ -1,4 +1,4 @@
-"""Slaves, and strangers, that do not keep to the protocol, met by a master: rows M20 to M27 of the fault list.
+"""Slaves, and strangers, that do not keep to the protocol, met by a master: rows M20 to M27 of docs/faults.md.
 
 Whatever comes: no crash, no hang (silence ends it), bounded memory, a log line that names the peer and the reason, and
 no other slave feels anything of it.

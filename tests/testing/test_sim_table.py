@@ -1,4 +1,4 @@
-"""What happens when: each row of the design's table (section 6) and some of faults.md, as a scripted scenario.
+"""What happens when: many rows of docs/faults.md, each as a scripted scenario.
 
 "Log stored, consume queue not" is told in tests/store/test_derived.py: simulated nodes have no queues.
 """

@@ -1,0 +1,152 @@
+"""What documents, docstrings and comments point to is there: links, specifications by section, faults by row."""
+
+import re
+import runpy
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SPECIFICATIONS = ROOT / "docs" / "spec"
+FAULTS = ROOT / "docs" / "faults.md"
+FOLDERS = ("rmqha", "tests", "benchmarks", "examples", "tac", "twisted", "docs")
+TEXTS = ("*.py", "*.md", "*.tac", "*.java", "*.properties")
+
+NUMBER = r"\d+(?:\.\d+)*"
+CITATION = re.compile(rf"spec/(\w+)\.md(?:\s+§?({NUMBER}(?:(?:,|-| and| to) {NUMBER}|-{NUMBER})*)(?: row (\d+))?)?")
+FAULT_CITATION = re.compile(r"faults\.md ([A-Z]\d*)(?: to ([A-Z]\d+))?")
+FAULT = r"[A-Z]\d+"
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+WITHIN_SPECIFICATION = re.compile(rf"(?<![\w/])(\w+)\.md §({NUMBER})")
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every text of ours that may cite another."""
+    paths = [
+        *ROOT.glob("*.md"),
+        *(path for folder in FOLDERS for kind in TEXTS for path in (ROOT / folder).rglob(kind)),
+    ]
+    for path in sorted(paths):
+        if path != Path(__file__):
+            yield path, path.read_text()
+
+
+@cache
+def sections(name: str) -> frozenset[str]:
+    """The numbers of a specification's headings."""
+    text = (SPECIFICATIONS / f"{name}.md").read_text()
+    return frozenset(re.findall(rf"^#+ ({NUMBER})\.? ", text, re.MULTILINE))
+
+
+@cache
+def rows(name: str, section: str) -> frozenset[str]:
+    """The numbers that the rows of a section's table begin with."""
+    text = (SPECIFICATIONS / f"{name}.md").read_text()
+    part = re.split(rf"^#+ {re.escape(section)}\.? ", text, flags=re.MULTILINE)[1]
+    return frozenset(re.findall(r"^\| (\d+) \|", re.split(r"^#", part, flags=re.MULTILINE)[0], re.MULTILINE))
+
+
+@cache
+def fault_rows() -> frozenset[str]:
+    """The names of all faults."""
+    return frozenset(re.findall(rf"^- ({FAULT})\b", FAULTS.read_text(), re.MULTILINE))
+
+
+def wrong_citations(text: str) -> list[str]:
+    """The citations of specifications that lead nowhere."""
+    wrong = []
+    for found in CITATION.finditer(text):
+        name, numbers, row = found.groups()
+        if not (SPECIFICATIONS / f"{name}.md").is_file():
+            wrong.append(found.group())
+            continue
+        wrong += [
+            f"{found.group()}: no section {number}"
+            for number in re.findall(NUMBER, numbers or "")
+            if number not in sections(name)
+        ]
+        if row is not None and row not in rows(name, numbers):
+            wrong.append(f"{found.group()}: no row {row}")
+    return wrong
+
+
+def wrong_fault_citations(text: str) -> list[str]:
+    """The rows of docs/faults.md that are cited and not there."""
+    cited = [name for found in FAULT_CITATION.finditer(text) for name in found.groups() if name is not None]
+    return [
+        name for name in cited if name not in fault_rows() and not any(row.startswith(name) for row in fault_rows())
+    ]
+
+
+def wrong_links(path: Path, text: str) -> list[str]:
+    """The links of a Markdown text to files that are not there."""
+    targets = [target.split("#")[0] for target in LINK.findall(text)]
+    return [
+        target
+        for target in targets
+        if target and not re.match(r"[a-z]+:", target) and not (path.parent / target).exists()
+    ]
+
+
+def test_every_citation_of_a_specification_leads_to_a_section() -> None:
+    count = 0
+    for path, text in texts():
+        flat = re.sub(r"\s*\n\s*#?\s*", " ", text)
+        assert not (wrong := wrong_citations(flat)), f"{path.relative_to(ROOT)}: {wrong}"
+        count += len(CITATION.findall(flat))
+    assert count > 100, "the citations are found at all"
+
+
+def test_every_citation_of_a_fault_leads_to_a_row() -> None:
+    count = 0
+    for path, text in texts():
+        assert not (wrong := wrong_fault_citations(text)), f"{path.relative_to(ROOT)}: {wrong}"
+        count += len(FAULT_CITATION.findall(text))
+    assert count > 5, "the citations are found at all"
+
+
+def test_specifications_cite_sections_of_each_other_that_are_there() -> None:
+    for path in SPECIFICATIONS.glob("*.md"):
+        for name, number in WITHIN_SPECIFICATION.findall(path.read_text()):
+            assert number in sections(name), f"{path.name} cites {name}.md §{number}"
+
+
+def test_every_link_leads_to_a_file() -> None:
+    for path, text in texts():
+        if path.suffix == ".md":
+            assert not (wrong := wrong_links(path, text)), f"{path.relative_to(ROOT)}: {wrong}"
+
+
+def test_the_repository_stands_alone() -> None:
+    """No text sends its reader to a folder that only the first developers had."""
+    for path, text in texts():
+        assert not re.search(r"\.\./shared|\bshared/(spec|design|faults|style|fixtures)", text), path.relative_to(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_wrong"),
+    [
+        ("(spec/ha.md 7)", False),
+        ("(spec/ha.md 99)", True),
+        ("(spec/store.md 3.5, 3.9)", False),
+        ("(spec/store.md 3.5, 3.99)", True),
+        ("(spec/nothing.md 1)", True),
+        ("(spec/ha.md 14 row 23)", False),
+        ("(spec/ha.md 14 row 99)", True),
+    ],
+)
+def test_a_wrong_citation_is_found(text: str, is_wrong: bool) -> None:
+    assert bool(wrong_citations(text)) is is_wrong
+
+
+def test_a_wrong_link_and_a_wrong_fault_are_found() -> None:
+    assert wrong_links(ROOT / "README.md", "[a](nothing.md) [b](docs/faults.md)") == ["nothing.md"]
+    assert wrong_fault_citations("docs/faults.md N1 to N12, docs/faults.md Q9") == ["Q9"]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in (ROOT / "docs" / "make").glob("*.py")])
+def test_a_page_made_from_the_code_is_what_the_code_says(name: str) -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make" / f"{name}.py"))
+    assert (ROOT / "docs" / f"{name}.md").read_text() == made["page"](), f"run: python docs/make/{name}.py"
