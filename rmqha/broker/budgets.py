@@ -95,6 +95,11 @@ class PortBudget:
         self._look_after_slow_ones()
         return False
 
+    def received(self, holder: Holder, received: int) -> None:
+        """So many bytes of the holder's frame have come. Counted unless the frame has a reservation."""
+        if holder not in self._reserved:
+            self._count_small(holder, received)
+
     def _has_room(self, length: int) -> bool:
         return not self.used_bytes or self.used_bytes + length <= self._request_bytes
 
@@ -107,7 +112,7 @@ class PortBudget:
         self.small_bytes += received - self._small.pop(holder, 0)
         if received:
             self._small[holder] = received
-        if self.small_bytes > self._request_bytes:
+        while self.small_bytes > self._request_bytes:
             self._drop(next(iter(self._small)), "the pieces of frames are too many bytes, and its piece is the oldest")
 
     def whole(self, holder: Holder) -> None:

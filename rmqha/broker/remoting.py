@@ -205,6 +205,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if self._received:
             self._received += data
             if len(self._received) < self._wanted:
+                self._budget.received(self, len(self._received))
                 return
             data = bytes(self._received)
         self._take_frames(data)
@@ -255,9 +256,12 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             if header_bytes > min(length, HEADER_LENGTH.size + self._limits.header):
                 self._close_for(f"a header of {header_bytes} bytes, longer than its frame or {self._limits.header}")
                 return end
-            if end - frame_at < header_bytes:
+            if end - frame_at < header_bytes:  # what its body may be is not known yet: it reserves nothing
                 self._wanted = TOTAL_LENGTH_BYTES + header_bytes
-            elif self._is_refused_early(data[frame_at : frame_at + header_bytes], length - header_bytes):
+                self._wanted_room = True
+                self._budget.received(self, end - at)
+                return at
+            if self._is_refused_early(data[frame_at : frame_at + header_bytes], length - header_bytes):
                 self._wanted = 0
                 self._skipping = length - (end - frame_at)
                 return end

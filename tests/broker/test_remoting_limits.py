@@ -335,6 +335,48 @@ class LongRequestTests(LimitsTestCase):
         self.assertEqual((self.seen, self.answered()), ([1], []))
 
 
+class CrowdTests(LimitsTestCase):
+    """What the pieces of many connections' frames take together."""
+
+    BUDGET_BYTES = 4 * MIB
+
+    def kept_of_crowd(self, *pieces: bytes) -> int:
+        """Bytes kept of 100 connections, each of which sends these pieces while it is read."""
+        budget = PortBudget(self.clock, self.BUDGET_BYTES)
+        limits = RemotingLimits(header=256 * 1024)
+        crowd = []
+        for _ in range(100):
+            protocol, line = RemotingProtocol({}, self.clock, limits, budget), LineTransport(self.clock)
+            line.attach(protocol)
+            crowd.append((protocol, line))
+            for piece in pieces:
+                if line.producerState == "producing":
+                    line.deliver(piece)
+        kept = sum(protocol.received_bytes for protocol, _ in crowd)
+        for protocol, line in crowd:
+            if protocol.is_open:
+                line.lose()
+        self.assertEqual((budget.small_bytes, budget.used_bytes), (0, 0))
+        return kept
+
+    def frame_with(self, field_bytes: int, body_bytes: int) -> bytes:
+        fields = {"a": "x" * field_bytes}
+        return frame(RemotingCommand(NOW, 1, ext_fields=fields, body=bytes(body_bytes)))
+
+    def test_a_small_frame_that_comes_in_two_pieces_is_counted_whole(self) -> None:
+        data = self.frame_with(0, 64_000)
+        self.assertLessEqual(self.kept_of_crowd(data[:5], data[5:-1]), self.BUDGET_BYTES)
+
+    def test_a_long_header_is_counted_while_it_comes(self) -> None:
+        data = self.frame_with(200_000, 1000)
+        self.assertLessEqual(self.kept_of_crowd(data[:20], data[20:150_000]), self.BUDGET_BYTES)
+
+    def test_a_frame_with_a_long_header_reserves_all_of_its_bytes(self) -> None:
+        data = self.frame_with(100_000, MIB)
+        pieces = (data[:20], data[20:50_000], data[50_000:101_000], data[101_000:-1])
+        self.assertLessEqual(self.kept_of_crowd(*pieces), 2 * self.BUDGET_BYTES)
+
+
 class BodyLimitTests(LimitsTestCase):
     """A body that is too long for its request is neither kept nor waited for."""
 
