@@ -3,13 +3,14 @@
 Two things are counted. **Requests**: the frames that are not whole yet, and the requests that wait for an answer. A
 small frame is taken as it comes. A large one first reserves room for all of its bytes; without room its connection is
 not read until there is some. The smallest frame that waits goes first, so an honest message goes before a hostile
-frame of 16 MiB. While somebody waits, whoever has a reservation and does not use it is dropped: of a frame
-``LEAST_BYTES`` must come in each ``GRACE_SECONDS``. **Answers**: those that clients do not read. Beyond the limit, the
-connection that has most of them is dropped.
+frame of 16 MiB; each second of waiting counts as ``LEAST_BYTES`` less, so no crowd of small frames keeps it out. While
+somebody waits, whoever has a reservation and does not use it is dropped: of a frame ``LEAST_BYTES`` must come in each
+``GRACE_SECONDS``. **Answers**: those that clients do not read. Beyond the limit, the connection with the most bytes for
+the longest time is dropped.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -20,6 +21,8 @@ GRACE_SECONDS = 1.0
 LEAST_BYTES = 1024 * 1024
 LOOK_SECONDS = 0.25
 """How often slow frames are looked for while somebody waits."""
+LEAST_UNREAD_SECONDS = 0.1
+"""Answers are as old as this at least, when it is decided whose are the most and the oldest."""
 TELL_SECONDS = 10.0
 """How often dropped connections are logged, at most."""
 MIB = 1024 * 1024
@@ -50,6 +53,30 @@ class _Reservation:
     received: int = 0
 
 
+class _Waiting(NamedTuple):
+    """A frame that waits for room, since a time in seconds."""
+
+    length: int
+    since: float
+
+    @property
+    def rank(self) -> float:
+        """The smallest goes first. Whoever waited longer has a smaller rank than a frame of the same length."""
+        return self.length + self.since * LEAST_BYTES
+
+
+@dataclass(slots=True)
+class _Unread:
+    """Answers that wait for their client to read them, the oldest since a time in seconds."""
+
+    since: float
+    bytes: int = 0
+
+    def weight(self, now: float) -> float:
+        """Bytes times seconds: an honest client may have many bytes waiting, but not for long."""
+        return self.bytes * max(LEAST_UNREAD_SECONDS, now - self.since)
+
+
 class PortBudget:
     """The budget of one port."""
 
@@ -66,10 +93,10 @@ class PortBudget:
         self._answer_bytes = answer_bytes
         self._reserved: dict[Holder, _Reservation] = {}
         self._small: dict[Holder, int] = {}
-        self._waiting: dict[Holder, int] = {}
+        self._waiting: dict[Holder, _Waiting] = {}
         self._kept: dict[Holder, int] = {}
         self._crowded: set[Holder] = set()
-        self._unread: dict[Holder, int] = {}
+        self._unread: dict[Holder, _Unread] = {}
         self._unread_bytes = 0
         self._look: IDelayedCall | None = None
         self._told_at: float | None = None
@@ -91,7 +118,7 @@ class PortBudget:
         if not self._waiting and self._has_room(length):
             self._reserve(holder, length)
             return True
-        self._waiting[holder] = length
+        self._waiting[holder] = _Waiting(length, self._clock.seconds())
         self._look_after_slow_ones()
         return False
 
@@ -160,8 +187,8 @@ class PortBudget:
         """What was reserved for a large frame is needed no more."""
         self.used_bytes -= length
         while self._waiting:
-            holder = min(self._waiting, key=self._waiting.__getitem__)
-            wanted = self._waiting[holder]
+            holder, waiting = min(self._waiting.items(), key=lambda item: item[1].rank)
+            wanted = waiting.length
             if not self._has_room(wanted):
                 break
             del self._waiting[holder]
@@ -204,15 +231,18 @@ class PortBudget:
 
     def unread(self, holder: Holder, size: int) -> None:
         """So many more bytes of answers wait for the client to read them."""
-        self._unread[holder] = self._unread.get(holder, 0) + size
+        now = self._clock.seconds()
+        self._unread.setdefault(holder, _Unread(now)).bytes += size
         self._unread_bytes += size
         while self._unread_bytes > self._answer_bytes and self._unread:
-            most = max(self._unread, key=self._unread.__getitem__)
-            self._drop(most, f"{self._unread_bytes} bytes of answers are not read, and it reads least")
+            heaviest, _ = max(self._unread.items(), key=lambda item: item[1].weight(now))
+            self._drop(heaviest, f"{self._unread_bytes} bytes of answers are not read, and it reads least")
 
     def all_read(self, holder: Holder) -> None:
         """The client has read its answers, or is gone."""
-        self._unread_bytes -= self._unread.pop(holder, 0)
+        unread = self._unread.pop(holder, None)
+        if unread is not None:
+            self._unread_bytes -= unread.bytes
 
     def forget(self, holder: Holder) -> None:
         """The connection is gone."""

@@ -70,6 +70,19 @@ class FrameTests(BudgetTestCase):
         self.budget.whole(holder)
         self.assertEqual((hostile.rooms, honest.rooms), (0, 1))
 
+    def test_a_crowd_of_smaller_frames_does_not_keep_a_larger_one_out_for_ever(self) -> None:
+        """Each frame of the crowd is dropped after a second, and another one takes its place."""
+        length = SMALL_FRAME_BYTES + 1
+        crowd = self.crowd(16 * MIB // length, length)
+        (honest,) = self.crowd(1, 4 * MIB)
+        for _ in range(60):
+            crowd = [held for held in crowd if held.is_open]
+            crowd += self.crowd(600 - len(crowd), length)
+            self.pass_seconds(LOOK_SECONDS)
+            if honest.rooms:
+                break
+        self.assertEqual((honest.rooms, honest.is_open), (1, True))
+
     def test_who_holds_room_and_sends_nothing_is_dropped_for_who_waits(self) -> None:
         hostile = self.crowd(4, 4 * MIB)
         for connection in hostile:
@@ -146,6 +159,18 @@ class AnswerTests(BudgetTestCase):
         self.assertTrue(deaf.is_open)
         self.budget.unread(slow, 2 * MIB)
         self.assertEqual((deaf.is_open, slow.is_open), (False, True))
+
+    def test_a_slave_that_reads_a_large_table_is_not_dropped_for_many_who_read_nothing(self) -> None:
+        for _ in range(4):
+            deaf = [FakeConnection() for _ in range(3)]
+            for connection in deaf:
+                self.budget.unread(connection, 2 * MIB)
+            self.clock.advance(1)
+            slave = FakeConnection()
+            self.budget.unread(slave, 5 * MIB)
+            self.assertTrue(slave.is_open)
+            self.budget.all_read(slave)
+            self.assertLess(sum(connection.is_open for connection in deaf), 3)
 
     def test_a_crowd_is_logged_in_one_line(self) -> None:
         with log_lines() as lines:
