@@ -11,19 +11,26 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.configmanager import breathe
+from rmqha.broker.groups import check_group
 from rmqha.broker.header import Header, refused
 from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
+from rmqha.broker.topics import topic_problem
 from rmqha.broker.turns import Turns
 from rmqha.steps import Steps, at_once
 from rmqha.store.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
-from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 
 NO_OFFSET = -1
 LARGEST_QUEUE_ID = 2 ** (INT_BITS - 1) - 1
 MOST_OFFSETS = 1_000_000
-"""Of all groups and queues: more would not fit the frame in which slaves get them."""
+"""Of all groups and queues."""
+MOST_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
+"""Of the table as JSON: slaves get it in one frame."""
+BYTES_OF_A_KEY = 6
+BYTES_OF_AN_OFFSET = 34
+"""A queue id, the largest offset and what stands between them."""
 KEYS_AT_ONCE = 1000
 """Copied in a turn."""
 
@@ -44,15 +51,18 @@ class ConsumerOffsetManager:
         run_in_thread: RunInThread,
         turns: Turns | None = None,
         most_offsets: int = MOST_OFFSETS,
+        most_bytes: int = MOST_TABLE_BYTES,
     ) -> None:
         """Reads consumerOffset.json of ``folder``. Raises StoreError, OSError."""
         self._file = TableFile(folder, ConsumerOffsetTable)
         self._turns = Turns(clock) if turns is None else turns
         self._most_offsets = most_offsets
+        self._most_bytes = most_bytes
         self._interval = flush_interval_ms / 1000
         self._run_in_thread = run_in_thread
         self.table = self._file.read()
         self._count = sum(map(len, self.table.offset_table.values()))
+        self._key_bytes = sum(map(_key_bytes, self.table.offset_table))
         self.changes = 0
         """How often the table has changed: while it is the same, so is the table."""
         self._is_changed = False
@@ -82,12 +92,22 @@ class ConsumerOffsetManager:
                 offset=offset,
             )
         if stored is None:
-            if self._count >= self._most_offsets:
-                raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._count} offsets are kept, and no more are taken")
-            self._count += 1
+            self._take_new(group, topic, key)
             self.table.offset_table[key] = offsets
         offsets[queue_id] = offset
         self._changed()
+
+    def _take_new(self, group: str, topic: str, key: str) -> None:
+        """Count the first offset of a group in a queue. Raises RequestRefused."""
+        key_bytes = 0
+        if key not in self.table.offset_table:
+            _check_names(group, topic)
+            key_bytes = _key_bytes(key)
+        held_bytes = self._key_bytes + key_bytes + (self._count + 1) * BYTES_OF_AN_OFFSET
+        if self._count >= self._most_offsets or held_bytes > self._most_bytes:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._count} offsets are kept, and no more are taken")
+        self._count += 1
+        self._key_bytes += key_bytes
 
     def merge(self, table: ConsumerOffsetTable) -> None:
         """As ``merging``, at once."""
@@ -110,6 +130,7 @@ class ConsumerOffsetManager:
                 self._log.warn("the master's offsets move {key} back: {moves}", key=key, moves=", ".join(moves))
             self.table.offset_table[key] = dict(offsets)
             self._count += len(offsets) - len(held or ())
+            self._key_bytes += _key_bytes(key) if held is None else 0
             self._changed()
 
     def _changed(self) -> None:
@@ -134,7 +155,9 @@ class ConsumerOffsetManager:
     def remove(self, group: str) -> None:
         """Forget all offsets of a group."""
         for topic in self.topics_of(group):
-            self._count -= len(self.table.offset_table.pop(topic_at_group(topic, group)))
+            key = topic_at_group(topic, group)
+            self._count -= len(self.table.offset_table.pop(key))
+            self._key_bytes -= _key_bytes(key)
             self._changed()
 
     def start(self) -> None:
@@ -173,6 +196,19 @@ class ConsumerOffsetManager:
         failure.trap(OSError)
         self._is_changed = True
         self._log.error("consumer offsets are not written: {error}", error=failure.getErrorMessage())
+
+
+def _key_bytes(key: str) -> int:
+    """What a topic's group takes in the table as JSON. A character that JSON escapes takes up to six."""
+    return BYTES_OF_A_KEY + (len(key) if key.isascii() and key.isprintable() else 6 * len(key))
+
+
+def _check_names(group: str, topic: str) -> None:
+    """Raises RequestRefused for names that no group and no topic can have: they would stay in the table for ever."""
+    check_group(group)
+    problem = topic_problem(topic)
+    if problem is not None:
+        raise refused(problem)
 
 
 class OffsetProcessors:

@@ -8,9 +8,11 @@ from twisted.internet.defer import Deferred, execute
 from twisted.python.failure import Failure
 
 from rmqha.broker.offsets import ConsumerOffsetManager, OffsetProcessors
+from rmqha.broker.remoting import RequestRefused
 from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_strict
 
 from ..ha.doubles import PEER_NAME, log_lines
 from .brokerstore import NOW_MS, BrokerStoreTestCase, any_header
@@ -139,6 +141,48 @@ class ConsumerOffsetTests(OffsetsTestCase):
         self.commit(1, queue_id=2**31 - 1)
         self.successResultOf(self.offsets.stop())
         self.assertEqual(self.written(), {"T@G": {2**31 - 1: 1}})
+
+
+class HostileCommitTests(OffsetsTestCase):
+    """Offsets that a stranger commits (code 15)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.open()
+        self.serve()
+
+    def test_names_that_nothing_can_have_are_refused(self) -> None:
+        """64 names of 250 kB made a table that fits no frame: no slave could take it over any more."""
+        for group, topic in (("x" * 250_000, "T"), ("G", "x" * 250_000), ("../g", "T"), ("G", "\x1b[2J"), ("", "T")):
+            fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": 1}
+            answer = self.peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+            self.assertNotEqual(answer.code, ResponseCode.SUCCESS, (group[:10], topic[:10]))
+        self.assertEqual(self.offsets.table.offset_table, {})
+
+    def test_a_group_that_is_in_the_table_goes_on_whatever_its_name_is(self) -> None:
+        self.offsets.merge(ConsumerOffsetTable({"T@old group": {0: 1}}))
+        self.commit(5, group="old group")
+        self.assertEqual(self.offsets.query("old group", "T", 0), 5)
+
+    def test_the_table_always_fits_a_frame(self) -> None:
+        self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, execute, most_bytes=100_000)
+        self.peer = self.client(OffsetProcessors(self.store, self.offsets).processors())
+        last = 2**63 - 1
+        answers = []
+        for number in range(3000):
+            fields = {"consumerGroup": f"{number % 500}".rjust(255, "g"), "topic": "t" * 127, "commitOffset": last}
+            answers.append(self.peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, queueId=2**31 - 1 - number, **fields))
+        self.assertEqual({answer.code for answer in answers}, {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY})
+        encoded = len(dumps_strict(self.offsets.table.to_json()))
+        self.assertTrue(50_000 < encoded <= 100_000, encoded)
+
+    def test_a_group_that_is_deleted_leaves_its_room(self) -> None:
+        self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, execute, most_bytes=100)
+        for _ in range(10):
+            self.offsets.commit("G", "T", 0, 1, "client")
+            self.offsets.commit("G", "T", 1, 1, "client")
+            self.assertRaises(RequestRefused, self.offsets.commit, "G", "T", 2, 1, "client")
+            self.offsets.remove("G")
 
 
 class InDiskTests(OffsetsTestCase):
