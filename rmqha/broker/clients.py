@@ -41,6 +41,8 @@ BYTES_OF_A_CHARACTER = 40
 """A tag of a few characters has a hash and a place in a set."""
 SUBSCRIPTIONS_AT_ONCE = 128
 GROUPS_AT_ONCE = 8
+NAMES_AT_ONCE = 1000
+"""Looked at in a turn."""
 CLIENTS_AT_ONCE = 64
 """Told, or listed, in a turn."""
 
@@ -158,10 +160,14 @@ class HeartbeatData:
                 raise ValueError(f"more than {MOST_SUBSCRIPTIONS} subscriptions")
             if len(consumers) % SUBSCRIPTIONS_AT_ONCE == 0:
                 yield
-        producers = tuple(_text(producer, "groupName") for producer in _objects(content, "producerDataSet"))
-        if any(len(group) > MAX_GROUP_LENGTH for group in producers):
-            raise ValueError(f"a producer group longer than {MAX_GROUP_LENGTH}")
-        return cls(_text(content, "clientID"), tuple(consumers), producers)
+        producers: list[str] = []
+        for item in _objects(content, "producerDataSet"):
+            producers.append(_text(item, "groupName"))
+            if len(producers[-1]) > MAX_GROUP_LENGTH:
+                raise ValueError(f"a producer group longer than {MAX_GROUP_LENGTH}")
+            if len(producers) % NAMES_AT_ONCE == 0:
+                yield
+        return cls(_text(content, "clientID"), tuple(consumers), tuple(producers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,9 +498,11 @@ class ClientManageProcessor:
             heartbeat = yield from HeartbeatData.read(loads_request(request.body))
         except ValueError as error:
             raise refused(f"no heartbeat: {error}") from error
-        for consumer in heartbeat.consumers:
+        for count, consumer in enumerate(heartbeat.consumers, 1):
             if self._groups.get(consumer.group_name) is None:
                 check_group(consumer.group_name)
+            if count % NAMES_AT_ONCE == 0:
+                yield
         client = ClientChannelInfo(
             connection, heartbeat.client_id, request.language, request.version, self._clock.seconds()
         )

@@ -55,6 +55,8 @@ NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
 
 LARGE_BODY = BodyLimit(1024 * 1024)
 SMALL_BODY = BodyLimit(64 * 1024)
+PROPERTIES_BODY = BodyLimit(2 * 1024)
+"""Tools send one setting, or a few. Reading properties takes many calls for each byte."""
 
 
 def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
@@ -66,7 +68,11 @@ def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
         connections,
         settings.server_max_requests_in_progress,
         header=MAX_HEADER_BYTES,
-        bodies={**dict.fromkeys(sends, message), **dict.fromkeys(batches, LARGE_BODY)},
+        bodies={
+            **dict.fromkeys(sends, message),
+            **dict.fromkeys(batches, LARGE_BODY),
+            RequestCode.UPDATE_BROKER_CONFIG: PROPERTIES_BODY,
+        },
         body=SMALL_BODY,
     )
 

@@ -14,7 +14,7 @@ from rmqha.broker.remoting import RequestRefused
 from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from rmqha.wire.command import ResponseCode
-from rmqha.wire.fastjson import dumps_strict
+from rmqha.wire.fastjson import dumps_compact, dumps_strict
 
 BROKER_CHANNEL_EXPIRED_SECONDS = 120.0
 MASTER_ID = 0
@@ -23,7 +23,9 @@ MOST_ROUTES = 1_000_000
 """Topics of all brokers together."""
 FORGOTTEN_AT_ONCE = 10_000
 TOPICS_AT_ONCE = 1000
-"""Taken or changed in a turn."""
+"""Taken, looked at or changed in a turn."""
+BROKERS_AT_ONCE = 32
+"""Written in a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,17 @@ class _Broker:
     def to_json(self) -> dict[str, Any]:
         addresses = {str(broker_id): address for broker_id, address in sorted(self.addresses.items())}
         return {"brokerAddrs": addresses, "brokerName": self.name, "cluster": self.cluster}
+
+
+def _queue_data(name: str, config: TopicConfig) -> dict[str, Any]:
+    """A QueueData in Java's form and order."""
+    return {
+        "brokerName": name,
+        "perm": config.perm,
+        "readQueueNums": config.read_queue_nums,
+        "topicSysFlag": config.topic_sys_flag,
+        "writeQueueNums": config.write_queue_nums,
+    }
 
 
 class RouteInfoManager:
@@ -199,21 +212,31 @@ class RouteInfoManager:
         brokers = [self._brokers[name] for name in carriers if name in self._brokers]
         if not brokers:
             return None
-        queues = [
-            {
-                "brokerName": name,
-                "perm": config.perm,
-                "readQueueNums": config.read_queue_nums,
-                "topicSysFlag": config.topic_sys_flag,
-                "writeQueueNums": config.write_queue_nums,
-            }
-            for name, config in sorted(carriers.items())
-        ]
+        queues = [_queue_data(name, config) for name, config in sorted(carriers.items())]
         return {
             "brokerDatas": [broker.to_json() for broker in sorted(brokers, key=lambda broker: broker.name)],
             "filterServerTable": {},
             "queueDatas": queues,
         }
+
+    def writing_route_info(self, topic: str) -> Steps[bytes | None]:
+        """The same as JSON, in steps: a crowd of brokers may carry a topic."""
+        carriers = sorted(self._topics.get(topic, {}).items())
+        brokers: list[bytes] = []
+        queues: list[bytes] = []
+        for count, (name, config) in enumerate(carriers, 1):
+            broker = self._brokers.get(name)
+            if broker is not None:
+                brokers.append(dumps_compact(broker.to_json()))
+            queues.append(dumps_compact(_queue_data(name, config)))
+            if count % BROKERS_AT_ONCE == 0:
+                yield
+        if not brokers:
+            return None
+        return b'{"brokerDatas":[%s],"filterServerTable":{},"queueDatas":[%s]}' % (
+            b",".join(brokers),
+            b",".join(queues),
+        )
 
     def cluster_info(self) -> dict[str, Any]:
         """ClusterInfo: all brokers, and their names by cluster."""
@@ -221,6 +244,16 @@ class RouteInfoManager:
             "brokerAddrTable": {name: broker.to_json() for name, broker in sorted(self._brokers.items())},
             "clusterAddrTable": self._names_by_cluster(),
         }
+
+    def writing_cluster_info(self) -> Steps[bytes]:
+        """The same as JSON, in steps."""
+        rows: list[bytes] = []
+        for name, broker in sorted(self._brokers.items()):
+            rows.append(dumps_compact(name) + b":" + dumps_compact(broker.to_json()))
+            if len(rows) % BROKERS_AT_ONCE == 0:
+                yield
+        clusters = dumps_compact(self._names_by_cluster())
+        return b'{"brokerAddrTable":{%s},"clusterAddrTable":%s}' % (b",".join(rows), clusters)
 
     def _names_by_cluster(self) -> dict[str, list[str]]:
         names: dict[str, list[str]] = {}
@@ -246,9 +279,19 @@ class RouteInfoManager:
         return {"brokerAddr": some, "topicList": names}
 
     def topics_by_cluster(self, cluster: str) -> dict[str, Any]:
-        """The topics that brokers of a cluster carry."""
+        """As ``finding_topics``, at once."""
+        return at_once(self.finding_topics(cluster))
+
+    def finding_topics(self, cluster: str) -> Steps[dict[str, Any]]:
+        """The topics that brokers of a cluster carry, found in steps."""
         members = set(self._names_by_cluster().get(cluster, []))
-        return {"topicList": sorted(topic for topic, carriers in self._topics.items() if members & carriers.keys())}
+        found: list[str] = []
+        for count, (topic, carriers) in enumerate(list(self._topics.items()), 1):
+            if not members.isdisjoint(carriers):
+                found.append(topic)
+            if count % TOPICS_AT_ONCE == 0:
+                yield
+        return {"topicList": sorted(found)}
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic until a broker registers it anew."""

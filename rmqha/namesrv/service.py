@@ -94,7 +94,7 @@ class NameServerService(Service):
             code.UNREGISTER_BROKER: self._unregister_broker,
             code.QUERY_DATA_VERSION: self._query_data_version,
             code.GET_ROUTEINFO_BY_TOPIC: self._route_info_by_topic,
-            code.GET_BROKER_CLUSTER_INFO: lambda _, __: _content(self.route_info.cluster_info()),
+            code.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, __: _content(self.route_info.system_topic_list()),
             code.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
@@ -164,17 +164,25 @@ class NameServerService(Service):
             body=b"" if known is None else dumps_compact(known.to_json()),
         )
 
-    def _route_info_by_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        topic = Header(request).text("topic")
-        found = self.route_info.route_info(topic)
+    def _route_info_by_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._write_route_info(Header(request).text("topic")))
+
+    def _write_route_info(self, topic: str) -> Steps[RemotingCommand]:
+        found = yield from self.route_info.writing_route_info(topic)
         if found is None:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}"
             )
-        return _content(found)
+        return RemotingCommand(ResponseCode.SUCCESS, body=found)
 
-    def _topics_by_cluster(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        topics = self.route_info.topics_by_cluster(Header(request).text("cluster"))
+    def _cluster_info(self, connection: RemotingProtocol, _: RemotingCommand) -> Answer:
+        return connection.turns.run(_text(self.route_info.writing_cluster_info()))
+
+    def _topics_by_cluster(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._write_topics(Header(request).text("cluster")))
+
+    def _write_topics(self, cluster: str) -> Steps[RemotingCommand]:
+        topics = yield from self.route_info.finding_topics(cluster)
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(topics))
 
     def _delete_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
@@ -233,6 +241,11 @@ def _not_written(failure: Failure) -> RemotingCommand:
 def _counted(name: str, work: Steps[int]) -> Steps[RemotingCommand]:
     count = yield from work
     return RemotingCommand(ResponseCode.SUCCESS, ext_fields={name: str(count)})
+
+
+def _text(work: Steps[bytes]) -> Steps[RemotingCommand]:
+    body = yield from work
+    return RemotingCommand(ResponseCode.SUCCESS, body=body)
 
 
 def _content(content: dict[str, Any]) -> RemotingCommand:

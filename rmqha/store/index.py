@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
 from rmqha.store.geometry import (
     DEFAULT_GEOMETRY,
@@ -41,6 +42,8 @@ NAME_FORMAT = "%Y%m%d%H%M%S"
 LARGEST_SECONDS = 2**31 - 1
 INDEX_FOLDER = "index"
 ZEROS_AT_ONCE = 1 << 20
+ENTRIES_AT_ONCE = 1000
+"""Of a chain, in a step."""
 
 
 class IndexedKey(NamedTuple):
@@ -203,23 +206,37 @@ class IndexFile:
     def _entries(self, count: int) -> npt.NDArray[np.void]:
         return np.frombuffer(self._file, ENTRY_DTYPE, count, self._entries_at)
 
-    def find(self, key_hash: int, begin: int, end: int, limit: int) -> list[int]:
-        """Physical offsets, newest first, of entries with this hash stored between ``begin`` and ``end`` (ms)."""
+    def find(self, key_hash: int, begin: int, end: int, limit: int) -> Steps[list[int]]:
+        """Physical offsets, newest first, of entries with this hash stored between ``begin`` and ``end`` (ms).
+
+        A chain may be as long as the file: it is followed in steps.
+        """
         header = self.header
         found: list[int] = []
-        entries = self._entries(header.index_count)
         number = int(self._slots[key_hash % self._slot_count])
         while 0 < number < header.index_count and len(found) < limit:
+            number = self._follow(number, key_hash, begin, end, found, limit)
+            if number:
+                yield
+        return found
+
+    def _follow(self, number: int, key_hash: int, begin: int, end: int, found: list[int], limit: int) -> int:
+        """Follow some entries of a chain; gives the number of the next one, 0 at the chain's end."""
+        header = self.header
+        entries = self._entries(header.index_count)
+        for _ in range(ENTRIES_AT_ONCE):
             hashed, physical_offset, seconds, previous = entries[number].item()
             stored = header.begin_timestamp + seconds * 1000
             if seconds < 0 or stored + 999 < begin:
-                break
+                return 0
             if hashed == key_hash and stored <= end:
                 found.append(physical_offset)
-            if previous >= number:
-                break
+            if previous >= number or len(found) >= limit:
+                return 0
             number = previous
-        return found
+            if number <= 0:
+                return 0
+        return number
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the entries of messages at or behind ``physical_offset``, and all that are no entries."""
@@ -376,6 +393,10 @@ class IndexService:
         return file
 
     def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
+        """As ``querying``, at once."""
+        return at_once(self.querying(topic, key, begin, end, limit))
+
+    def querying(self, topic: str, key: str, begin: int, end: int, limit: int) -> Steps[list[int]]:
         """Physical offsets, ascending, of messages that may have this key; hashes collide, so look at the message.
 
         Raises OSError.
@@ -383,10 +404,10 @@ class IndexService:
         self.write_pending()
         (key_hash,) = index_hashes([f"{topic}#{key}"]).tolist()
         found: list[int] = []
-        for file in reversed(self._files):
+        for file in reversed(list(self._files)):
             header = file.header
             if header.begin_timestamp <= end and header.end_timestamp >= begin:
-                found += file.find(key_hash, begin, end, limit - len(found))
+                found += yield from file.find(key_hash, begin, end, limit - len(found))
             if len(found) >= limit or header.begin_timestamp < begin:
                 break
         return sorted(found)

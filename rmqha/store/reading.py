@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rmqha.settings import Settings
+from rmqha.steps import Steps, at_once
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
 from rmqha.store.dispatch import QueueTable
@@ -24,6 +25,8 @@ LEAST_UNITS_EXAMINED = 800
 MOST_UNITS_EXAMINED = 16_384
 """Of a read that asks for more messages than there can be: a filter looks at so many without taking too long."""
 MOST_ENTRIES_QUERIED = 4096
+RECORDS_AT_ONCE = 16
+"""Read in a step of a query."""
 """Index entries a query looks at: as many as may have the hash of the key, but be of others."""
 TAG_HASH_MASK = 0xFFFFFFFF
 TagFilter = Callable[[int], bool]
@@ -198,6 +201,10 @@ class MessageReader:
         return record if record is not None and record.store_host == host else None
 
     def query_message(self, topic: str, key: str, max_messages: int, begin: int, end: int) -> list[Record]:
+        """As ``querying_message``, at once."""
+        return at_once(self.querying_message(topic, key, max_messages, begin, end))
+
+    def querying_message(self, topic: str, key: str, max_messages: int, begin: int, end: int) -> Steps[list[Record]]:
         """Messages that have this key, stored between ``begin`` and ``end`` (ms), oldest first. Raises OSError.
 
         Unlike upstream's, whose clients must compare: only messages that really have the key.
@@ -206,15 +213,14 @@ class MessageReader:
             return []
         limit = asked = min(max_messages, self._most_queried)
         while True:
-            offsets = self._index.query(topic, key, begin, end, asked)
-            records = map(self.message_at, dict.fromkeys(offsets))
-            found = [
-                record
-                for record in records
-                if record is not None
-                and (record.topic == topic and key in _keys_of(record))
-                and begin <= record.store_timestamp <= end
-            ]
+            offsets = yield from self._index.querying(topic, key, begin, end, asked)
+            found: list[Record] = []
+            for count, offset in enumerate(dict.fromkeys(offsets), 1):
+                record = self.message_at(offset)
+                if record is not None and _is_meant(record, topic, key, begin, end):
+                    found.append(record)
+                if count % RECORDS_AT_ONCE == 0:
+                    yield
             if len(found) >= limit or len(offsets) < asked or asked >= MOST_ENTRIES_QUERIED:
                 return found[-limit:]
             asked *= 4  # other keys with this hash have taken the places
@@ -260,6 +266,11 @@ class MessageReader:
         """The queue offset that comes next; 0 without a queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
+
+
+def _is_meant(record: Record, topic: str, key: str, begin: int, end: int) -> bool:
+    """Whether a record is what a query asks for."""
+    return record.topic == topic and key in _keys_of(record) and begin <= record.store_timestamp <= end
 
 
 def _keys_of(record: Record) -> list[str]:

@@ -1,0 +1,393 @@
+"""Every request that a broker and a name server answer, at its worst, counted: none holds the reactor.
+
+Work is counted in Python and C calls of one reactor step, not in seconds, so that a busy machine cannot fail this. A
+code without a worst request in the tables below fails, so whoever adds a request thinks of its worst one.
+"""
+
+import json
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import FrameType
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import Clock
+
+from rmqha.broker import turns
+from rmqha.broker.controller import BrokerController, Surroundings, broker_limits
+from rmqha.broker.remoting import Processors, RemotingLimits, RemotingProtocol
+from rmqha.broker.runtimeinfo import runtime_processors
+from rmqha.namesrv.service import NameServerService, name_server_limits
+from rmqha.store.index import IndexedKey
+from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
+from rmqha.wire.command import RemotingCommand, RequestCode
+
+from ..broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from ..broker.test_remoting import commands_in, frame
+from ..ha.doubles import LineTransport
+
+MOST_CALLS = 20_000
+"""Of one reactor step: some 10 ms."""
+NOT_MENDED_YET = {
+    RequestCode.HEART_BEAT: 90_000,  # a client in 4,000 groups that hangs up
+    RequestCode.LOCK_BATCH_MQ: 220_000,  # the queues are read in one step
+    RequestCode.UNLOCK_BATCH_MQ: 60_000,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: 80_000,  # looks through all offsets
+    RequestCode.GET_CONSUME_STATS: 60_000,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: 50_000,
+    RequestCode.GET_BROKER_CONFIG: 30_000,
+}
+"""What takes longer still, and its bound until it is mended: it must not grow."""
+MOST_STEPS = 50_000
+TOPICS = 5_000
+GROUPS = 5_000
+CLIENTS = 100
+MESSAGES = 2_000
+ENTRIES = 60_000
+"""Of one key in the index."""
+LONG_TEXT = "x" * 250_000
+HUGE = str(2**63 - 1)
+KEY = "K"
+
+
+class Worst(NamedTuple):
+    """A request: its fields and its body."""
+
+    fields: Mapping[str, object] = {}
+    body: bytes = b""
+
+
+class CountingClock(Clock):
+    """Counts the calls of each step of the reactor: of each delayed call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most_calls = 0
+
+    def counted(self, step: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """Run a step and count its calls; a step within another one is part of that one."""
+        if sys.getprofile() is not None:
+            return step(*args, **kw)
+        count = 0
+
+        def count_one(_: FrameType, event: str, __: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(count_one)
+        try:
+            return step(*args, **kw)
+        finally:
+            sys.setprofile(None)
+            self.most_calls = max(self.most_calls, count)
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kw: Any) -> IDelayedCall:
+        return super().callLater(delay, self.counted, callable, *args, **kw)
+
+
+class EveryCodeTestCase(BrokerStoreTestCase):
+    """Asks each code's worst request of what is served, and counts."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock: CountingClock = CountingClock()
+        self.patch(turns, "TURN_SECONDS", 0.0)  # one slice a step, however fast the machine is
+        if sys.getprofile() is not None:
+            raise self.skipTest("another profiler counts calls")
+
+    def connect(self, processors: Processors, limits: RemotingLimits) -> LineTransport:
+        line = LineTransport(self.clock)
+        line.attach(RemotingProtocol(processors, self.clock, limits))
+        self.addCleanup(line.lose)
+        return line
+
+    def ask(self, line: LineTransport, code: int, worst: Worst) -> list[RemotingCommand]:
+        """Ask; gives the answers, after as many steps as it takes."""
+        fields = {name: str(value) for name, value in worst.fields.items()}
+        data = frame(RemotingCommand(code, 1, ext_fields=fields, body=worst.body))
+        for at in range(0, len(data), 65_536):  # as much as a socket gives at once
+            self.clock.counted(line.deliver, data[at : at + 65_536])
+        for _ in range(MOST_STEPS):
+            answers = [command for command in commands_in(line.take()) if command.is_response]
+            if answers:
+                return answers
+            self.clock.advance(0)
+            self.clock.advance(0.001)
+        return []
+
+    def check(self, processors: Processors, limits: RemotingLimits, table: Mapping[int, Worst | list[Worst]]) -> None:
+        """No step of any request takes too many calls; each code is in the table."""
+        self.assertEqual({RequestCode(code).name for code in processors.keys() - table.keys()}, set())
+        self.assertEqual({RequestCode(code).name for code in table.keys() - processors.keys()}, set())
+        too_many: list[str] = []
+        for code, worsts in table.items():
+            for worst in worsts if isinstance(worsts, list) else [worsts]:
+                line = self.connect(processors, limits)
+                self.clock.most_calls = 0
+                answers = self.ask(line, code, worst)
+                self.assertEqual(len(answers), 1, RequestCode(code).name)
+                self.clock.counted(line.lose)
+                self.clock.advance(0)
+                if self.clock.most_calls > NOT_MENDED_YET.get(RequestCode(code), MOST_CALLS):
+                    too_many.append(f"{RequestCode(code).name}: {self.clock.most_calls}")
+        self.assertEqual(too_many, [])
+
+
+def as_json(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def heartbeat(groups: int, subscriptions: int, tags: int = 1) -> bytes:
+    """A heartbeat of a consumer and producer in many groups."""
+    expression = "||".join(f"t{tag}" for tag in range(tags))
+    wanted = [{"topic": f"topic-{at}", "subString": expression, "subVersion": 1} for at in range(subscriptions)]
+    consumers = [{"groupName": f"group-{at}", "subscriptionDataSet": wanted} for at in range(groups)]
+    producers = [{"groupName": f"group-{at}"} for at in range(groups)]
+    return as_json({"clientID": "c", "consumerDataSet": consumers, "producerDataSet": producers})
+
+
+def locks(count: int) -> bytes:
+    queues = [{"topic": "T", "brokerName": "b", "queueId": at} for at in range(count)]
+    return as_json({"consumerGroup": "G", "clientId": "c", "mqSet": queues})
+
+
+SEND = {"a": "PG", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": NOW_MS, "h": 0}
+LONG_SEND = {
+    "producerGroup": "PG",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": 4,
+    "queueId": 0,
+    "sysFlag": 0,
+    "bornTimestamp": NOW_MS,
+    "flag": 0,
+}
+PROPERTIES = "\x02".join(f"k{at}\x01v" for at in range(5_000))
+KEYS = "KEYS\x01" + " ".join(f"k{at}" for at in range(6_000))
+BATCH = (struct.pack(">iiiii", 32, 0, 0, 0, 10) + bytes(10) + b"\0\0") * 130_000
+PULL = {
+    "consumerGroup": "group-1",
+    "topic": "many",
+    "queueId": 0,
+    "queueOffset": 0,
+    "maxMsgNums": 2**31 - 1,
+    "sysFlag": 4,
+    "commitOffset": 0,
+    "suspendTimeoutMillis": 0,
+    "subVersion": 0,
+}
+QUEUE = {"topic": "many", "queueId": 0}
+QUERY = {"topic": "many", "key": KEY, "maxNum": 2**31 - 1, "beginTimestamp": 0}
+TAGS = "||".join(f"t{at}" for at in range(3_000))[:16_000]
+
+OF_A_BROKER: dict[int, Worst | list[Worst]] = {
+    RequestCode.SEND_MESSAGE: Worst({**LONG_SEND, "properties": PROPERTIES[:32_000]}, bytes(4_000_000)),
+    RequestCode.SEND_MESSAGE_V2: [
+        Worst({**SEND, "i": PROPERTIES[:32_000]}, bytes(4_000_000)),
+        Worst({**SEND, "i": KEYS[:32_000]}),
+        Worst({**SEND, "i": LONG_TEXT}),
+        Worst({**SEND, "m": "true"}, BATCH[: 4 * 1024 * 1024]),
+    ],
+    RequestCode.SEND_BATCH_MESSAGE: Worst({**SEND, "m": "true"}, BATCH[: 4 * 1024 * 1024]),
+    RequestCode.CONSUMER_SEND_MSG_BACK: Worst(
+        {"offset": 0, "group": "group-1", "delayLevel": 3, "maxReconsumeTimes": 16, "originMsgId": LONG_TEXT}
+    ),
+    RequestCode.PULL_MESSAGE: [
+        Worst({**PULL, "subscription": "*"}),
+        Worst({**PULL, "subscription": TAGS}),
+        Worst({**PULL, "subscription": "nothing"}),
+    ],
+    RequestCode.LITE_PULL_MESSAGE: Worst({**PULL, "subscription": "nothing"}),
+    RequestCode.QUERY_CONSUMER_OFFSET: Worst({**QUEUE, "consumerGroup": LONG_TEXT[:200_000]}),
+    RequestCode.UPDATE_CONSUMER_OFFSET: Worst({**QUEUE, "consumerGroup": "G", "commitOffset": HUGE}),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Worst({**QUEUE, "timestamp": HUGE}),
+    RequestCode.GET_MAX_OFFSET: Worst(QUEUE),
+    RequestCode.GET_MIN_OFFSET: Worst(QUEUE),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: Worst(QUEUE),
+    RequestCode.QUERY_MESSAGE: [
+        Worst({**QUERY, "endTimestamp": HUGE}),
+        Worst({**QUERY, "endTimestamp": NOW_MS + 1}),
+        Worst({**QUERY, "topic": "T", "endTimestamp": HUGE}),
+        Worst({**QUERY, "key": LONG_TEXT[:200_000], "endTimestamp": HUGE}),
+    ],
+    RequestCode.VIEW_MESSAGE_BY_ID: [Worst({"offset": 0}), Worst({"offset": HUGE})],
+    RequestCode.HEART_BEAT: [
+        Worst(body=heartbeat(4_000, 1)),
+        Worst(body=heartbeat(1, 4_000)),
+        Worst(body=heartbeat(2, 60, 1_500)),
+    ],
+    RequestCode.UNREGISTER_CLIENT: Worst({"clientID": "c", "producerGroup": "group-1", "consumerGroup": "crowded"}),
+    RequestCode.CHECK_CLIENT_CONFIG: Worst(
+        body=as_json({"subscriptionData": {"topic": "T", "subString": "||".join("t" * 15_000), "subVersion": 1}})
+    ),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Worst({"consumerGroup": "crowded"}),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: Worst({"consumerGroup": "crowded"}),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: Worst({"producerGroup": "crowded"}),
+    RequestCode.LOCK_BATCH_MQ: Worst(body=locks(4_096)),
+    RequestCode.UNLOCK_BATCH_MQ: Worst(body=locks(4_096)),
+    RequestCode.END_TRANSACTION: Worst(
+        {
+            "commitOrRollback": 8,
+            "commitLogOffset": 0,
+            "tranStateTableOffset": 0,
+            "producerGroup": "PG",
+            "fromTransactionCheck": "false",
+            "msgId": LONG_TEXT[:100_000],
+            "transactionId": LONG_TEXT[:100_000],
+        }
+    ),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: Worst(
+        {
+            "topic": "new",
+            "defaultTopic": "TBW102",
+            "readQueueNums": 65_536,
+            "writeQueueNums": 65_536,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": "false",
+        }
+    ),
+    RequestCode.DELETE_TOPIC_IN_BROKER: Worst({"topic": "topic-77"}),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Worst(
+        body=as_json({"groupName": "new", **{f"field{at}": at for at in range(4_000)}})
+    ),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: Worst({"groupName": "traveller", "removeOffset": "true"}),
+    RequestCode.GET_ALL_TOPIC_CONFIG: Worst(),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: Worst(),
+    RequestCode.GET_ALL_DELAY_OFFSET: Worst(),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Worst(),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Worst(),
+    RequestCode.GET_TOPIC_STATS_INFO: Worst({"topic": "wide"}),
+    RequestCode.GET_CONSUME_STATS: [
+        Worst({"consumerGroup": "reader"}),
+        Worst({"consumerGroup": "reader", "topic": "wide"}),
+    ],
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Worst({"topic": "popular"}),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: Worst({"topic": "wide", "group": "reader"}),
+    RequestCode.VIEW_BROKER_STATS_DATA: Worst({"statsName": "TOPIC_PUT_NUMS", "statsKey": "many"}),
+    RequestCode.UPDATE_BROKER_CONFIG: [
+        Worst(body=b"a=1\n" * 512),
+        Worst(body=b"\\u0041" * 341),
+        Worst(body=b"\\\n" * 1024),
+        Worst(body=b"deleteWhen=" + b"04;" * 670),
+    ],
+    RequestCode.GET_BROKER_RUNTIME_INFO: Worst(),
+    RequestCode.GET_BROKER_CONFIG: Worst(),
+}
+
+
+class BrokerTests(EveryCodeTestCase):
+    """A broker's requests."""
+
+    def test_no_request_holds_the_reactor(self) -> None:
+        self.open(maxIndexNum="100000", maxHashSlotNum="1000")
+        broker = BrokerController(
+            self.settings,
+            self.store,
+            self.clock,
+            lambda _: succeed(None),  # a thread writes tables: that is no step of the reactor
+            Surroundings("127.0.0.1"),
+            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+        )
+        self.fill(broker)
+        processors = {
+            **broker.processors(),
+            **runtime_processors(broker.runtime_info.table, broker.config),
+        }
+        limits = broker_limits(self.settings, 10_000)
+        self.crowd(processors, limits)
+        self.check(processors, limits, OF_A_BROKER)
+
+    def fill(self, broker: BrokerController) -> None:
+        """Full tables, and messages that all have one key."""
+        for _ in range(MESSAGES // 100):
+            self.put(*[b"x" * 100] * 100, topic="many", KEYS=KEY)
+            self.clock.advance(1)
+        index = self.store.derived.index
+        assert index is not None
+        index.put([IndexedKey(f"many#{KEY}", 0, NOW_MS + 10_000)] * ENTRIES, datetime.now())
+        topics, groups, offsets = broker.topics.table, broker.groups.table, broker.consumer_offsets
+        for at in range(TOPICS):
+            topics.topic_config_table[f"topic-{at}"] = TopicConfig(f"topic-{at}", 8, 8)
+            offsets.commit("reader", f"topic-{at}", 0, 1, "test")
+            offsets.commit("traveller", f"topic-{at}", 0, 1, "test")
+        for name, queues in (("many", 8), ("wide", 4_096), ("T", 4)):
+            topics.topic_config_table[name] = TopicConfig(name, queues, queues)
+        for at in range(GROUPS):
+            groups.subscription_group_table[f"group-{at}"] = SubscriptionGroupConfig(f"group-{at}")
+            offsets.commit(f"group-{at}", "popular", 0, 1, "test")
+
+    def crowd(self, processors: Processors, limits: RemotingLimits) -> None:
+        """Many clients of one group."""
+        body = as_json(
+            {
+                "clientID": "c",
+                "consumerDataSet": [{"groupName": "crowded", "subscriptionDataSet": [{"topic": "T"}]}],
+                "producerDataSet": [{"groupName": "crowded"}],
+            }
+        )
+        for _ in range(CLIENTS):
+            self.ask(self.connect(processors, limits), RequestCode.HEART_BEAT, Worst(body=body))
+
+
+def registration(topics: int) -> bytes:
+    rows = (f"{f'topic-{at}' if at else 'shared'} 8 8 6 SINGLE_TAG".encode() for at in range(topics))
+    table = b"".join(struct.pack(">i", len(row)) + row for row in rows)
+    version = b'{"counter":1,"timestamp":1}'
+    plain = struct.pack(">i", len(version)) + version + struct.pack(">i", topics) + table + struct.pack(">i", 2) + b"[]"
+    return zlib.compress(plain)
+
+
+def broker_fields(name: str, address: str, compressed: str = "true") -> dict[str, object]:
+    return {
+        "brokerName": name,
+        "brokerAddr": address,
+        "clusterName": "c",
+        "haServerAddr": "127.0.0.1:2",
+        "brokerId": 0,
+        "compressed": compressed,
+        "bodyCrc32": 0,
+    }
+
+
+OF_A_NAME_SERVER: dict[int, Worst | list[Worst]] = {
+    RequestCode.REGISTER_BROKER: Worst(broker_fields("hostile", "127.0.0.1:9"), registration(20_000)),
+    RequestCode.QUERY_DATA_VERSION: Worst(
+        broker_fields("b", "127.0.0.1:1"), as_json({"counter": 1, "timestamp": 1, "x": list(range(10_000))})
+    ),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: [Worst({"topic": "shared"}), Worst({"topic": LONG_TEXT})],
+    RequestCode.GET_BROKER_CLUSTER_INFO: Worst(),
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Worst(),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Worst(),
+    RequestCode.GET_TOPICS_BY_CLUSTER: Worst({"cluster": "c"}),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: Worst({"topic": "shared"}),
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: Worst({"brokerName": "b0"}),
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: Worst({"brokerName": "b0"}),
+    RequestCode.PUT_KV_CONFIG: Worst({"namespace": "n", "key": "k", "value": LONG_TEXT[:200_000]}),
+    RequestCode.GET_KV_CONFIG: Worst({"namespace": "n", "key": "k1"}),
+    RequestCode.DELETE_KV_CONFIG: Worst({"namespace": "n", "key": "k1"}),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: Worst({"namespace": "n"}),
+    RequestCode.UNREGISTER_BROKER: Worst(broker_fields("b0", "127.0.0.1:10000")),
+}
+BROKERS = 500
+
+
+class NameServerTests(EveryCodeTestCase):
+    """A name server's requests, with 500 brokers and 20,000 topics."""
+
+    def test_no_request_holds_the_reactor(self) -> None:
+        service = NameServerService(self.clock)
+        processors, limits = service.processors(), name_server_limits()
+        line = self.connect(processors, limits)
+        for at in range(BROKERS):
+            fields = broker_fields(f"b{at}", f"127.0.0.1:{10_000 + at}")
+            body = registration(20_000 if at == 0 else 1)
+            self.ask(line, RequestCode.REGISTER_BROKER, Worst(fields, body))
+        for at in range(1_000):
+            self.ask(line, RequestCode.PUT_KV_CONFIG, Worst({"namespace": "n", "key": f"k{at}", "value": "v"}))
+        self.check(processors, limits, OF_A_NAME_SERVER)
