@@ -65,18 +65,22 @@ def queue_file_size(configured: int) -> int:
 
 
 def queue_size_of(folder: Path, configured: int | None) -> int:
-    """Bytes of each file of the queues in ``folder``: as they are, as configured, or by default.
+    """Bytes of each file of the queues in ``folder``: as most files are, as configured, or by default.
 
-    Raises StoreError if most have another size than configured, OSError.
+    The files win over the setting: a store opens whatever its settings say. Sizes that no queue file has do not count:
+    such a file is damaged. Raises OSError.
     """
-    sizes = _file_sizes(folder)
-    sizes.pop(0, None)  # one that was cut short is then named as such
-    found = max(sizes, key=lambda size: (sizes[size], size), default=None)
-    wanted = queue_file_size(configured) if configured is not None else None
-    if found is not None and (found % CQ_STORE_UNIT_SIZE or (wanted is not None and found != wanted)):
-        told = f"mappedFileSizeConsumeQueue says {wanted}" if wanted is not None else "which are no whole units"
-        raise StoreError(f"queue files below {folder} have {found} bytes; {told} (rmqha rebuild makes them anew)")
-    return found or wanted or DEFAULT_QUEUE_FILE_SIZE
+    wanted = queue_file_size(configured) if configured is not None else DEFAULT_QUEUE_FILE_SIZE
+    sizes = {size: count for size, count in _file_sizes(folder).items() if size and size % CQ_STORE_UNIT_SIZE == 0}
+    return max(sizes, key=lambda size: (sizes[size], size == wanted, size), default=wanted)
+
+
+def new_queue_size(folder: Path, configured: int | None) -> int:
+    """Bytes of each file of queues that take the place of those in ``folder``: as configured, else as they were.
+
+    Raises OSError.
+    """
+    return queue_size_of(folder, None) if configured is None else queue_file_size(configured)
 
 
 def _file_sizes(folder: Path) -> Counter[int]:
@@ -87,7 +91,11 @@ def _file_sizes(folder: Path) -> Counter[int]:
             if topic.is_dir():
                 for queue in os.scandir(topic):
                     if queue.is_dir():
-                        sizes.update(file.stat().st_size for file in os.scandir(queue) if file.name[:1].isdecimal())
+                        sizes.update(
+                            file.stat().st_size
+                            for file in os.scandir(queue)
+                            if file.name[:1].isdecimal() and file.is_file()
+                        )
                         if sizes.total() > FILES_THAT_TELL:
                             return sizes
     return sizes

@@ -4,13 +4,22 @@ import shutil
 import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, QueueDamaged, Unit, queue_size_of
+from rmqha.store.consumequeue import (
+    CONSUME_QUEUE_FOLDER,
+    ConsumeQueue,
+    QueueDamaged,
+    Unit,
+    new_queue_size,
+    queue_file_size,
+    queue_size_of,
+)
 from rmqha.store.dispatch import Dispatcher, QueueKey, QueueTable
 from rmqha.store.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
@@ -52,7 +61,8 @@ def open_index(
 ) -> tuple[IndexService | None, list[tuple[Path, str]]]:
     """The index below ``root``, None if messageIndexEnable is false; and files that are damaged, from the first on.
 
-    Those are left out: the index goes on from the file before them. Raises StoreError, OSError.
+    Those are left out: the index goes on from the file before them. Files keep their geometry whatever the settings
+    say; new files follow the settings. Raises StoreError, OSError.
     """
     if not settings.message_index_enable:
         return None, []
@@ -69,6 +79,15 @@ def open_index(
         except UnprovedIndexFile as error:
             damaged.append((path, str(error)))
     return IndexService(folder, *made, files), damaged
+
+
+def settings_anew(root: Path, settings: Settings) -> Settings:
+    """The settings by which queues and index are made anew: as configured, else as the files are. Raises OSError."""
+    made = index_geometry(root, settings)
+    size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
+    return replace(
+        settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
+    )
 
 
 def index_geometry(root: Path, settings: Settings) -> Geometry:
@@ -94,8 +113,10 @@ class Derived:
         Raises StoreError, OSError.
         """
         self._delay_levels = settings.message_delay_level
+        self._settings = settings
         problems: dict[QueueKey, str] = {}
         self.queues = open_queues(root, settings, problems=problems)
+        self._tell_other_queue_size()
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
@@ -106,6 +127,7 @@ class Derived:
         self._mark = root / NODE_FOLDER / MARK_FILE
         start = max(log.min_offset, min(start, self._marked()))
         self.index, damaged = open_index(root, settings, with_slots=recovery.clean_stop)
+        self._tell_other_index_sizes()
         if damaged:
             self._set_index_aside(root, damaged)
             assert self.index is not None, "it has files"
@@ -118,6 +140,32 @@ class Derived:
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
+
+    def _tell_other_queue_size(self) -> None:
+        configured, size = self._settings.mapped_file_size_consume_queue, self.queues.file_size
+        if configured is not None and queue_file_size(configured) != size:
+            self._log.warn(
+                "queue files have {size} bytes, and mappedFileSizeConsumeQueue says {configured}: the node goes on "
+                "with the files as they are; to make them anew as configured, stop it and run rmqha rebuild with these "
+                "settings",
+                size=size,
+                configured=configured,
+            )
+
+    def _tell_other_index_sizes(self) -> None:
+        wanted = configured_geometry(self._settings.max_hash_slot_num, self._settings.max_index_num)
+        if self.index is None or wanted is None:
+            return
+        others = [geometry for geometry in self.index.geometries if geometry != wanted]
+        if others:
+            self._log.warn(
+                "{count} index files have {found}, and the settings say {wanted}: the node goes on with the files as "
+                "they are, and makes new ones as configured; to make all anew, stop it and run rmqha rebuild with "
+                "these settings",
+                count=len(others),
+                found=str(others[-1]),
+                wanted=str(wanted),
+            )
 
     def _marked(self) -> int:
         """Where an earlier dispatch began that has not come to its end, or where one has never stopped."""
@@ -252,5 +300,8 @@ class Derived:
 def remove_derived(root: Path) -> None:
     """Remove queues and index: the next opening builds them anew. Raises OSError."""
     for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
-        if (root / name).exists():
-            shutil.rmtree(root / name)
+        path = root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -119,6 +119,11 @@ class IndexFile:
         self.header.index_count = max(1, self.header.index_count)
 
     @property
+    def geometry(self) -> Geometry:
+        """How many slots and entries the file has."""
+        return Geometry(self._slot_count, self._max_index_num)
+
+    @property
     def is_full(self) -> bool:
         """Whether no entry fits any more."""
         return self.header.index_count >= self._max_index_num
@@ -288,6 +293,11 @@ class IndexService:
         self._waiting: list[HashedKeys] = []
         """Keys that were added before those of ``_added``."""
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
+
+    @property
+    def geometries(self) -> list[Geometry]:
+        """The geometry of each file, oldest first."""
+        return [file.geometry for file in self._files]
 
     @property
     def file_settings(self) -> dict[str, str]:
