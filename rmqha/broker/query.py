@@ -1,7 +1,8 @@
 """Looking up messages by key and by id (spec/remoting.md 2.6)."""
 
 from rmqha.broker.header import Header, refused
-from rmqha.broker.remoting import Processors, RemotingProtocol
+from rmqha.broker.remoting import Answer, Processors, RemotingProtocol
+from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 
@@ -24,12 +25,15 @@ class QueryProcessors:
             RequestCode.VIEW_MESSAGE_BY_ID: self.view_message_by_id,
         }
 
-    def query_message(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def query_message(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Messages that have a key, oldest first; of more than a frame can hold the newest."""
+        return connection.turns.run(self._query_message(request))
+
+    def _query_message(self, request: RemotingCommand) -> Steps[RemotingCommand]:
         header = Header(request)
         by_unique_key = header.boolean(UNIQUE_MSG_QUERY_FLAG, default=False)
         reader = self._store.reader
-        found = reader.query_message(
+        found = yield from reader.query_message_in_steps(
             header.text("topic"),
             header.text("key"),
             self._default_query_max_num if by_unique_key else header.integer("maxNum"),

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
 from rmqha.store.geometry import (
     DEFAULT_GEOMETRY,
@@ -41,6 +42,10 @@ NAME_FORMAT = "%Y%m%d%H%M%S"
 LARGEST_SECONDS = 2**31 - 1
 INDEX_FOLDER = "index"
 ZEROS_AT_ONCE = 1 << 20
+ENTRIES_A_STEP = 2048
+"""Of a chain that a query walks: about 3 ms."""
+FILES_A_STEP = 64
+"""That a query looks at."""
 
 
 class IndexedKey(NamedTuple):
@@ -208,20 +213,28 @@ class IndexFile:
     def _entries(self, count: int) -> npt.NDArray[np.void]:
         return np.frombuffer(self._file, ENTRY_DTYPE, count, self._entries_at)
 
-    def find(self, key_hash: int, begin: int, end: int, limit: int) -> list[int]:
-        """Physical offsets, newest first, of entries with this hash stored between ``begin`` and ``end`` (ms)."""
+    def find(self, key_hash: int, begin: int, end: int, limit: int) -> Steps[list[int]]:
+        """Physical offsets, newest first, of entries with this hash stored between ``begin`` and ``end`` (ms).
+
+        A step is a part of a long chain: one slot may have every entry of the file.
+        """
         header = self.header
         found: list[int] = []
         entries = self._entries(header.index_count)
         number = int(self._slots[key_hash % self._slot_count])
-        while 0 < number < header.index_count and len(found) < limit:
+        left = ENTRIES_A_STEP
+        while 0 < number < len(entries) and len(found) < limit:
+            if not left:
+                yield
+                left = ENTRIES_A_STEP
+            left -= 1
             hashed, physical_offset, seconds, previous = entries[number].item()
             stored = header.begin_timestamp + seconds * 1000
             if seconds < 0 or stored + 999 < begin:
                 break
             if hashed == key_hash and stored <= end:
                 found.append(physical_offset)
-            if previous >= number:
+            if previous >= number:  # no chain is walked in a circle
                 break
             number = previous
         return found
@@ -390,13 +403,19 @@ class IndexService:
 
         Raises OSError.
         """
+        return at_once(self.query_in_steps(topic, key, begin, end, limit))
+
+    def query_in_steps(self, topic: str, key: str, begin: int, end: int, limit: int) -> Steps[list[int]]:
+        """The same for whoever has other things to do meanwhile. Files may be deleted between two steps."""
         self.write_pending()
         (key_hash,) = index_hashes([f"{topic}#{key}"]).tolist()
         found: list[int] = []
-        for file in reversed(self._files):
+        for count, file in enumerate(reversed(list(self._files)), 1):
+            if count % FILES_A_STEP == 0:
+                yield
             header = file.header
             if header.begin_timestamp <= end and header.end_timestamp >= begin:
-                found += file.find(key_hash, begin, end, limit - len(found))
+                found += yield from file.find(key_hash, begin, end, limit - len(found))
             if len(found) >= limit or header.begin_timestamp < begin:
                 break
         return sorted(found)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rmqha.settings import Settings
+from rmqha.steps import Steps, at_once
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
 from rmqha.store.dispatch import QueueTable
@@ -23,6 +24,8 @@ from rmqha.wire.record import (
 LEAST_UNITS_EXAMINED = 800
 MOST_UNITS_EXAMINED = 16_384
 """Of a read that asks for more messages than there can be: a filter looks at so many without taking too long."""
+RECORDS_A_STEP = 128
+"""That a query reads from the log."""
 MOST_ENTRIES_QUERIED = 4096
 """Index entries a query looks at: as many as may have the hash of the key, but be of others."""
 TAG_HASH_MASK = 0xFFFFFFFF
@@ -202,22 +205,28 @@ class MessageReader:
 
         Unlike upstream's, whose clients must compare: only messages that really have the key.
         """
+        return at_once(self.query_message_in_steps(topic, key, max_messages, begin, end))
+
+    def query_message_in_steps(
+        self, topic: str, key: str, max_messages: int, begin: int, end: int
+    ) -> Steps[list[Record]]:
+        """The same for whoever has other things to do meanwhile: very many entries may share a slot."""
         if self._index is None:
             return []
         limit = asked = min(max_messages, self._most_queried)
         while True:
-            offsets = self._index.query(topic, key, begin, end, asked)
-            records = map(self.message_at, dict.fromkeys(offsets))
-            found = [
-                record
-                for record in records
-                if record is not None
-                and (record.topic == topic and key in _keys_of(record))
-                and begin <= record.store_timestamp <= end
-            ]
+            offsets = yield from self._index.query_in_steps(topic, key, begin, end, asked)
+            found = []
+            for count, offset in enumerate(dict.fromkeys(offsets), 1):
+                if count % RECORDS_A_STEP == 0:
+                    yield
+                record = self.message_at(offset)
+                if record is not None and _has_key(record, topic, key) and begin <= record.store_timestamp <= end:
+                    found.append(record)
             if len(found) >= limit or len(offsets) < asked or asked >= MOST_ENTRIES_QUERIED:
                 return found[-limit:]
             asked *= 4  # other keys with this hash have taken the places
+            yield
 
     @property
     def index_last_update(self) -> tuple[int, int]:
@@ -260,6 +269,10 @@ class MessageReader:
         """The queue offset that comes next; 0 without a queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
+
+
+def _has_key(record: Record, topic: str, key: str) -> bool:
+    return record.topic == topic and key in _keys_of(record)
 
 
 def _keys_of(record: Record) -> list[str]:
