@@ -139,6 +139,8 @@ class ConsumeQueue:
         """Of the log, if the queue's first message in it was not looked for since."""
         self._filling_to: int | None = None
         self._unflushed_from: int | None = None
+        self.last_message: tuple[int, int, int] | None = None
+        """Queue offset, physical offset and size of the last message, as ``recover`` has left it."""
         self.max_physical_offset = -1
         self.order_breaches = 0
 
@@ -353,7 +355,8 @@ class ConsumeQueue:
     def _cut(self, end: int, units: "_Units", looks_behind: bool = True) -> None:
         while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
             self._queue.remove_last()
-        self.max_physical_offset = units.last_physical_end(end)
+        self.last_message = units.last_message(end)
+        self.max_physical_offset = -1 if self.last_message is None else sum(self.last_message[1:])
         if looks_behind and units.has_bytes_behind(end):
             mapped_file = self._file(end)
             mapped_file.zero_from(end - mapped_file.base_offset)
@@ -571,6 +574,12 @@ class _Units:
                 return start + int(found[-1]) * CQ_STORE_UNIT_SIZE
             at, count = start, min(BLANKS_AT_ONCE, 16 * count)
         return None
+
+    def last_message(self, end: int) -> tuple[int, int, int] | None:
+        """Queue offset, physical offset and size of the last message that has a unit before ``end``. Raises OSError."""
+        first = self._queue.first_base
+        found = None if first is None else self._last_message_before(end, first)
+        return None if found is None else (found // CQ_STORE_UNIT_SIZE, *self._one(found))
 
     def last_physical_end(self, end: int, first: int | None = None) -> int:
         """The end, in the log, of the last message that has a unit before ``end``; -1 without any. Raises OSError."""

@@ -225,6 +225,53 @@ class GeometryTests(SynchronousTestCase):
             self.assertEqual(kept.read_bytes(), content)
             self.check_sound()
 
+    def test_a_rotten_old_segment_hangs_nobody(self) -> None:
+        """Old segments are not proved after a clean stop: what follows the damage is dispatched all the same."""
+        texts = {"mappedFileSizeCommitLog": 8192}
+        for damage in (bytes(100), bytes(4), b"\xff" * 8, b"\0\0\0\5"):
+            self.root = new_folder(self) / "store"
+            store = self.open(**texts)
+            records = Writer(store.commit_log).put_many(400)
+            self.successResultOf(store.close())
+            with (self.root / "commitlog" / f"{8192:020d}").open("r+b") as file:
+                file.seek(next(r.physical_offset for r in records if r.physical_offset > 9000) - 8192)
+                file.write(damage)
+            result = CliRunner().invoke(main, ["rebuild", str(self.root)])
+            self.assertEqual(result.exit_code, 0, result.stderr)
+            store = self.open(**texts)
+            ends = {key: queue.max_offset for key, queue in store.derived.queues.queues.items()}
+            self.assertEqual(
+                ends, {(r.topic, r.queue_id): r.queue_offset + 1 for r in records}, "queues go on where the log does"
+            )
+            self.successResultOf(store.close())
+
+    def test_a_rotten_last_unit_gives_no_offset_twice(self) -> None:
+        """The unit leads elsewhere, or the queue is another one's: the next offset is the log's all the same."""
+        queue = "consumequeue/T0/0"
+        for damage in (b"\0\0\0\0\0\0\0\x7e", b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\5"):
+            self.root = new_folder(self) / "store"
+            self.grow(100)
+            (path,) = sorted((self.root / queue).iterdir())[-1:]
+            content = bytearray(path.read_bytes())
+            end = len(content.rstrip(b"\0"))
+            last = end - end % 20 - (0 if end % 20 else 20)
+            content[last : last + 8] = damage
+            path.write_bytes(content)
+            with capturedLogs() as logs:
+                store = self.open()
+            told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.error]
+            self.assertIn("its last unit, 16, leads to", told[0])
+            check_derived(self, store.commit_log, store.derived)
+            self.successResultOf(store.close())
+            self.check_sound()
+        self.root = new_folder(self) / "store"
+        self.grow(100)
+        shutil.rmtree(self.root / queue)
+        shutil.copytree(self.root / "consumequeue/T1/1", self.root / queue)
+        store = self.open()
+        check_derived(self, store.commit_log, store.derived)
+        self.successResultOf(store.close())
+
     def test_a_death_while_a_queue_is_made_anew_loses_no_unit(self) -> None:
         self.grow(100)
         (self.root / "consumequeue" / "T0" / "0" / "stranger").touch()
