@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial fuzz soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start news clean
+.PHONY: help install demo test lint types imports unit trial fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ soak: $(READY)  ## the simulator, seed after seed until Ctrl-C; SOAK='--seeds 0.
 
 fuzz: $(READY)  ## until Ctrl-C, led by coverage where atheris is; FUZZ='--seconds 60 --seed 1' and the like
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ),--guided)
+
+fuzz-stores: $(READY)  ## damaged stores, until Ctrl-C; FUZZ='--cases 20000 --seed 1' and the like
+	$(BIN)/python -m tests.fuzz.stores $(FUZZ)
 
 wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for rmqha from there
 	$(BIN)/python tests/check_wheel.py

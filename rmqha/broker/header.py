@@ -1,4 +1,4 @@
-"""A request's custom header, read field by field; what lacks or cannot be read refuses the request (spec/remoting.md 1.4)."""
+"""A request's header fields, read one by one; a missing or invalid one refuses the request (spec/remoting.md 1.4)."""
 
 from typing import TypeVar, overload
 

@@ -10,9 +10,6 @@ UNIQUE_MSG_QUERY_FLAG = "_UNIQUE_KEY_QUERY"
 HEADER_ROOM_BYTES = 64 * 1024
 MOST_BODY_BYTES = FRAME_MAX_LENGTH - HEADER_ROOM_BYTES
 
-RECORDS_AT_ONCE = 16
-"""Read in a turn."""
-
 
 class QueryProcessors:
     """Answers requests for single messages. A query by UNIQ_KEY gives at most ``default_query_max_num`` of them."""
@@ -30,13 +27,13 @@ class QueryProcessors:
 
     def query_message(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Messages that have a key, oldest first; of more than a frame can hold the newest."""
-        return connection.turns.run(self._query(request))
+        return connection.turns.run(self._query_message(request))
 
-    def _query(self, request: RemotingCommand) -> Steps[RemotingCommand]:
+    def _query_message(self, request: RemotingCommand) -> Steps[RemotingCommand]:
         header = Header(request)
         by_unique_key = header.boolean(UNIQUE_MSG_QUERY_FLAG, default=False)
         reader = self._store.reader
-        found = yield from reader.querying_message(
+        found = yield from reader.query_message_in_steps(
             header.text("topic"),
             header.text("key"),
             self._default_query_max_num if by_unique_key else header.integer("maxNum"),
@@ -53,8 +50,6 @@ class QueryProcessors:
             if record is None:
                 break
             records.insert(0, record)
-            if len(records) % RECORDS_AT_ONCE == 0:
-                yield
         if not records:
             return RemotingCommand(
                 ResponseCode.QUERY_NOT_FOUND,

@@ -39,7 +39,7 @@ Progress = Callable[[], Mapping[int, tuple[int, int]]]
 
 
 class RuntimeInfo:
-    """Makes the table that GET_BROKER_RUNTIME_INFO answers with: all that a 4.9.3 broker's has (spec/remoting.md 2.14)."""
+    """Makes the answer to GET_BROKER_RUNTIME_INFO: all that a 4.9.3 broker tells (spec/remoting.md 2.14)."""
 
     def __init__(
         self, store: MessageStore, stats: BrokerStats, schedule_progress: Progress, now_ms: Callable[[], int]

@@ -369,7 +369,7 @@ class SendMessageProcessor:
         return self._topics.create_in_send_back(f"{DLQ_GROUP_TOPIC_PREFIX}{group.group_name}", DLQ_NUMS_PER_GROUP)
 
     def _answer(self, result: PutMessageResult, message: Message, queue_id: int) -> RemotingCommand:
-        """What a put answers: to the queue that was asked for, wherever the store has put the message (spec/remoting.md 4.2)."""
+        """What a put answers. It names the queue of the request, wherever the message is (spec/remoting.md 4.2)."""
         status, appended = result
         if appended is None or not result.is_stored:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)

@@ -145,11 +145,15 @@ def _as_json(found: Found) -> dict[str, Any]:
 @STORE
 @SETTINGS
 def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
-    """Make consume queues and index anew from the log, after recovery."""
+    """Make consume queues and index anew from the log, after recovery.
+
+    The old ones are removed unread: it does not matter how damaged they are. The new files have the sizes that --set or
+    --conf say; without them the sizes of the old files, where these can be told, or the default.
+    """
     settings = settings_of(store, conf, sets)
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
-    opened = MessageStore(settings)
+    opened = MessageStore(settings, without_derived=True)
     log = opened.commit_log
     with progress_bar("rebuilding", log.min_offset, log.verified_offset) as progress:
         opened.rebuild(progress)

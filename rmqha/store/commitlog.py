@@ -14,6 +14,8 @@ from rmqha.store.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records
 
+LEAST_SEGMENT_BYTES = 91 + END_FILE_MIN_BLANK_LENGTH
+"""The smallest message, and the blank after it."""
 DEFAULT_SEGMENT_SIZE = 1024 * 1024 * 1024
 REWRITE_BYTES = 1 << 20
 PROVING_BYTES = 16 << 20
@@ -379,7 +381,7 @@ class CommitLog:
 def segment_size_of(folder: Path, configured: int | None) -> int:
     """The size of the segments in ``folder``; as configured, or 1 GiB, where there are none yet.
 
-    Raises StoreError if segments have another size than configured.
+    Raises StoreError if segments have another size than configured, or can hold no message.
     """
     counts = Counter(size for _, size in list_segments(folder) if size)
     if not counts:
@@ -387,4 +389,9 @@ def segment_size_of(folder: Path, configured: int | None) -> int:
     size = max(counts, key=lambda size: (counts[size], size))  # one that was cut short is then named as such
     if configured is not None and configured != size:
         raise StoreError(f"segments of {folder} have {size} bytes; mappedFileSizeCommitLog says {configured}")
+    if size < LEAST_SEGMENT_BYTES:
+        raise StoreError(
+            f"segments of {folder} have {size} bytes, too few for a message: they were cut short, and a copy of them "
+            "(a backup, a replica) must be put in their place"
+        )
     return size

@@ -65,18 +65,22 @@ def queue_file_size(configured: int) -> int:
 
 
 def queue_size_of(folder: Path, configured: int | None) -> int:
-    """Bytes of each file of the queues in ``folder``: as they are, as configured, or by default.
+    """Bytes of each file of the queues in ``folder``: as most files are, as configured, or by default.
 
-    Raises StoreError if most have another size than configured, OSError.
+    The files win over the setting: a store opens whatever its settings say. Sizes that no queue file has do not count:
+    such a file is damaged. Raises OSError.
     """
-    sizes = _file_sizes(folder)
-    sizes.pop(0, None)  # one that was cut short is then named as such
-    found = max(sizes, key=lambda size: (sizes[size], size), default=None)
-    wanted = queue_file_size(configured) if configured is not None else None
-    if found is not None and (found % CQ_STORE_UNIT_SIZE or (wanted is not None and found != wanted)):
-        told = f"mappedFileSizeConsumeQueue says {wanted}" if wanted is not None else "which are no whole units"
-        raise StoreError(f"queue files below {folder} have {found} bytes; {told} (rmqha rebuild makes them anew)")
-    return found or wanted or DEFAULT_QUEUE_FILE_SIZE
+    wanted = queue_file_size(configured) if configured is not None else DEFAULT_QUEUE_FILE_SIZE
+    sizes = {size: count for size, count in _file_sizes(folder).items() if size and size % CQ_STORE_UNIT_SIZE == 0}
+    return max(sizes, key=lambda size: (sizes[size], size == wanted, size), default=wanted)
+
+
+def new_queue_size(folder: Path, configured: int | None) -> int:
+    """Bytes of each file of queues that take the place of those in ``folder``: as configured, else as they were.
+
+    Raises OSError.
+    """
+    return queue_size_of(folder, None) if configured is None else queue_file_size(configured)
 
 
 def _file_sizes(folder: Path) -> Counter[int]:
@@ -87,7 +91,11 @@ def _file_sizes(folder: Path) -> Counter[int]:
             if topic.is_dir():
                 for queue in os.scandir(topic):
                     if queue.is_dir():
-                        sizes.update(file.stat().st_size for file in os.scandir(queue) if file.name[:1].isdecimal())
+                        sizes.update(
+                            file.stat().st_size
+                            for file in os.scandir(queue)
+                            if file.name[:1].isdecimal() and file.is_file()
+                        )
                         if sizes.total() > FILES_THAT_TELL:
                             return sizes
     return sizes
@@ -131,6 +139,8 @@ class ConsumeQueue:
         """Of the log, if the queue's first message in it was not looked for since."""
         self._filling_to: int | None = None
         self._unflushed_from: int | None = None
+        self.last_message: tuple[int, int, int] | None = None
+        """Queue offset, physical offset and size of the last message, as ``recover`` has left it."""
         self.max_physical_offset = -1
         self.order_breaches = 0
 
@@ -345,7 +355,8 @@ class ConsumeQueue:
     def _cut(self, end: int, units: "_Units", looks_behind: bool = True) -> None:
         while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
             self._queue.remove_last()
-        self.max_physical_offset = units.last_physical_end(end)
+        self.last_message = units.last_message(end)
+        self.max_physical_offset = -1 if self.last_message is None else sum(self.last_message[1:])
         if looks_behind and units.has_bytes_behind(end):
             mapped_file = self._file(end)
             mapped_file.zero_from(end - mapped_file.base_offset)
@@ -563,6 +574,12 @@ class _Units:
                 return start + int(found[-1]) * CQ_STORE_UNIT_SIZE
             at, count = start, min(BLANKS_AT_ONCE, 16 * count)
         return None
+
+    def last_message(self, end: int) -> tuple[int, int, int] | None:
+        """Queue offset, physical offset and size of the last message that has a unit before ``end``. Raises OSError."""
+        first = self._queue.first_base
+        found = None if first is None else self._last_message_before(end, first)
+        return None if found is None else (found // CQ_STORE_UNIT_SIZE, *self._one(found))
 
     def last_physical_end(self, end: int, first: int | None = None) -> int:
         """The end, in the log, of the last message that has a unit before ``end``; -1 without any. Raises OSError."""

@@ -1,26 +1,38 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
+import os
 import shutil
 import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 
 from twisted.logger import Logger
 
-from rmqha.settings import Settings
+from rmqha.settings import BrokerRole, Settings
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, QueueDamaged, Unit, queue_size_of
+from rmqha.store.consumequeue import (
+    CONSUME_QUEUE_FOLDER,
+    ConsumeQueue,
+    QueueDamaged,
+    Unit,
+    new_queue_size,
+    queue_file_size,
+    queue_size_of,
+)
 from rmqha.store.dispatch import Dispatcher, QueueKey, QueueTable
 from rmqha.store.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
-from rmqha.store.mappedfile import sync_folder
+from rmqha.store.mappedfile import file_name, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER, replace_file
 from rmqha.store.recovery import Recovery
-from rmqha.store.request import read_dispatch_request
+from rmqha.store.request import read_dispatch_request, read_place
 
 QUEUES_AT_ONCE = 4
 QUEUES_A_ROUND = 256
+MOST_SEGMENTS_OPEN = 64
 MARK_FILE = "dispatched-from"
 MARKED_BYTES = 16 << 20
 """Of log: where more of it is to be dispatched at once, a death meanwhile is to be known of."""
@@ -52,7 +64,8 @@ def open_index(
 ) -> tuple[IndexService | None, list[tuple[Path, str]]]:
     """The index below ``root``, None if messageIndexEnable is false; and files that are damaged, from the first on.
 
-    Those are left out: the index goes on from the file before them. Raises StoreError, OSError.
+    Those are left out: the index goes on from the file before them. Files keep their geometry whatever the settings
+    say; new files follow the settings. Raises StoreError, OSError.
     """
     if not settings.message_index_enable:
         return None, []
@@ -71,9 +84,69 @@ def open_index(
     return IndexService(folder, *made, files), damaged
 
 
+def settings_anew(root: Path, settings: Settings) -> Settings:
+    """The settings by which queues and index are made anew: as configured, else as the files are. Raises OSError."""
+    made = index_geometry(root, settings)
+    size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
+    return replace(
+        settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
+    )
+
+
 def index_geometry(root: Path, settings: Settings) -> Geometry:
     """The geometry of index files made from now on. Raises OSError."""
     return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num)
+
+
+class _LogHeads:
+    """A few bytes of the log here and there: only the pages they are in enter the page cache. For several threads."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._fds: dict[int, int] = {}
+        self._lock = Lock()
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    @property
+    def min_offset(self) -> int:
+        return self._log.min_offset
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to so many bytes of one segment, none outside the log. Raises OSError."""
+        if not self._log.min_offset <= offset < self._log.verified_offset:
+            return b""
+        base = offset - offset % self._log.segment_size
+        with self._lock:
+            fd = self._fds.get(base)
+            if fd is None:
+                if len(self._fds) >= MOST_SEGMENTS_OPEN:  # no other thread reads while the lock is held
+                    self.close()
+                fd = self._fds[base] = os.open(self._log.folder / file_name(base), os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            return os.pread(fd, size, offset - base)
+
+
+def _problem_of_last(key: QueueKey, queue: ConsumeQueue, heads: _LogHeads, proved_from: int, end: int) -> str | None:
+    """What is wrong if the queue's last unit does not lead to the message that has this place in this queue.
+
+    The next put takes its queue offset from there. Units of messages that are not in the log before ``end`` are not
+    judged. Where no message is found before ``proved_from`` the log may be what is damaged: ``rmqha verify`` tells.
+    Raises OSError.
+    """
+    if queue.last_message is None:
+        return None
+    queue_offset, physical_offset, size = queue.last_message
+    if physical_offset < heads.min_offset or physical_offset + size > end:
+        return None
+    found = read_place(heads.read, physical_offset, size)
+    if found == (*key, queue_offset) or (found is None and physical_offset < proved_from):
+        return None
+    told = "no message of this size" if found is None else f"message {found[2]} of queue {found[1]} of {found[0]!r}"
+    return f"its last unit, {queue_offset}, leads to {told} at {physical_offset} of the log"
 
 
 class Derived:
@@ -94,8 +167,10 @@ class Derived:
         Raises StoreError, OSError.
         """
         self._delay_levels = settings.message_delay_level
+        self._settings = settings
         problems: dict[QueueKey, str] = {}
         self.queues = open_queues(root, settings, problems=problems)
+        self._tell_other_queue_size()
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
@@ -106,6 +181,7 @@ class Derived:
         self._mark = root / NODE_FOLDER / MARK_FILE
         start = max(log.min_offset, min(start, self._marked()))
         self.index, damaged = open_index(root, settings, with_slots=recovery.clean_stop)
+        self._tell_other_index_sizes()
         if damaged:
             self._set_index_aside(root, damaged)
             assert self.index is not None, "it has files"
@@ -118,6 +194,32 @@ class Derived:
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
+
+    def _tell_other_queue_size(self) -> None:
+        configured, size = self._settings.mapped_file_size_consume_queue, self.queues.file_size
+        if configured is not None and queue_file_size(configured) != size:
+            self._log.warn(
+                "queue files have {size} bytes, and mappedFileSizeConsumeQueue says {configured}: the node goes on "
+                "with the files as they are; to make them anew as configured, stop it and run rmqha rebuild with these "
+                "settings",
+                size=size,
+                configured=configured,
+            )
+
+    def _tell_other_index_sizes(self) -> None:
+        wanted = configured_geometry(self._settings.max_hash_slot_num, self._settings.max_index_num)
+        if self.index is None or wanted is None:
+            return
+        others = [geometry for geometry in self.index.geometries if geometry != wanted]
+        if others:
+            self._log.warn(
+                "{count} index files have {found}, and the settings say {wanted}: the node goes on with the files as "
+                "they are, and makes new ones as configured; to make all anew, stop it and run rmqha rebuild with "
+                "these settings",
+                count=len(others),
+                found=str(others[-1]),
+                wanted=str(wanted),
+            )
 
     def _marked(self) -> int:
         """Where an earlier dispatch began that has not come to its end, or where one has never stopped."""
@@ -144,25 +246,32 @@ class Derived:
     ) -> None:
         """Find the ends of all queues, several at once: mostly it is the disk that is waited for."""
         checked_from = None if recovery.clean_stop else min(recovery.checked_from, recovery.end)
+        checked_to = recovery.end if checked_from is None else checked_from
+        is_master = self._settings.broker_role is not BrokerRole.SLAVE
 
         def recover(item: tuple[QueueKey, ConsumeQueue]) -> str | None:
+            key, queue = item
             try:
-                item[1].recover(checked_from)
+                queue.recover(checked_from)
             except QueueDamaged as error:
                 return str(error)
-            return None
+            return _problem_of_last(key, queue, heads, recovery.checked_from, checked_to) if is_master else None
 
+        heads = _LogHeads(log)
         items = list(self.queues.queues.items())
-        with ThreadPoolExecutor(QUEUES_AT_ONCE) as threads:
-            for begin in range(0, len(items), QUEUES_A_ROUND):
-                checkpoint()
-                some = items[begin : begin + QUEUES_A_ROUND]
-                for (key, queue), problem in zip(some, threads.map(recover, some), strict=True):
-                    if problem is not None:
-                        self.queues.forget(*key)
-                        problems[key] = problem
-                    else:
-                        self._agree_with_log(queue, log, recovery)
+        try:
+            with ThreadPoolExecutor(QUEUES_AT_ONCE) as threads:
+                for begin in range(0, len(items), QUEUES_A_ROUND):
+                    checkpoint()
+                    some = items[begin : begin + QUEUES_A_ROUND]
+                    for (key, queue), problem in zip(some, threads.map(recover, some), strict=True):
+                        if problem is not None:
+                            self.queues.forget(*key)
+                            problems[key] = problem
+                        else:
+                            self._agree_with_log(queue, log, recovery)
+        finally:
+            heads.close()
 
     def _agree_with_log(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
         """Drop units that lead beyond the log's end, and a last one that is torn. Raises OSError."""
@@ -252,5 +361,8 @@ class Derived:
 def remove_derived(root: Path) -> None:
     """Remove queues and index: the next opening builds them anew. Raises OSError."""
     for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
-        if (root / name).exists():
-            shutil.rmtree(root / name)
+        path = root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

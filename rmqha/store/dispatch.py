@@ -23,7 +23,7 @@ from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.flush import Syncable
 from rmqha.store.index import IndexedKey, IndexService
 from rmqha.store.mappedfile import MAX_UNFLUSHED_FILES, UnflushedFile
-from rmqha.store.request import DispatchRequest, is_no_folder, is_possible_offset, read_dispatch_request
+from rmqha.store.request import DispatchRequest, is_no_folder, is_possible_offset, next_sound_position, read_if_sound
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 
@@ -385,7 +385,7 @@ class Dispatcher:
                 break
             if count % 64 == 63 and deadline is not None and self._seconds() >= deadline:
                 break
-            request = read_dispatch_request(data, position)
+            request = self._read(data[:limit], base, position)
             if isinstance(request, int):
                 position += request
             elif self._dispatch(request, keys):
@@ -393,6 +393,22 @@ class Dispatcher:
             else:
                 break
             self.reput_offset = base + position
+
+    def _read(self, data: memoryview, base: int, position: int) -> DispatchRequest | int:
+        """The message at this position; else how many bytes to pass over: a blank's, or those of damage.
+
+        A clean stop proves only the last segments: in others bits may have rotted.
+        """
+        found = read_if_sound(data, base, position)
+        if found is not None:
+            return found
+        end = next_sound_position(data, base, position + 1)
+        self._notices.add(
+            "the log is damaged at {at}: {size} bytes are no messages, and in no queue; rmqha verify tells more",
+            at=base + position,
+            size=end - position,
+        )
+        return end - position
 
     def _seconds(self) -> float:
         return self._clock.seconds() if self._clock is not None else 0.0

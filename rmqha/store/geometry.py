@@ -233,22 +233,20 @@ def geometry_of(
 ) -> Geometry:
     """The geometry of an index file: the one ``wanted``, the one ``known`` of its neighbours, or whichever is proved.
 
-    Raises UnprovedIndexFile, StoreError if the file is sound and has another geometry than the one wanted, OSError.
+    What is proved wins over what is wanted. Raises UnprovedIndexFile, OSError.
     """
     with IndexContent(path) as content:
-        first = [wanted] if wanted is not None else [known, DEFAULT_GEOMETRY, _by_ratio(content.size)]
         problem = None
-        for geometry in first:
+        for geometry in dict.fromkeys([wanted or known, known, DEFAULT_GEOMETRY, _by_ratio(content.size)]):
             if content.fits(geometry):
-                problem = content.problem(geometry, with_slots)
-                if problem is None and (wanted is not None or content.ends_in(geometry)):
+                found = content.problem(geometry, with_slots)
+                if found is None and (geometry == wanted or content.ends_in(geometry)):
                     return geometry
+                problem = problem or found
         if content.is_empty:
             raise UnprovedIndexFile(path, problem or f"it has {content.size} bytes and no entry that tells more")
         for geometry in content.candidates():
             if content.problem(geometry, with_slots) is None and content.ends_in(geometry):
-                if wanted is not None:
-                    raise StoreError(f"{path} has {geometry}; the settings say {wanted}")
                 return geometry
         raise UnprovedIndexFile(path, problem or f"its {content.size} bytes hold no chain of entries")
 

@@ -17,7 +17,7 @@ from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog, segment_size_of
-from rmqha.store.derived import Derived, index_geometry, remove_derived
+from rmqha.store.derived import Derived, remove_derived, settings_anew
 from rmqha.store.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import is_disk_full
@@ -71,12 +71,22 @@ class MessageStore:
 
     _opening = Opening()
 
-    def __init__(self, settings: Settings, opening: Opening | None = None, may_cut: MayCut = MayCut.TORN_END) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        opening: Opening | None = None,
+        may_cut: MayCut = MayCut.TORN_END,
+        without_derived: bool = False,
+    ) -> None:
         """Opens it. Recovery cuts what ``may_cut`` allows.
+
+        With ``without_derived`` queues and index are removed unread, whatever is in their files: ``rebuild`` is to be
+        called next, and makes them anew.
 
         Raises StoreInUse, LogDamaged and other StoreErrors, OSError; OpeningStopped if that is asked of ``opening``.
         """
         self.settings = settings
+        self._without_derived = without_derived
         if opening is not None:
             self._opening = opening
         self.root = settings.store_path_root_dir
@@ -125,6 +135,8 @@ class MessageStore:
         (self.root / ABORT_FILE).touch()  # before queues and index are: whoever dies among them stopped uncleanly
         sync_folder(self.root)
         try:
+            if self._without_derived:
+                self._remove_derived()
             self._open_derived(self.recovery)
         except OpeningStopped:
             self._stop_opening()
@@ -157,7 +169,7 @@ class MessageStore:
             progress(offset)
             self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
 
-        if not self.is_slave:  # puts need every queue's end; a slave's readers can wait
+        if not self.is_slave and not self._without_derived:  # puts need every queue's end; a slave's readers can wait
             self.derived.dispatcher.catch_up(reached)
         self.appender = Appender(
             self.commit_log,
@@ -303,18 +315,21 @@ class MessageStore:
         return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
 
     def rebuild(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Make queues and index anew from the log, waiting for it. The sizes of their files stay. Raises OSError."""
-        made = index_geometry(self.root, self.settings)
-        self.settings = replace(
-            self.settings,
-            mapped_file_size_consume_queue=self.derived.queues.file_size,
-            max_hash_slot_num=made.slots,
-            max_index_num=made.entries,
-        )
+        """Make queues and index anew from the log, waiting for it. Raises OSError.
+
+        Their files have the sizes that the settings say, else those they had.
+        """
+        self._without_derived = False
         self.derived.close()
-        remove_derived(self.root)
+        self._remove_derived()
         min_offset, end = self.commit_log.min_offset, self.commit_log.verified_offset
         self._open_derived(Recovery(True, min_offset, checked_from=end, end=end, messages=0), progress)
+        self.derived.dispatcher.catch_up(progress)  # a slave's too
+
+    def _remove_derived(self) -> None:
+        """Remove queues and index. Those made from now on have the sizes of these, or as configured. Raises OSError."""
+        self.settings = settings_anew(self.root, self.settings)
+        remove_derived(self.root)
 
     def adopt_segment_size(self, size: int) -> None:
         """Use the master's segment size for a log that has no segments yet."""

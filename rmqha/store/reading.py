@@ -24,9 +24,9 @@ from rmqha.wire.record import (
 LEAST_UNITS_EXAMINED = 800
 MOST_UNITS_EXAMINED = 16_384
 """Of a read that asks for more messages than there can be: a filter looks at so many without taking too long."""
+RECORDS_A_STEP = 128
+"""That a query reads from the log."""
 MOST_ENTRIES_QUERIED = 4096
-RECORDS_AT_ONCE = 16
-"""Read in a step of a query."""
 """Index entries a query looks at: as many as may have the hash of the key, but be of others."""
 TAG_HASH_MASK = 0xFFFFFFFF
 TagFilter = Callable[[int], bool]
@@ -201,29 +201,32 @@ class MessageReader:
         return record if record is not None and record.store_host == host else None
 
     def query_message(self, topic: str, key: str, max_messages: int, begin: int, end: int) -> list[Record]:
-        """As ``querying_message``, at once."""
-        return at_once(self.querying_message(topic, key, max_messages, begin, end))
-
-    def querying_message(self, topic: str, key: str, max_messages: int, begin: int, end: int) -> Steps[list[Record]]:
         """Messages that have this key, stored between ``begin`` and ``end`` (ms), oldest first. Raises OSError.
 
         Unlike upstream's, whose clients must compare: only messages that really have the key.
         """
+        return at_once(self.query_message_in_steps(topic, key, max_messages, begin, end))
+
+    def query_message_in_steps(
+        self, topic: str, key: str, max_messages: int, begin: int, end: int
+    ) -> Steps[list[Record]]:
+        """The same for whoever has other things to do meanwhile: very many entries may share a slot."""
         if self._index is None:
             return []
         limit = asked = min(max_messages, self._most_queried)
         while True:
-            offsets = yield from self._index.querying(topic, key, begin, end, asked)
-            found: list[Record] = []
+            offsets = yield from self._index.query_in_steps(topic, key, begin, end, asked)
+            found = []
             for count, offset in enumerate(dict.fromkeys(offsets), 1):
-                record = self.message_at(offset)
-                if record is not None and _is_meant(record, topic, key, begin, end):
-                    found.append(record)
-                if count % RECORDS_AT_ONCE == 0:
+                if count % RECORDS_A_STEP == 0:
                     yield
+                record = self.message_at(offset)
+                if record is not None and _has_key(record, topic, key) and begin <= record.store_timestamp <= end:
+                    found.append(record)
             if len(found) >= limit or len(offsets) < asked or asked >= MOST_ENTRIES_QUERIED:
                 return found[-limit:]
             asked *= 4  # other keys with this hash have taken the places
+            yield
 
     @property
     def index_last_update(self) -> tuple[int, int]:
@@ -268,9 +271,8 @@ class MessageReader:
         return 0 if queue is None else queue.max_offset
 
 
-def _is_meant(record: Record, topic: str, key: str, begin: int, end: int) -> bool:
-    """Whether a record is what a query asks for."""
-    return record.topic == topic and key in _keys_of(record) and begin <= record.store_timestamp <= end
+def _has_key(record: Record, topic: str, key: str) -> bool:
+    return record.topic == topic and key in _keys_of(record)
 
 
 def _keys_of(record: Record) -> list[str]:

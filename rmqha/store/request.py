@@ -1,6 +1,8 @@
 """What dispatch needs of one message, and the rules of what is made of it. Knows of no reactor: jobs use it too."""
 
+from collections.abc import Callable
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
@@ -15,6 +17,7 @@ from rmqha.wire.record import (
     INT32,
     INT64,
     IPV6_EXTRA_BYTES,
+    MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     QUEUED_TRANSACTION_TYPES,
     STOREHOSTADDRESS_V6_FLAG,
@@ -26,6 +29,7 @@ from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
 MAX_FOLDER_NAME_BYTES = 255
 SMALLEST_RECORD_BYTES = FIXED_BYTES
 """A record without body, topic and properties, and with two IPv4 hosts (spec/store.md 3.1)."""
+SEARCH_BYTES = 1 << 20
 QUEUE_ID_AT = 12
 HEAD_FROM_QUEUE_ID = Struct(">iiqqi")  # QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG
 
@@ -94,6 +98,62 @@ def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | 
         store_timestamp,
         parse_properties(str(data[topic_end + INT16.size : position + size], "utf-8", "surrogateescape")),
     )
+
+
+def read_if_sound(data: memoryview, base: int, position: int) -> DispatchRequest | int | None:
+    """The same where the log at ``base`` is not proved; None where no record, and no blank, can be."""
+    if len(data) - position < BLANK_HEADER.size:
+        return None
+    size, magic = BLANK_HEADER.unpack_from(data, position)
+    if size < BLANK_HEADER.size or position + size > len(data):
+        return None
+    if magic == BLANK_MAGIC_CODE:
+        return int(size)
+    if magic not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2) or size < SMALLEST_RECORD_BYTES:
+        return None
+    try:
+        request = read_dispatch_request(data, position)
+    except (StructError, IndexError):
+        return None
+    return request if isinstance(request, int) or request.physical_offset == base + position else None
+
+
+def next_sound_position(data: memoryview, base: int, position: int) -> int:
+    """Where the next record begins at ``position`` or after it; else how far was looked, at most ``SEARCH_BYTES``."""
+    found = min(len(data), position + SEARCH_BYTES)
+    content = bytes(data[position : found + BLANK_HEADER.size])
+    for magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+        at = content.find(INT32.pack(magic))
+        while at >= 0 and position + at - INT32.size < found:
+            start = position + at - INT32.size
+            if start >= position and read_if_sound(data, base, start) is not None:
+                found = start
+            at = content.find(INT32.pack(magic), at + 1)
+    return found
+
+
+def read_place(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[str, int, int] | None:
+    """Topic, QUEUEID and QUEUEOFFSET of the record of this size at ``offset`` of the log; None if none begins there.
+
+    ``read`` gives bytes of the log by their offset and number, or fewer at its end; it is called twice.
+    """
+    head = read(offset, BODY_LENGTH_AT + 2 * IPV6_EXTRA_BYTES + INT32.size)
+    if len(head) < BODY_LENGTH_AT + 2 * IPV6_EXTRA_BYTES + INT32.size:
+        return None
+    total_size, magic = BLANK_HEADER.unpack_from(head, 0)
+    queue_id, _, queue_offset, physical_offset, sys_flag = HEAD_FROM_QUEUE_ID.unpack_from(head, QUEUE_ID_AT)
+    if magic not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2) or (total_size, physical_offset) != (size, offset):
+        return None
+    at = BODY_LENGTH_AT + IPV6_EXTRA_BYTES * (
+        bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOSTADDRESS_V6_FLAG)
+    )
+    topic_at = at + INT32.size + max(0, INT32.unpack_from(head, at)[0])
+    tail = read(offset + topic_at, min(INT16.size + MAX_FOLDER_NAME_BYTES, max(0, size - topic_at)))
+    if len(tail) < INT16.size:
+        return None
+    width = INT16.size if magic == MESSAGE_MAGIC_CODE_V2 else 1
+    topic = tail[width : width + int.from_bytes(tail[:width], "big")]
+    return str(topic, "utf-8", "surrogateescape"), queue_id, queue_offset
 
 
 def is_possible_offset(queue_offset: int, physical_offset: int) -> bool:

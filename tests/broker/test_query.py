@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from rmqha.broker import query
 from rmqha.broker.query import QueryProcessors
+from rmqha.store import index
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import encode_record
 
@@ -92,6 +93,21 @@ class QueryMessageTests(QueryTestCase):
             self.patch(query, "MOST_BODY_BYTES", room)
             self.assertEqual(bodies_in(self.query("k").body), expected)
         self.assertEqual(first.total_size, second.total_size)
+
+    def test_a_long_chain_keeps_nobody_from_putting(self) -> None:
+        """All keys of one slot: others are served while it is walked."""
+        self.put(*[b"m"] * 64, KEYS="k")
+        self.patch(index, "ENTRIES_A_STEP", 5)
+        self.peer.send(
+            RequestCode.QUERY_MESSAGE,
+            {"topic": "T", "key": "k", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": LONG_MAX},
+            b"",
+        )
+        self.assertEqual(self.peer.answers(), [])
+        self.put(b"meanwhile", KEYS="k")
+        while not (answers := self.peer.answers()):
+            self.clock.advance(0)
+        self.assertEqual(bodies_in(answers[0].body), [b"m"] * 64)
 
     def test_a_slave_finds_them_in_its_own_copy(self) -> None:
         self.put(b"1", KEYS="k")

@@ -1,4 +1,4 @@
-"""docs/faults.md T1 to T4: wall clocks that jump, stand still and change for summer, under processes and under retention."""
+"""docs/faults.md T1 to T4: wall clocks that jump, stand still and change for summer, under processes and retention."""
 
 import os
 import time

@@ -6,6 +6,7 @@
     python -m tests.fuzz                              until Ctrl-C
     python -m tests.fuzz --guided                     the same, led by coverage (atheris)
     python -m tests.fuzz --target record --replay F   one input once more
+    python -m tests.fuzz.stores --cases 20000         whole stores: damage anywhere, then starts and commands
 
 Reading order: ``target`` (what a target is), ``channel``, ``records`` and ``texts`` (the targets: what must hold for
 every input), ``mutation`` (inputs from seeds), ``measure`` (memory and work), ``engine`` (the seeded loop), ``guided``

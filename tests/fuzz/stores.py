@@ -597,9 +597,9 @@ def _spare_the_disk() -> None:
     os.fsync = os.fdatasync = lambda fd: None  # of file objects too
 
 
-def _worker(numbers: tuple[int, int, float]) -> tuple[int, Counter[str], list[tuple[int, str]]]:
-    """Cases from the first number on, until there are enough or the time is over."""
-    start, cases, deadline = numbers
+def _worker(numbers: tuple[int, int, float, int]) -> tuple[int, Counter[str], list[tuple[int, str]]]:
+    """Cases from the first number on, until there are enough, or enough findings, or the time is over."""
+    start, cases, deadline, most_findings = numbers
     _spare_the_disk()
     done, tally, findings = 0, Counter[str](), []
     for number in range(start, start + cases):
@@ -609,18 +609,18 @@ def _worker(numbers: tuple[int, int, float]) -> tuple[int, Counter[str], list[tu
             tally += run_one(number)
         except Exception:  # anything at all is what is looked for
             findings.append((number, traceback.format_exc()))
-            if len(findings) >= 3:
+            if len(findings) >= min(3, most_findings):
                 break
         done += 1
     return done, tally, findings
 
 
-def run(cases: int, seconds: float, jobs: int, seed: int) -> int:
+def run(cases: int, seconds: float, jobs: int, seed: int, most_findings: int) -> int:
     """The exit code; prints what was done."""
     deadline = time.monotonic() + seconds
-    share = 250
-    pieces = [(seed + at, min(share, cases - at), deadline) for at in range(0, cases, share)]
-    done, found, tally = 0, 0, Counter[str]()
+    share = 50
+    pieces = ((seed + at, min(share, cases - at), deadline, most_findings) for at in range(0, cases, share))
+    done, found, in_vain, tally = 0, 0, 0, Counter[str]()
     with get_context("fork").Pool(jobs) as pool:
         for some, counts, findings in pool.imap_unordered(_worker, pieces):
             done += some
@@ -628,7 +628,8 @@ def run(cases: int, seconds: float, jobs: int, seed: int) -> int:
             for number, text in findings:
                 found += 1
                 print(f"case {number} fails:\n{text}\nagain: python -m tests.fuzz.stores --replay {number}", flush=True)
-            if found >= 5:
+            in_vain = 0 if some or findings else in_vain + 1  # the time is over, and a case ends by and by
+            if found >= most_findings or in_vain > 100 * jobs:
                 pool.terminate()
                 break
     print(f"stores {done} cases from {seed} on, {found} failed")
@@ -646,6 +647,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="at most")
     parser.add_argument("--seed", type=int, help="the first case; a random one by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--findings", type=int, default=5, help="end after so many")
     parser.add_argument("--replay", type=int, help="only this case, with what it does")
     options = parser.parse_args(arguments)
     if options.replay is not None:
@@ -654,7 +656,7 @@ def main(arguments: list[str]) -> int:
         return 0
     seed = secrets.randbelow(2**40) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    return run(int(options.cases), options.seconds, options.jobs, seed)
+    return run(int(options.cases), options.seconds, options.jobs, seed, options.findings)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from rmqha.settings import BrokerRole, Settings
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.consumequeue import CQ_STORE_UNIT_SIZE
 from rmqha.store.dispatch import QueueTable
-from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.record import Record
@@ -341,13 +340,14 @@ class CleanStopTests(RestartTestCase):
         self.assertIsNone(again.derived.index)
         self.check(again)
 
-    def test_other_sizes_are_refused(self) -> None:
+    def test_files_keep_their_sizes_whatever_the_settings_say(self) -> None:
         store, _ = self.grown(20)
         self.close(store)
-        with self.assertRaisesRegex(StoreError, "maxHashSlotNum"):
-            self.open(store.root, max_hash_slot_num=21)
-        with self.assertRaisesRegex(StoreError, "have 140 bytes.* says 160"):
-            self.open(store.root, mapped_file_size_consume_queue=160)
+        for changes in ({"max_hash_slot_num": 21}, {"mapped_file_size_consume_queue": 160}):
+            again = self.open(store.root, **changes)
+            self.check(again)
+            self.assertEqual(again.derived.queues.file_size, 140)
+            self.close(again)
 
     def test_sizes_are_those_of_the_files_if_nothing_else_is_said(self) -> None:
         store = self.open(self.another(), max_hash_slot_num=25, max_index_num=100)

@@ -1,18 +1,23 @@
 """The slots and entries of index files are proved by what is in them (spec/store.md 7.1)."""
 
 import contextlib
+import os
+import shutil
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.logger import capturedLogs
+from twisted.internet.defer import succeed
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.cli import main
 from rmqha.settings import make_settings
 from rmqha.store.audit import audit
-from rmqha.store.errors import StoreError
 from rmqha.store.geometry import Geometry, IndexContent, UnprovedIndexFile, geometry_of
 from rmqha.store.index import IndexedKey, IndexService, index_paths
 from rmqha.store.messagestore import MessageStore
@@ -89,11 +94,12 @@ class GeometryTests(SynchronousTestCase):
         }
         return MessageStore(make_settings({key: str(value) for key, value in texts.items()}))
 
-    def grow(self, count: int, geometry: Geometry = JAVA) -> None:
+    def grow(self, count: int, geometry: Geometry = JAVA) -> Writer:
         store = self.open(maxHashSlotNum=geometry.slots, maxIndexNum=geometry.entries)
         writer = Writer(store.commit_log)
         writer.put_many(count)
         self.successResultOf(store.close())
+        return writer
 
     def check_sound(self) -> None:
         reader = StoreReader(self.root)
@@ -119,10 +125,71 @@ class GeometryTests(SynchronousTestCase):
         self.successResultOf(store.close())
         self.check_sound()
 
-    def test_another_geometry_in_the_settings_is_refused_in_words(self) -> None:
-        self.grow(100)
-        with self.assertRaisesRegex(StoreError, "has maxHashSlotNum=613 and maxIndexNum=2500; the settings say"):
-            self.open(maxHashSlotNum=614, maxIndexNum=2500)
+    def test_other_sizes_in_the_settings_are_a_warning_that_names_the_remedy(self) -> None:
+        writer = self.grow(1200)
+        before = [path.stat().st_size for path in index_paths(self.root / "index")]
+        other = Geometry(614, 2500)
+        changes = {"maxHashSlotNum": 614, "maxIndexNum": 2500, "mappedFileSizeConsumeQueue": 400}
+        with capturedLogs() as logs:
+            store = self.open(**changes)
+        told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.warn]
+        self.assertEqual(len(told), 2)
+        self.assertIn("queue files have 200 bytes, and mappedFileSizeConsumeQueue says 400", told[0])
+        self.assertIn(f"index files have {JAVA}, and the settings say {other}", told[1])
+        for line in told:
+            self.assertIn("rmqha rebuild", line)
+        writer.log = store.commit_log
+        writer.put_many(2000)
+        store.derived.dispatcher.catch_up()
+        check_derived(self, store.commit_log, store.derived)
+        self.successResultOf(store.close())
+        sizes = [path.stat().st_size for path in index_paths(self.root / "index")]
+        self.assertEqual(sizes[: len(before)], before)
+        self.assertEqual(sizes[-1], other.file_size)
+        self.check_sound()
+
+    def test_rebuild_minds_no_file_of_old_queues_and_index_and_follows_the_settings(self) -> None:
+        wanted = Geometry(7, 100)
+        options = [f"--set={name}" for name in ("mappedFileSizeConsumeQueue=60", "maxHashSlotNum=7", "maxIndexNum=100")]
+
+        def other_sizes() -> None:
+            pass
+
+        def odd_sizes() -> None:
+            for path in [*(self.root / "consumequeue").rglob("0*0"), *index_paths(self.root / "index")]:
+                if path.is_file():
+                    os.truncate(path, path.stat().st_size - 7)
+
+        def files_for_folders() -> None:
+            for name in ("consumequeue", "index"):
+                shutil.rmtree(self.root / name)
+                (self.root / name).write_bytes(b"x")
+
+        for rewrite in (other_sizes, odd_sizes, files_for_folders):
+            for job in (["rebuild"], ["job", "rebuild"]):
+                self.root = new_folder(self) / "store"
+                self.grow(300)
+                rewrite()
+                result = CliRunner().invoke(main, [*job, str(self.root), *options])
+                self.assertEqual(result.exit_code, 0, (rewrite, job, result.output, result.stderr))
+                sizes = {path.stat().st_size for path in index_paths(self.root / "index")}
+                self.assertEqual(sizes, {wanted.file_size})
+                queue = self.root / "consumequeue" / "T0" / "0"
+                self.assertEqual({path.stat().st_size for path in queue.iterdir()}, {60})
+                result = CliRunner().invoke(main, ["verify", str(self.root)])
+                self.assertEqual(result.exit_code, 0, (rewrite, job, result.output, result.stderr))
+
+    def test_rebuild_of_a_slave_is_not_over_before_the_log_is(self) -> None:
+        self.grow(300)
+        with patch.object(MessageStore, "close", lambda store: succeed(store._release(None))):
+            result = CliRunner().invoke(main, ["rebuild", str(self.root), "--set=brokerRole=SLAVE", "--set=brokerId=1"])
+        self.assertEqual(result.exit_code, 0, result.stderr)
+        self.check_sound()
+        reader = StoreReader(self.root)
+        end = reader.verify(lambda _: None).end
+        audited = audit(reader, end, make_settings({"storePathRootDir": str(self.root)}), lambda _: None)
+        reader.close()
+        self.assertEqual(audited.built_until, end)
 
     def test_damaged_files_are_kept_and_made_anew(self) -> None:
         self.grow(3000)
@@ -157,6 +224,53 @@ class GeometryTests(SynchronousTestCase):
             (kept,) = (self.root / "rmqha").glob(f"consumequeue-aside-*/T0/0/{name}")
             self.assertEqual(kept.read_bytes(), content)
             self.check_sound()
+
+    def test_a_rotten_old_segment_hangs_nobody(self) -> None:
+        """Old segments are not proved after a clean stop: what follows the damage is dispatched all the same."""
+        texts = {"mappedFileSizeCommitLog": 8192}
+        for damage in (bytes(100), bytes(4), b"\xff" * 8, b"\0\0\0\5"):
+            self.root = new_folder(self) / "store"
+            store = self.open(**texts)
+            records = Writer(store.commit_log).put_many(400)
+            self.successResultOf(store.close())
+            with (self.root / "commitlog" / f"{8192:020d}").open("r+b") as file:
+                file.seek(next(r.physical_offset for r in records if r.physical_offset > 9000) - 8192)
+                file.write(damage)
+            result = CliRunner().invoke(main, ["rebuild", str(self.root)])
+            self.assertEqual(result.exit_code, 0, result.stderr)
+            store = self.open(**texts)
+            ends = {key: queue.max_offset for key, queue in store.derived.queues.queues.items()}
+            self.assertEqual(
+                ends, {(r.topic, r.queue_id): r.queue_offset + 1 for r in records}, "queues go on where the log does"
+            )
+            self.successResultOf(store.close())
+
+    def test_a_rotten_last_unit_gives_no_offset_twice(self) -> None:
+        """The unit leads elsewhere, or the queue is another one's: the next offset is the log's all the same."""
+        queue = "consumequeue/T0/0"
+        for damage in (b"\0\0\0\0\0\0\0\x7e", b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\5"):
+            self.root = new_folder(self) / "store"
+            self.grow(100)
+            (path,) = sorted((self.root / queue).iterdir())[-1:]
+            content = bytearray(path.read_bytes())
+            end = len(content.rstrip(b"\0"))
+            last = end - end % 20 - (0 if end % 20 else 20)
+            content[last : last + 8] = damage
+            path.write_bytes(content)
+            with capturedLogs() as logs:
+                store = self.open()
+            told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.error]
+            self.assertIn("its last unit, 16, leads to", told[0])
+            check_derived(self, store.commit_log, store.derived)
+            self.successResultOf(store.close())
+            self.check_sound()
+        self.root = new_folder(self) / "store"
+        self.grow(100)
+        shutil.rmtree(self.root / queue)
+        shutil.copytree(self.root / "consumequeue/T1/1", self.root / queue)
+        store = self.open()
+        check_derived(self, store.commit_log, store.derived)
+        self.successResultOf(store.close())
 
     def test_a_death_while_a_queue_is_made_anew_loses_no_unit(self) -> None:
         self.grow(100)

@@ -1,5 +1,6 @@
 """Index files: their bytes, queries against a plain search, cuts, and files that a crash left (spec/store.md 7)."""
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.steps import at_once
 from rmqha.store.errors import StoreError
 from rmqha.store.geometry import Geometry
-from rmqha.store.index import IndexedKey, IndexService, index_paths, read_entries
+from rmqha.store.index import ENTRIES_A_STEP, IndexedKey, IndexFile, IndexService, index_paths, read_entries
 from rmqha.wire.javahash import index_hashes
 from tests.fixtures import new_folder, open_files
 
@@ -244,6 +246,32 @@ class QueryTests(IndexTestCase):
     def test_all_keys_in_one_slot(self) -> None:
         self.make(some_keys(40), slots=1)
         self.check_answers(self.open(slots=1), some_keys(40))
+
+    def test_a_chain_with_all_entries_is_walked_in_steps(self) -> None:
+        count = 5 * ENTRIES_A_STEP
+        keys = [key("k" if number < 3 else "other", 100 * number) for number in range(count)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        index = IndexFile(self.folder / "20261122000000000", 1, count + 1, create=True)
+        index.put(keys)
+        (key_hash,) = index_hashes(["T#k"]).tolist()
+        steps, turns = index.find(key_hash, 0, FOREVER, 64), 0
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                self.assertEqual(done.value, [200, 100, 0])
+                break
+            turns += 1
+        self.assertEqual(turns, 4)
+
+    def test_a_chain_in_a_circle_ends(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        index = IndexFile(self.folder / "20261122000000000", 1, 100, create=True)
+        index.put([key("k", 100 * number) for number in range(1, 10)])
+        for previous in (5, 7, 9):  # the fifth entry follows itself, or a later one
+            os.pwrite(index._fd, previous.to_bytes(4, "big"), 40 + 4 + 20 * 5 + 16)
+            (key_hash,) = index_hashes(["T#k"]).tolist()
+            self.assertEqual(at_once(index.find(key_hash, 0, FOREVER, 1000)), [900, 800, 700, 600, 500])
 
     def test_a_time_before_or_after_all(self) -> None:
         index = self.make([key("k", 100, 0), key("k", 200, 50_000)])

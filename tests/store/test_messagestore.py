@@ -8,11 +8,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from click.testing import CliRunner
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.cli import main
+from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import segment_size_of
@@ -287,6 +290,20 @@ class SegmentSizeTests(MessageStoreTestCase):
     def test_without_configuration_it_is_what_the_segments_have(self) -> None:
         make_log(self.root / "commitlog", 500)
         self.assertEqual(self.open(None).commit_log.segment_size, SEGMENT_SIZE)
+
+    def test_segments_too_short_for_a_message_are_refused_in_words(self) -> None:
+        """And none of that size is made: it would stay for ever."""
+        for size in (1, 7, 90, 98):
+            root = new_folder(self)
+            (root / "commitlog").mkdir()
+            (root / "commitlog" / f"{0:020d}").write_bytes(bytes(size))
+            (root / "abort").touch()
+            with self.assertRaisesRegex(StoreError, f"have {size} bytes, too few for a message"):
+                MessageStore(Settings(store_path_root_dir=root))
+            for command in ("recover", "verify", "dump", "rebuild"):
+                result = CliRunner().invoke(main, [command, str(root)])
+                self.assertEqual(result.exit_code, ExitCode.CORRUPT, (command, result.output))
+                self.assertIn("too few for a message", result.stderr)
 
     def test_without_segments_it_is_as_configured_or_java_s(self) -> None:
         folder = self.root / "commitlog"

@@ -31,7 +31,7 @@ from rmqha.store.consumequeue import (
     PRE_BLANK,
     ConsumeQueue,
     Unit,
-    queue_size_of,
+    new_queue_size,
 )
 from rmqha.store.geometry import Geometry
 from rmqha.store.index import HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, new_geometry
@@ -219,7 +219,7 @@ def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) 
 def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder: Path) -> Rebuilt:
     start, end = plan.start(), plan.stop()
     settings = plan.options.settings
-    file_size = queue_size_of(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
+    file_size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
     on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, options=plan.options)
     _begin(folder)
     try:

@@ -1,0 +1,92 @@
+"""The fuzzer of whole stores as a developer runs it, and planted bugs that it must find."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.fuzz.stores import FOUND, TOO_FEW
+from tests.fuzz.test_run import ROOT
+
+CASES = int(os.environ.get("RMQHA_STORE_CASES", "20000"))
+"""Fewer for a quick look; CI runs them all."""
+SECONDS_AT_MOST = 1500.0
+"""Far more than it should take, for machines that are slow and busy; also for each planted bug."""
+CASES_FOR_A_BUG = 2000
+"""Each bug below is found within a tenth of them; the seeds are fixed, so each run tries the same cases."""
+
+PLANTED = {
+    "verify writes a byte": """
+        import sys, rmqha.cli.verify
+        verify = sys.modules["rmqha.cli.verify"]
+        proof = verify._verify
+        def spoilt(reader, path):
+            (path / "touched").write_bytes(b"x")
+            return proof(reader, path)
+        verify._verify = spoilt
+    """,
+    "rebuild forgets a queue": """
+        from shutil import rmtree
+        from rmqha.store.messagestore import MessageStore
+        rebuild = MessageStore.rebuild
+        def spoilt(store, *arguments):
+            rebuild(store, *arguments)
+            for key, queue in list(store.derived.queues.queues.items())[:1]:
+                store.derived.queues.forget(*key)
+                rmtree(store.derived.queues.folder_of(*key))
+        MessageStore.rebuild = spoilt
+    """,
+    "recovery cuts before sound records": """
+        from rmqha.store import messagestore
+        messagestore.check_may_cut = lambda *_: None
+    """,
+    "a command ends in a traceback": """
+        from rmqha.store import checkpoint
+        read = checkpoint.Checkpoint.read.__func__
+        def spoilt(cls, path):
+            found = read(cls, path)
+            assert found.physic_msg_timestamp < 1 << 48, "a checkpoint does not rot"
+            return found
+        checkpoint.Checkpoint.read = classmethod(spoilt)
+    """,
+}
+"""Programs that spoil the product, by what they plant."""
+
+
+def run_stores(*arguments: str, planted: str = "") -> subprocess.CompletedProcess[str]:
+    """The finished fuzzer, with what it wrote to stdout and stderr."""
+    lines = [line.removeprefix("        ") for line in planted.splitlines()]
+    program = "\n".join([*lines, "import sys, tests.fuzz.stores as fuzz", "sys.exit(fuzz.main(sys.argv[1:]))"])
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        env=outside,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=2 * SECONDS_AT_MOST,
+    )
+
+
+def test_twenty_thousand_damaged_stores_lose_nothing() -> None:
+    """With a new seed each time; a failure tells it, and how to see the case again."""
+    done = run_stores("--cases", str(CASES), "--seconds", str(SECONDS_AT_MOST), "--jobs", "2")
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert f"stores {CASES} cases" in done.stdout
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str) -> None:
+    limits = ("--cases", str(CASES_FOR_A_BUG), "--seconds", str(SECONDS_AT_MOST), "--jobs", "2", "--seed", "1")
+    done = run_stores(*limits, "--findings", "1", planted=PLANTED[name])
+    assert done.returncode == FOUND, done.stdout
+    assert "again: python -m tests.fuzz.stores --replay" in done.stdout
+
+
+def test_too_few_cases_in_the_time_there_is_fail() -> None:
+    done = run_stores("--cases", "1e9", "--seconds", "1", "--jobs", "1", "--seed", "1")
+    assert done.returncode == TOO_FEW, done.stdout
