@@ -18,7 +18,7 @@ def send_at_once(transport: Any, data: bytes) -> None:
     A transport that is told to close its connection does that when the reactor has it write the rest: it must do so.
     """
     transport.write(data)
-    if IWriteDescriptor.providedBy(transport) and not transport.disconnecting:
+    if IWriteDescriptor.providedBy(transport) and not getattr(transport, "disconnecting", False):
         transport.doWrite()  # an error shows again in the reactor's next round: the socket is watched for writing
 
 

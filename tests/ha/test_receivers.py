@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.ha.receivers import send_at_once
 
 
-class Line(FileDescriptor):  # type: ignore[misc]  # Twisted has no types here
+class Line(FileDescriptor):
     """A socket that takes all that is written."""
 
     def __init__(self, reactor: MemoryReactorClock) -> None:
