@@ -8,13 +8,14 @@ from re import compile as compile_pattern
 from typing import Any
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.endpoints import HostnameEndpoint, clientFromString, quoteStringArgument
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from twisted.protocols.loopback import loopbackAsync
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.tls import ClientTLS, TLSError, TLSFiles
@@ -52,7 +53,7 @@ def _split_host_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if host and ":" not in host else None
 
 
-def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> IStreamClientEndpoint:
+def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "CancellableEndpoint":
     """From ``host:port`` or a Twisted client endpoint string. Raises ValueError.
 
     A ``tls:`` or ``ssl:`` string without certificates of its own uses those of ``tls``, or trusts as the platform does.
@@ -62,12 +63,11 @@ def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> I
     if host_port is not None and not 0 < host_port[1] <= LARGEST_PORT:  # the system takes it modulo 65536
         raise ValueError(f"{address!r}: a port is between 1 and {LARGEST_PORT}")
     if host_port is not None and parameters is None and not address.startswith("tcp:"):
-        return HostnameEndpoint(reactor, *host_port)
+        return CancellableEndpoint(HostnameEndpoint(reactor, *host_port))
     try:
         if parameters is not None:
-            return _make_tls_endpoint(reactor, parameters, tls or ClientTLS())
-        endpoint: IStreamClientEndpoint = clientFromString(reactor, address)
-        return endpoint
+            return CancellableEndpoint(_make_tls_endpoint(reactor, parameters, tls or ClientTLS()))
+        return CancellableEndpoint(clientFromString(reactor, address))
     except TLSError as error:
         raise ValueError(f"{address!r}: {error}") from error
     except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -150,6 +150,38 @@ def _tls_address_below(parameters: dict[str, str], distance: int) -> str | None:
         return None
     moved = {**parameters, "port": str(host_port[1] - distance)}
     return ":".join(["tls", *(f"{name}={quoteStringArgument(value)}" for name, value in moved.items())])
+
+
+@implementer(IStreamClientEndpoint)
+class CancellableEndpoint:
+    """Connects as another endpoint does; an attempt that is cancelled always fails with CancelledError.
+
+    Twisted's HostnameEndpoint fails with DNSLookupError or ConnectingCancelledError then. Our code would take these for
+    the failure of the other end, and try again.
+    """
+
+    def __init__(self, endpoint: IStreamClientEndpoint) -> None:
+        self.endpoint = endpoint
+
+    def __repr__(self) -> str:
+        return repr(self.endpoint)
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        attempt = self.endpoint.connect(protocolFactory)
+        is_cancelled = False
+
+        def cancel(_: Deferred[IProtocol]) -> None:
+            nonlocal is_cancelled
+            is_cancelled = True
+            attempt.cancel()
+
+        def failed(failure: Failure) -> None:
+            if not connecting.called:
+                connecting.errback(Failure(CancelledError()) if is_cancelled else failure)
+
+        connecting: Deferred[IProtocol] = Deferred(cancel)
+        attempt.addCallbacks(lambda protocol: None if connecting.called else connecting.callback(protocol), failed)
+        return connecting
 
 
 @implementer(IStreamClientEndpoint)

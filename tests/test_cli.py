@@ -454,6 +454,7 @@ class FolderTests(CommandTestCase):
                 path.parent.mkdir()
                 path.write_bytes(content)
                 self.assert_names(path, "is no state of a node")
+                self.assert_names(path, f"'mv {path} {path}.bad'")
 
 
 class CompareTests(CommandTestCase):

@@ -84,6 +84,7 @@ class RepairCommandTests(CommandTestCase):
     def test_wrong_usage(self) -> None:
         self.assertIn("there is no such store", self.complaint(2, "repair", "/no/store", "--from", self.other))
         self.assertIn("there is no such store, and", self.complaint(2, "repair", self.one, "--from", "/no/store"))
+        self.assertIn("is the damaged store itself", self.complaint(2, "repair", self.one, "--from", self.one))
         self.assertEqual(self.run_command("repair", self.one).exit_code, 2)
 
     def test_a_store_in_use_is_status_9(self) -> None:

@@ -27,6 +27,19 @@ OUR_OWN = {
     "serverMaxConnections",
     "serverMaxRequestsInProgress",
     "tls.server.mode",
+    "maxGroups",
+    "maxNewGroupsAtOnce",
+    "maxNewGroupsAtOncePerConnection",
+    "maxNewGroupsPerSecond",
+    "maxNewGroupsPerSecondPerConnection",
+    "maxNewTopicsAtOnce",
+    "maxNewTopicsAtOncePerConnection",
+    "maxNewTopicsPerSecond",
+    "maxNewTopicsPerSecondPerConnection",
+    "maxTopics",
+    "serverMaxAnswerBytes",
+    "serverMaxRequestBytes",
+    "unregisterUnfitSlave",
 }
 """README tells of them as rmqha's: Java's broker.conf has none of them."""
 MASTER = ("--role=async-master", "--store=s")

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectError
-from twisted.internet.interfaces import IAddress, IProtocol
+from twisted.internet.interfaces import IAddress, IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from rmqha.endpoints import (
     TOLD_WITHIN_SECONDS,
+    CancellableEndpoint,
     LoopbackEndpoint,
     ToldEndpoint,
     fast_address_of,
@@ -31,18 +33,18 @@ class MakeEndpointTests(SynchronousTestCase):
         for address in ("broker-a:10912", "10.0.0.1:10912", "[::1]:10912", "[fe80::1]:1", "h:65535"):
             with self.subTest(address):
                 endpoint = make_endpoint(self.reactor, address)
-                self.assertIsInstance(endpoint, HostnameEndpoint)
+                self.assertIsInstance(endpoint.endpoint, HostnameEndpoint)
                 self.assertEqual(repr(endpoint), f"<HostnameEndpoint {address}>")
 
     def test_a_twisted_endpoint_says_where_to_connect(self) -> None:
         endpoint = make_endpoint(self.reactor, "tcp:10.0.0.1:10912:timeout=7")
-        self.assertIsInstance(endpoint, TCP4ClientEndpoint)
+        self.assertIsInstance(endpoint.endpoint, TCP4ClientEndpoint)
         endpoint.connect(Factory.forProtocol(Protocol))
         ((host, port, _, timeout, _),) = self.reactor.tcpClients
         self.assertEqual((host, port, timeout), ("10.0.0.1", 10912, 7))
 
     def test_other_kinds_of_twisted_endpoints(self) -> None:
-        self.assertIsInstance(make_endpoint(self.reactor, "unix:/run/rmqha"), UNIXClientEndpoint)
+        self.assertIsInstance(make_endpoint(self.reactor, "unix:/run/rmqha").endpoint, UNIXClientEndpoint)
 
     def test_what_is_no_address_is_refused_by_name(self) -> None:
         for address in ("", "h", "h:", ":5", "::1:5", "h:port", "tcp:h", "tcp:h:port", "tls:", "carrier-pigeon:h:1"):
@@ -55,6 +57,45 @@ class MakeEndpointTests(SynchronousTestCase):
             with self.subTest(address):
                 error = self.assertRaises(ValueError, make_endpoint, self.reactor, address)
                 self.assertEqual(str(error), f"{address!r}: a port is between 1 and 65535")
+
+
+@implementer(IStreamClientEndpoint)
+class OddEndpoint:
+    """Its attempts fail with an error of their own when they are cancelled, as those of Twisted's HostnameEndpoint."""
+
+    def __init__(self) -> None:
+        self.attempt: Deferred[IProtocol] = Deferred(lambda attempt: attempt.errback(ConnectError(string="odd")))
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        return self.attempt
+
+
+class CancelTests(SynchronousTestCase):
+    """Whoever cancels an attempt to connect must not take that for a failure of the other end."""
+
+    def test_a_cancelled_attempt_fails_with_cancelled_error(self) -> None:
+        reactor = MemoryReactorClock()
+        for address in ("127.0.0.1:1", "tcp:127.0.0.1:1"):
+            with self.subTest(address):
+                connecting = make_endpoint(reactor, address).connect(Factory.forProtocol(Protocol))
+                self.assertNoResult(connecting)
+                connecting.cancel()
+                self.failureResultOf(connecting, CancelledError)
+
+    def test_whatever_the_other_endpoint_makes_of_it(self) -> None:
+        connecting = CancellableEndpoint(OddEndpoint()).connect(Factory.forProtocol(Protocol))
+        connecting.cancel()
+        self.failureResultOf(connecting, CancelledError)
+
+    def test_other_failures_and_protocols_come_through(self) -> None:
+        failing, connected = OddEndpoint(), OddEndpoint()
+        connecting = CancellableEndpoint(failing).connect(Factory.forProtocol(Protocol))
+        failing.attempt.errback(ConnectError(string="refused"))
+        self.failureResultOf(connecting, ConnectError)
+        protocol = Protocol()
+        connecting = CancellableEndpoint(connected).connect(Factory.forProtocol(Protocol))
+        connected.attempt.callback(protocol)
+        self.assertIs(self.successResultOf(connecting), protocol)
 
 
 class TLSAddressTests(SynchronousTestCase):

@@ -1,5 +1,6 @@
 """README's commands work as they stand there, one after another in one folder; only places and ports are others."""
 
+import json
 import os
 import re
 import shutil
@@ -26,8 +27,8 @@ NOT_RUN = ("pip install", "make ")
 
 
 def commands_of(section: str) -> list[str]:
-    """The shell commands below a heading, in their order, with their comments."""
-    text = re.split(r"^## ", README.read_text(), flags=re.MULTILINE)
+    """The shell commands below a heading, up to the next heading, in their order, with their comments."""
+    text = re.split(r"^###? ", README.read_text(), flags=re.MULTILINE)
     (part,) = (part for part in text if part.startswith(f"{section}\n"))
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     lines = "".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
@@ -100,15 +101,27 @@ class Reader:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
+    def fails(self, command: str, code: int) -> str:
+        """A command that ends with this exit code; what it prints."""
+        done = subprocess.run(
+            ["bash", "-c", self.typed(command)], cwd=self.folder, env=self._environ, capture_output=True, text=True
+        )
+        assert done.returncode == code, (command, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def stops_last(self) -> None:
+        """Ctrl-C for the node that was started last: it ends well."""
+        process = self._processes.pop()
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(PATIENCE_SECONDS) == 0
+        finally:
+            process.kill()
+
     def stops(self) -> None:
         """Ctrl-C for all nodes, the last one first: each ends well."""
         while self._processes:
-            process = self._processes.pop()
-            process.send_signal(signal.SIGINT)
-            try:
-                assert process.wait(PATIENCE_SECONDS) == 0
-            finally:
-                process.kill()
+            self.stops_last()
 
     def moves(self, section: str) -> None:
         """All nodes stopped, and an empty /data for the next section; the folder is the same."""
@@ -153,13 +166,38 @@ def test_a_copy_of_your_broker(reader: Reader) -> None:
     reader.starts("twistd -n --pidfile= rmqha --role=async-master --store=/data/master", reader.master)
     put(reader)
     reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
-    at_any_time = [command for command in commands if command.split()[1] not in ("rebuild", "recover")]
-    assert len(at_any_time) == len(commands) - 2 == 4
+    when_stopped = ("rebuild", "recover", "repair", "restore-cut")
+    at_any_time = [command for command in commands if command.split()[1] not in when_stopped]
+    assert len(at_any_time) == len(commands) - len(when_stopped) == 4
     for command in at_any_time:
         assert reader.runs(command)
-    reader.stops()
+    reader.stops_last()
     for command in commands:
-        assert reader.runs(command)
+        if command.split()[1] != "status":  # which ends with 7 where no node runs
+            assert reader.runs(command)
+
+
+def test_when_bytes_of_the_log_are_bad(reader: Reader) -> None:
+    """Of the copy before, as a broken master's store: each command does what README says of it."""
+    reader.stops()
+    store, replica = reader.data / "store", reader.data / "replica"
+    shutil.copytree(replica, store)
+    replica_port = free_port()
+    verify, repair, recover, restore_cut = commands_of("When bytes of the log are bad")
+    log = min((store / "commitlog").iterdir())
+    good = log.read_bytes()
+    at = good.index(b"hello", len(good.rstrip(b"\0")) // 2)
+    log.write_bytes(good[:at] + b"HELLO" + good[at + 5 :])
+    assert "rmqha repair" in reader.fails(verify, 1)
+    assert reader.runs(f"{recover.partition('#')[0]} --json")
+    (kept,) = json.loads(reader.runs("rmqha restore-cut /data/store --json"))["kept"]
+    assert reader.runs(restore_cut.replace("72108410", str(kept["offset"])))
+    node = f"twistd -n --pidfile= rmqha --role=async-master --store=/data/replica --port={replica_port}"
+    reader.starts(node, replica_port)
+    assert "repaired" in reader.runs(repair.replace("replica-host:10922", f"127.0.0.1:{replica_port + 1}"))
+    reader.stops()
+    assert log.read_bytes() == good
+    assert reader.runs(verify)
 
 
 def test_the_log_as_data(reader: Reader) -> None:

@@ -132,10 +132,26 @@ def test_a_slave_that_only_name_servers_lead_to_its_master_heals_too(tmp_path: P
             options = ["--role=slave", "--port=0", "--broker-id=1", way]
             with TwistdNode(tmp_path, options, store, "slave") as healing:
                 healing.wait_for_event("repaired the log from", 90)
-                is_in_sync(healing)
-                assert healing.stop() == 0
+                assert healing.stop(300) == 0
+                assert not healing.events("nothing came from the master for")
             assert serving.stop() == 0
     assert log_of(store) == good
+
+
+def test_a_slave_that_name_servers_lead_to_its_master_can_be_stopped_as_it_connects(tmp_path: Path) -> None:
+    """A report in the same turn as the stop kept the connection open until the master counted as silent."""
+    with NameServerNode(tmp_path) as namesrv:
+        way = f"--namesrv={namesrv.address}"
+        copy_of("slave", tmp_path / "slave-store")
+        with master(tmp_path, way) as serving:
+            serving.wait_for_event("registered with name server")
+            for line in ("name servers say", "slave is HANDSHAKE", "asking the master") * 2:
+                options = ["--role=slave", "--port=0", "--broker-id=1", way]
+                with TwistdNode(tmp_path, options, tmp_path / "slave-store", "slave") as connecting:
+                    connecting.wait_for_event(line, 90)
+                    assert connecting.stop(300) == 0
+                    assert not connecting.events("nothing came from the master for")
+            assert serving.stop() == 0
 
 
 def test_a_master_refuses_and_is_repaired_from_its_running_slave(tmp_path: Path, good: bytes) -> None:

@@ -32,8 +32,9 @@ sys.argv = ["twistd", *sys.argv[1:]]
 run()
 """
 """twistd, in which each piece of a start's phase takes long: a small log is then enough."""
+WINDOWS = "import rmqha.store.stretches as s; s.FIRST_WINDOW_BYTES = s.WINDOW_BYTES = 20_000"
 PHASES = {
-    "RECOVERING": SLOW.format(module="commitlog", what="scan_records", more="commitlog.PROVING_BYTES = 20_000"),
+    "RECOVERING": SLOW.format(module="commitlog", what="scan_records", more=WINDOWS),
     "DISPATCHING": SLOW.format(module="dispatch", what="proved_starts", more="dispatch.BULK_MESSAGES_WAITED_FOR = 200"),
 }
 
@@ -56,6 +57,8 @@ class SlowNode(TwistdNode):
 def test_a_signal_ends_a_node_that_opens_its_store(tmp_path: Path, phase: str, number: signal.Signals) -> None:
     store = tmp_path / "store"
     write_log(store / "commitlog", 6_000_000, 100, SEGMENT_BYTES)
+    (store / "rmqha").mkdir()
+    NodeState.new().write(store)  # a store without one gets none before its log is known to be sound
     node = SlowNode(tmp_path, ["--role=async-master", "--port=0"], store=store)
     node.script = PHASES[phase]
     with node:

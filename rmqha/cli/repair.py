@@ -84,6 +84,8 @@ def repair(
     Exit status 0: repaired, or nothing was to do. 1: the replica cannot help. 7: the node cannot be reached.
     """
     settings = _settings(store, conf, sets)
+    if Path(source).is_dir() and Path(source).samefile(store):
+        raise Trouble(ExitCode.USAGE, f"--from {source} is the damaged store itself: give another copy of its log")
     done: list[Done] = []
     try:
         with StoreRepair(settings, changes=not dry_run) as opened:

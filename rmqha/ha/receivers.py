@@ -13,9 +13,12 @@ from rmqha.wire.transfer import FrameError, ReportDecoder, Transfer, TransferDec
 
 
 def send_at_once(transport: Any, data: bytes) -> None:
-    """Write, and have a plain socket take it now instead of in the reactor's next round: a put waits for it."""
+    """Write, and have a plain socket take it now instead of in the reactor's next round: a put waits for it.
+
+    A transport that is told to close its connection does that when the reactor has it write the rest: it must do so.
+    """
     transport.write(data)
-    if IWriteDescriptor.providedBy(transport):
+    if IWriteDescriptor.providedBy(transport) and not getattr(transport, "disconnecting", False):
         transport.doWrite()  # an error shows again in the reactor's next round: the socket is watched for writing
 
 

@@ -99,7 +99,11 @@ class NodeState:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise StoreError(f"{path} is no state of a node ({error}): move it elsewhere") from error
+            raise StoreError(
+                f"{path} is no state of a node ({error}); the log itself is another matter. Do this: "
+                f"1. 'mv {path} {path}.bad'; 2. 'rmqha verify {store}', for without this file nobody knows how far the "
+                "log was confirmed; 3. start the node, which writes a new one"
+            ) from error
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "NodeState":
