@@ -26,7 +26,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
@@ -374,19 +374,25 @@ def damage(store: Store, rng: Random) -> None:
         how = rng.choice(CONTENT_DAMAGE if rng.random() < 0.85 else FILE_DAMAGE)
         store.told.append(f"{name}: {how(store, rng, name)}")
         store.touched.add(part)
-    store.sound = [record for record in store.template.records if lies_in_place(store, record)]
+    store.sound = in_place(store, store.template.records)
 
 
-def lies_in_place(store: Store, record: SoundRecord) -> bool:
-    """Whether the record's bytes are in the segment where they belong."""
+def in_place(store: Store, records: Sequence[SoundRecord]) -> list[SoundRecord]:
+    """The records whose bytes are in the segments where they belong."""
     size = store.template.segment_size
-    path = store.root / "commitlog" / file_name(record.offset - record.offset % size)
-    try:
-        with path.open("rb") as file:
-            file.seek(record.offset % size)
-            return file.read(len(record.content)) == record.content
-    except (FileNotFoundError, IsADirectoryError):
-        return False
+    segments: dict[int, bytes] = {}
+    found = []
+    for record in records:
+        at = record.offset % size
+        base = record.offset - at
+        if base not in segments:
+            try:
+                segments[base] = (store.root / "commitlog" / file_name(base)).read_bytes()
+            except (FileNotFoundError, IsADirectoryError):
+                segments[base] = b""
+        if segments[base].startswith(record.content, at):
+            found.append(record)
+    return found
 
 
 def log_is_as_it_was(store: Store) -> bool:
@@ -467,18 +473,36 @@ LOOKS: dict[str, Callable[[Store], list[str]]] = {
 }
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    """All files but the lock, with their bytes."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and path.name != "lock"
-    }
+def contents(root: Path) -> dict[str, tuple[int, list[tuple[int, bytes]]]]:
+    """All files but the lock: their sizes, and what they hold where they are no hole."""
+    return {path: _data_of(path) for path in _files(root) if not path.endswith("/lock")}
+
+
+def _files(root: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            yield f"{folder}/{name}"
+
+
+def _data_of(path: str) -> tuple[int, list[tuple[int, bytes]]]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size, end, pieces = os.fstat(fd).st_size, 0, []
+        while end < size:
+            try:
+                start = os.lseek(fd, end, os.SEEK_DATA)
+            except OSError:  # only a hole follows
+                break
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+            pieces.append((start, os.pread(fd, end - start, start)))
+        return size, pieces
+    finally:
+        os.close(fd)
 
 
 def disk_bytes(root: Path) -> int:
-    """What the store takes on the disk."""
-    return sum(path.lstat().st_blocks * 512 for path in root.rglob("*"))
+    """What the files of the store take on the disk."""
+    return sum(os.lstat(path).st_blocks * 512 for path in _files(root))
 
 
 def _look(store: Store, name: str) -> None:
@@ -488,7 +512,8 @@ def _look(store: Store, name: str) -> None:
 
 
 def _check_kept(store: Store, confirmed: list[SoundRecord], may_be_cut: bool) -> None:
-    lost = [record for record in confirmed if not lies_in_place(store, record)]
+    there = {record.offset for record in in_place(store, confirmed)}
+    lost = [record for record in confirmed if record.offset not in there]
     if may_be_cut and lost:
         kept_files = sorted(path for path in (store.root / "rmqha" / "cut").rglob("*") if path.is_file())
         kept = b"".join(path.read_bytes() for path in kept_files)
