@@ -212,6 +212,16 @@ class Node(ProcessService):
         running: Deferred[None] = deferToThreadPool(self._reactor, self._table_threads, function)
         return running
 
+    def when_open(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once the store is open and the services run; never if the node ends before that."""
+
+        def opened(_: None) -> None:
+            if self._services.running:
+                call()
+
+        assert self._opened is not None, "it was started"
+        self._opened.addCallback(opened)
+
     @property
     def store(self) -> MessageStore:
         """The node's store, open while the node runs."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.exitcodes import ExitCode
 from rmqha.ha.states import ReplicaState
 from rmqha.store.reader import StoreReader
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
@@ -107,11 +108,12 @@ def numbers_in(store: Path) -> list[int]:
         reader.close()
 
 
-def run(*arguments: object) -> str:
-    """What a command prints; it must succeed."""
+def run(*arguments: object, code: ExitCode = ExitCode.FINE) -> str:
+    """What a command prints; it must end with this code."""
     words = [str(Path(sys.executable).with_name("rmqha")), *map(str, arguments)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == code, done.stderr
+    assert bool(done.stderr) is bool(code)
     return done.stdout
 
 
@@ -553,7 +555,8 @@ def test_a_master_that_is_killed_under_load_has_promised_nothing_that_its_slave_
     answered += answers(master)
     assert statuses_of(answered) == {OK: len(answered)}
     promised = promised_end(answered)
-    assert int(json.loads(run("status", f"127.0.0.1:{slave.port('remoting')}", "--json"))["verified"]) >= promised
+    status = run("status", f"127.0.0.1:{slave.port('remoting')}", "--json", code=ExitCode.CANNOT_CONNECT)
+    assert int(json.loads(status)["verified"]) >= promised
     assert_equal_logs(slave.store, master.store, 0, promised)
 
     master.start()
@@ -578,7 +581,7 @@ def test_a_slave_that_is_killed_under_load_and_comes_back_has_all_that_was_promi
     result = master.put(100, in_flight=10)
     assert result["statuses"] == {OK: 100}
     promised = [answer["number"] for answer in answered if answer["status"] == OK]
-    assert len(promised) >= 500
+    assert len(promised) >= 250
     assert set(statuses_of(answered)) <= {OK, TIMED_OUT, NOT_AVAILABLE}
     assert len(statuses_of(answered)) > 1, "the kill was noticed"
     slave.stop_cleanly()

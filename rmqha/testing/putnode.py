@@ -18,7 +18,7 @@ from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet import reactor as installed_reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.protocol import connectionDone
 from twisted.internet.stdio import StandardIO
@@ -133,7 +133,8 @@ class Commands(LineOnlyReceiver):
 
     def hang_up(self) -> Deferred[None]:
         """Close standard output behind the last answers; fires when they are read, or nobody reads them."""
-        assert self.transport is not None, "it is connected from the start"
+        if self.transport is None:  # the store was never open
+            return succeed(None)
         self.transport.loseConnection()
         return self._gone.addTimeout(LAST_ANSWERS_SECONDS, reactor).addErrback(lambda _: None)
 
@@ -141,6 +142,10 @@ class Commands(LineOnlyReceiver):
         self._gone.callback(None)
         with suppress(ReactorNotRunning):
             reactor.stop()
+
+
+def _read_commands(commands: Commands, answers: int) -> None:
+    StandardIO(commands, stdout=answers)  # type: ignore[call-arg]  # mypy looks at the Windows one
 
 
 def main(arguments: list[str]) -> None:
@@ -154,7 +159,7 @@ def main(arguments: list[str]) -> None:
     assert isinstance(node, Node), "the plugin makes nodes"
     IService(node).startService()
     commands = Commands(node)
-    StandardIO(commands, stdout=answers)  # type: ignore[call-arg]  # mypy looks at the Windows one
+    node.when_open(lambda: _read_commands(commands, answers))
     reactor.addSystemEventTrigger(
         "before", "shutdown", lambda: node.stopService().addBoth(lambda _: commands.hang_up())
     )

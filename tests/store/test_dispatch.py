@@ -26,7 +26,7 @@ from rmqha.store.dispatch import (
 from rmqha.store.errors import StoreError
 from rmqha.store.index import IndexFile, IndexService
 from rmqha.store.mappedfile import MappedFile
-from rmqha.store.request import DispatchRequest, read_dispatch_request
+from rmqha.store.request import DispatchRequest, read_dispatch_request, read_if_sound
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import (
@@ -318,7 +318,7 @@ class BulkTests(DispatchTestCase):
 
     def dispatched_singly(self) -> int:
         """How many messages were looked at one by one while all there is was dispatched."""
-        with patch.object(dispatch, "read_dispatch_request", wraps=read_dispatch_request) as read:
+        with patch.object(dispatch, "read_if_sound", wraps=read_if_sound) as read:
             self.dispatcher.catch_up()
         return read.call_count
 
