@@ -114,8 +114,9 @@ def _single_path(text: str) -> Path:
         raise ValueError("begins with the home of a user who has none") from None
 
 
-def _setting(key: str, parse: Callable[[str], Any], default: Any) -> Any:
-    return field(default=default, metadata={"key": key, "parse": parse})
+def _setting(key: str, parse: Callable[[str], Any], default: Any, meaning: str) -> Any:
+    """A field of Settings; ``meaning`` goes to docs/settings.md."""
+    return field(default=default, metadata={"key": key, "parse": parse, "meaning": meaning})
 
 
 LARGEST_PORT = 65535
@@ -142,104 +143,369 @@ DEFAULT_ENTRIES_A_SLOT = 4
 class Settings:
     """The settings that rmqha uses. ``_ms`` are milliseconds, ``_bytes`` bytes."""
 
-    broker_role: BrokerRole = _setting("brokerRole", _one_of(BrokerRole), BrokerRole.ASYNC_MASTER)
-    broker_id: int | None = _setting("brokerId", _number(0, 2**31 - 1), None)
-    broker_name: str = _setting("brokerName", _nonempty, "broker-a")
-    broker_cluster_name: str = _setting("brokerClusterName", _nonempty, "DefaultCluster")
-    broker_ip1: str = _setting("brokerIP1", _nonempty, "")
-    broker_ip2: str = _setting("brokerIP2", _nonempty, "")
-    namesrv_addr: str = _setting("namesrvAddr", str, "")
-    bind_address: str = _setting("bindAddress", str, "")
-    listen_port: int = _setting("listenPort", PORT, 10911)
-    ha_listen_port: int | None = _setting("haListenPort", PORT, None)
-    ha_master_address: str = _setting("haMasterAddress", str, "")
-    store_path_root_dir: Path = _setting("storePathRootDir", _single_path, Path("~/store").expanduser())
-    store_path_commit_log: Path | None = _setting("storePathCommitLog", _single_path, None)
+    broker_role: BrokerRole = _setting(
+        "brokerRole",
+        _one_of(BrokerRole),
+        BrokerRole.ASYNC_MASTER,
+        "What the node is: ASYNC_MASTER, SYNC_MASTER (a put waits for slaves) or SLAVE.",
+    )
+    broker_id: int | None = _setting(
+        "brokerId",
+        _number(0, 2**31 - 1),
+        None,
+        "0 for a master, greater for a slave. If it is not set, a master has 0 and a slave 1.",
+    )
+    broker_name: str = _setting("brokerName", _nonempty, "broker-a", "The name that a master and its slaves share.")
+    broker_cluster_name: str = _setting(
+        "brokerClusterName", _nonempty, "DefaultCluster", "The cluster that the broker belongs to."
+    )
+    broker_ip1: str = _setting(
+        "brokerIP1",
+        _nonempty,
+        "",
+        "The address that clients are given. If it is empty: --bind, else the address that leads out of the machine.",
+    )
+    broker_ip2: str = _setting(
+        "brokerIP2", _nonempty, "", "The address that slaves are given for the HA port. If it is empty: brokerIP1."
+    )
+    namesrv_addr: str = _setting("namesrvAddr", str, "", "Name servers as HOST:PORT, separated by semicolons.")
+    bind_address: str = _setting(
+        "bindAddress", str, "", "The address to listen at. If it is empty, the node listens at all addresses."
+    )
+    listen_port: int = _setting("listenPort", PORT, 10911, "The remoting port. 0 takes any free port.")
+    ha_listen_port: int | None = _setting(
+        "haListenPort", PORT, None, "The HA port. If it is not set, it is listenPort + 1."
+    )
+    ha_master_address: str = _setting(
+        "haMasterAddress", str, "", "The HA port of a slave's master, HOST:PORT. If it is empty, name servers tell it."
+    )
+    store_path_root_dir: Path = _setting(
+        "storePathRootDir", _single_path, Path("~/store").expanduser(), "The folder of the store."
+    )
+    store_path_commit_log: Path | None = _setting(
+        "storePathCommitLog",
+        _single_path,
+        None,
+        "The folder of the log's segments. If it is not set, it is commitlog in storePathRootDir.",
+    )
     mapped_file_size_commit_log: int | None = _setting(
-        "mappedFileSizeCommitLog", _number(SMALLEST_SEGMENT, LARGEST_SEGMENT), None
+        "mappedFileSizeCommitLog",
+        _number(SMALLEST_SEGMENT, LARGEST_SEGMENT),
+        None,
+        "The size of each segment. If it is not set: as the files are, else as the master's, else 1 GiB.",
     )
-    flush_disk_type: FlushDiskType = _setting("flushDiskType", _one_of(FlushDiskType), FlushDiskType.ASYNC_FLUSH)
-    flush_interval_commit_log_ms: int = _setting("flushIntervalCommitLog", MILLISECONDS, 500)
-    flush_commit_log_least_pages: int = _setting("flushCommitLogLeastPages", _number(0, 2**20), 4)
-    flush_commit_log_thorough_interval_ms: int = _setting("flushCommitLogThoroughInterval", MILLISECONDS, 10_000)
-    sync_flush_timeout_ms: int = _setting("syncFlushTimeout", MILLISECONDS, 5_000)
+    flush_disk_type: FlushDiskType = _setting(
+        "flushDiskType",
+        _one_of(FlushDiskType),
+        FlushDiskType.ASYNC_FLUSH,
+        "SYNC_FLUSH: a put waits for its flush, and a slave reports flushed bytes only. ASYNC_FLUSH: neither waits.",
+    )
+    flush_interval_commit_log_ms: int = _setting(
+        "flushIntervalCommitLog", MILLISECONDS, 500, "How often the log is flushed with ASYNC_FLUSH."
+    )
+    flush_commit_log_least_pages: int = _setting(
+        "flushCommitLogLeastPages",
+        _number(0, 2**20),
+        4,
+        "A flush needs at least this many new pages of 4 KiB, unless flushCommitLogThoroughInterval has passed.",
+    )
+    flush_commit_log_thorough_interval_ms: int = _setting(
+        "flushCommitLogThoroughInterval", MILLISECONDS, 10_000, "After this time a flush takes whatever is new."
+    )
+    sync_flush_timeout_ms: int = _setting(
+        "syncFlushTimeout",
+        MILLISECONDS,
+        5_000,
+        "How long a put waits for its flush with SYNC_FLUSH before it is answered FLUSH_DISK_TIMEOUT.",
+    )
     mapped_file_size_consume_queue: int | None = _setting(
-        "mappedFileSizeConsumeQueue", _number(QUEUE_UNIT_BYTES, LARGEST_QUEUE_FILE), None
+        "mappedFileSizeConsumeQueue",
+        _number(QUEUE_UNIT_BYTES, LARGEST_QUEUE_FILE),
+        None,
+        "Size of a consume queue file, whole units of 20 bytes. If not set: as the files, the master's, 6,000,000.",
     )
-    max_hash_slot_num: int | None = _setting("maxHashSlotNum", _number(1, MOST_HASH_SLOTS), None)
-    max_index_num: int | None = _setting("maxIndexNum", _number(2, MOST_INDEX_ENTRIES), None)
-    message_index_enable: bool = _setting("messageIndexEnable", _boolean, True)
-    message_delay_level: DelayLevels = _setting("messageDelayLevel", DelayLevels, DelayLevels())
-    max_message_size_bytes: int = _setting("maxMessageSize", _number(1024, 2**30), 4 * 1024 * 1024)
-    max_msgs_num_batch: int = _setting("maxMsgsNumBatch", _number(1, 2**20), 64)
-    max_transfer_bytes_on_message_in_memory: int = _setting("maxTransferBytesOnMessageInMemory", BYTES, 262_144)
-    max_transfer_count_on_message_in_memory: int = _setting("maxTransferCountOnMessageInMemory", COUNT, 32)
-    max_transfer_bytes_on_message_in_disk: int = _setting("maxTransferBytesOnMessageInDisk", BYTES, 65_536)
-    max_transfer_count_on_message_in_disk: int = _setting("maxTransferCountOnMessageInDisk", COUNT, 8)
-    access_message_in_memory_max_ratio: int | None = _setting("accessMessageInMemoryMaxRatio", _number(0, 100), None)
-    offset_check_in_slave: bool = _setting("offsetCheckInSlave", _boolean, False)
-    delete_when: tuple[int, ...] = _setting("deleteWhen", _hours, (4,))
-    file_reserved_time_hours: int = _setting("fileReservedTime", _number(0, 24 * 366 * 100), 72)
-    disk_max_used_space_ratio: int = _setting("diskMaxUsedSpaceRatio", _number(10, 95), 75)
-    clean_resource_interval_ms: int = _setting("cleanResourceInterval", MILLISECONDS, 10_000)
-    clean_file_forcibly_enable: bool = _setting("cleanFileForciblyEnable", _boolean, True)
-    ha_send_heartbeat_interval_ms: int = _setting("haSendHeartbeatInterval", MILLISECONDS, 5_000)
-    ha_housekeeping_interval_ms: int = _setting("haHousekeepingInterval", MILLISECONDS, 20_000)
-    ha_transfer_batch_size_bytes: int = _setting("haTransferBatchSize", _number(1, 4 * 1024 * 1024 - 12), 32 * 1024)
-    ha_flow_control_enable: bool = _setting("haFlowControlEnable", _boolean, False)
-    max_ha_transfer_bytes_in_second: int = _setting("maxHaTransferByteInSecond", RATE, 100 * 1024 * 1024)
-    max_ha_receive_bytes_in_second: int | None = _setting("maxHaReceiveByteInSecond", RATE, None)
-    ha_max_connections: int = _setting("haMaxConnections", COUNT, 2048)
-    ha_max_silent_connections: int = _setting("haMaxSilentConnections", COUNT, 1792)
-    ha_max_connections_per_address: int = _setting("haMaxConnectionsPerAddress", COUNT, 1792)
-    ha_connects_at_once_per_address: int = _setting("haConnectsAtOncePerAddress", COUNT, 1024)
-    ha_connects_per_second_per_address: int = _setting("haConnectsPerSecondPerAddress", COUNT, 100)
-    ha_first_report_timeout_ms: int | None = _setting("haFirstReportTimeout", MILLISECONDS, None)
-    ha_max_bytes_in_flight: int | None = _setting("haMaxBytesInFlight", _number(16 * 1024 * 1024, 2**63 - 1), None)
-    slave_timeout_ms: int = _setting("slaveTimeout", MILLISECONDS, 3_000)
-    ha_slave_fallbehind_max_bytes: int = _setting("haSlaveFallbehindMax", _number(1, 2**63 - 1), 256 * 1024 * 1024)
-    in_sync_replicas: int = _setting("inSyncReplicas", COUNT, 2)
-    min_in_sync_replicas: int = _setting("minInSyncReplicas", COUNT, 1)
-    register_name_server_period_ms: int = _setting("registerNameServerPeriod", _number(10_000, 60_000), 30_000)
-    unregister_unfit_slave: bool = _setting("unregisterUnfitSlave", _boolean, True)
-    force_register: bool = _setting("forceRegister", _boolean, True)
-    enable_dledger_commit_log: bool = _setting("enableDLegerCommitLog", _not_true, False)
-    broker_permission: int = _setting("brokerPermission", _number(0, 7), 6)
-    region_id: str = _setting("regionId", _nonempty, "DefaultRegion")
-    trace_on: bool = _setting("traceOn", _boolean, True)
-    auto_create_topic_enable: bool = _setting("autoCreateTopicEnable", _boolean, True)
-    auto_create_subscription_group: bool = _setting("autoCreateSubscriptionGroup", _boolean, True)
-    default_topic_queue_nums: int = _setting("defaultTopicQueueNums", COUNT, 8)
-    cluster_topic_enable: bool = _setting("clusterTopicEnable", _boolean, True)
-    broker_topic_enable: bool = _setting("brokerTopicEnable", _boolean, True)
-    trace_topic_enable: bool = _setting("traceTopicEnable", _boolean, False)
-    reject_transaction_message: bool = _setting("rejectTransactionMessage", _boolean, False)
-    start_accept_send_request_time_stamp: int = _setting("startAcceptSendRequestTimeStamp", _number(0, 2**63 - 1), 0)
-    flush_delay_offset_interval_ms: int = _setting("flushDelayOffsetInterval", MILLISECONDS, 10_000)
-    slave_read_enable: bool = _setting("slaveReadEnable", _boolean, False)
-    long_polling_enable: bool = _setting("longPollingEnable", _boolean, True)
-    short_polling_time_ms: int = _setting("shortPollingTimeMills", MILLISECONDS, 1_000)
-    flush_consumer_offset_interval_ms: int = _setting("flushConsumerOffsetInterval", MILLISECONDS, 5_000)
-    default_query_max_num: int = _setting("defaultQueryMaxNum", COUNT, 32)
-    notify_consumer_ids_changed_enable: bool = _setting("notifyConsumerIdsChangedEnable", _boolean, True)
-    transaction_time_out_ms: int = _setting("transactionTimeOut", MILLISECONDS, 6_000)
-    transaction_check_max: int = _setting("transactionCheckMax", COUNT, 15)
-    transaction_check_interval_ms: int = _setting("transactionCheckInterval", MILLISECONDS, 60_000)
-    tls_server_mode: TlsMode | None = _setting("tls.server.mode", _one_of(TlsMode), None)
-    server_max_connections: int = _setting("serverMaxConnections", COUNT, 10_000)
-    server_max_requests_in_progress: int = _setting("serverMaxRequestsInProgress", COUNT, 10_000)
-    server_max_request_bytes: int = _setting("serverMaxRequestBytes", _number(16 * 1024**2, 2**40), 96 * 1024**2)
-    server_max_answer_bytes: int = _setting("serverMaxAnswerBytes", _number(16 * 1024**2, 2**40), 128 * 1024**2)
-    max_groups: int = _setting("maxGroups", COUNT, 50_000)
-    max_new_groups_at_once: int = _setting("maxNewGroupsAtOnce", COUNT, 5_000)
-    max_new_groups_per_second: int = _setting("maxNewGroupsPerSecond", COUNT, 100)
-    max_new_groups_at_once_per_connection: int = _setting("maxNewGroupsAtOncePerConnection", COUNT, 1_000)
-    max_new_groups_per_second_per_connection: int = _setting("maxNewGroupsPerSecondPerConnection", COUNT, 20)
-    max_topics: int = _setting("maxTopics", COUNT, 100_000)
-    max_new_topics_at_once: int = _setting("maxNewTopicsAtOnce", COUNT, 5_000)
-    max_new_topics_per_second: int = _setting("maxNewTopicsPerSecond", COUNT, 100)
-    max_new_topics_at_once_per_connection: int = _setting("maxNewTopicsAtOncePerConnection", COUNT, 1_000)
-    max_new_topics_per_second_per_connection: int = _setting("maxNewTopicsPerSecondPerConnection", COUNT, 20)
+    max_hash_slot_num: int | None = _setting(
+        "maxHashSlotNum",
+        _number(1, MOST_HASH_SLOTS),
+        None,
+        "Hash slots of each index file. If it is not set: as the files are, else as the master's, else 5,000,000.",
+    )
+    max_index_num: int | None = _setting(
+        "maxIndexNum",
+        _number(2, MOST_INDEX_ENTRIES),
+        None,
+        "Entries of each index file. If it is not set: as the files are, else as the master's, else four a slot.",
+    )
+    message_index_enable: bool = _setting("messageIndexEnable", _boolean, True, "Whether messages are indexed by key.")
+    message_delay_level: DelayLevels = _setting(
+        "messageDelayLevel", DelayLevels, DelayLevels(), "The delay of each level, such as 1s 5s 10s 30s 1m."
+    )
+    max_message_size_bytes: int = _setting(
+        "maxMessageSize", _number(1024, 2**30), 4 * 1024 * 1024, "The longest body of a message."
+    )
+    max_msgs_num_batch: int = _setting(
+        "maxMsgsNumBatch", _number(1, 2**20), 64, "How many messages a query by key returns at most."
+    )
+    max_transfer_bytes_on_message_in_memory: int = _setting(
+        "maxTransferBytesOnMessageInMemory",
+        BYTES,
+        262_144,
+        "How many bytes a pull returns at most of messages that are in memory.",
+    )
+    max_transfer_count_on_message_in_memory: int = _setting(
+        "maxTransferCountOnMessageInMemory",
+        COUNT,
+        32,
+        "How many messages a pull returns at most if they are in memory.",
+    )
+    max_transfer_bytes_on_message_in_disk: int = _setting(
+        "maxTransferBytesOnMessageInDisk",
+        BYTES,
+        65_536,
+        "How many bytes a pull returns at most of messages that must be read from the disk.",
+    )
+    max_transfer_count_on_message_in_disk: int = _setting(
+        "maxTransferCountOnMessageInDisk",
+        COUNT,
+        8,
+        "How many messages a pull returns at most if they must be read from the disk.",
+    )
+    access_message_in_memory_max_ratio: int | None = _setting(
+        "accessMessageInMemoryMaxRatio",
+        _number(0, 100),
+        None,
+        "This share of memory, from the end of the log, counts as in memory. If not set: 40, on a slave 30.",
+    )
+    offset_check_in_slave: bool = _setting(
+        "offsetCheckInSlave",
+        _boolean,
+        False,
+        "Whether a slave answers a pull beyond its queue's end with a corrected offset.",
+    )
+    delete_when: tuple[int, ...] = _setting(
+        "deleteWhen", _hours, (4,), "The hours of the day at which old segments are deleted, separated by semicolons."
+    )
+    file_reserved_time_hours: int = _setting(
+        "fileReservedTime", _number(0, 24 * 366 * 100), 72, "How old a segment must be before it is deleted."
+    )
+    disk_max_used_space_ratio: int = _setting(
+        "diskMaxUsedSpaceRatio",
+        _number(10, 95),
+        75,
+        "Above this share of a used disk segments are deleted at any hour.",
+    )
+    clean_resource_interval_ms: int = _setting(
+        "cleanResourceInterval", MILLISECONDS, 10_000, "How often the node looks for segments to delete."
+    )
+    clean_file_forcibly_enable: bool = _setting(
+        "cleanFileForciblyEnable",
+        _boolean,
+        True,
+        "Whether a nearly full disk makes the node delete segments that are not old enough.",
+    )
+    ha_send_heartbeat_interval_ms: int = _setting(
+        "haSendHeartbeatInterval", MILLISECONDS, 5_000, "How often each side of an HA connection says something."
+    )
+    ha_housekeeping_interval_ms: int = _setting(
+        "haHousekeepingInterval", MILLISECONDS, 20_000, "After this time of silence an HA connection is closed."
+    )
+    ha_transfer_batch_size_bytes: int = _setting(
+        "haTransferBatchSize", _number(1, 4 * 1024 * 1024 - 12), 32 * 1024, "The largest body of a transfer frame."
+    )
+    ha_flow_control_enable: bool = _setting(
+        "haFlowControlEnable", _boolean, False, "Whether maxHaTransferByteInSecond holds."
+    )
+    max_ha_transfer_bytes_in_second: int = _setting(
+        "maxHaTransferByteInSecond",
+        RATE,
+        100 * 1024 * 1024,
+        "What a master sends to all its slaves together in a second, if haFlowControlEnable is true.",
+    )
+    max_ha_receive_bytes_in_second: int | None = _setting(
+        "maxHaReceiveByteInSecond",
+        RATE,
+        None,
+        "What a slave receives in a second. If it is not set, there is no limit.",
+    )
+    ha_max_connections: int = _setting(
+        "haMaxConnections",
+        COUNT,
+        2048,
+        "Connections of the HA port. It is never more than half of the files that the process may open.",
+    )
+    ha_max_silent_connections: int = _setting(
+        "haMaxSilentConnections", COUNT, 1792, "Connections of the HA port that have sent no report yet."
+    )
+    ha_max_connections_per_address: int = _setting(
+        "haMaxConnectionsPerAddress", COUNT, 1792, "Connections of the HA port from one address."
+    )
+    ha_connects_at_once_per_address: int = _setting(
+        "haConnectsAtOncePerAddress", COUNT, 1024, "New connections of one address to the HA port after a quiet time."
+    )
+    ha_connects_per_second_per_address: int = _setting(
+        "haConnectsPerSecondPerAddress", COUNT, 100, "New connections of one address to the HA port in a second."
+    )
+    ha_first_report_timeout_ms: int | None = _setting(
+        "haFirstReportTimeout",
+        MILLISECONDS,
+        None,
+        "How long a connection may wait with its first report. If it is not set: haHousekeepingInterval.",
+    )
+    ha_max_bytes_in_flight: int | None = _setting(
+        "haMaxBytesInFlight",
+        _number(16 * 1024 * 1024, 2**63 - 1),
+        None,
+        "Bytes that a slave was sent and has not acknowledged. If it is not set, there is no limit.",
+    )
+    slave_timeout_ms: int = _setting(
+        "slaveTimeout",
+        MILLISECONDS,
+        3_000,
+        "How long a put waits for slaves before it is answered FLUSH_SLAVE_TIMEOUT.",
+    )
+    ha_slave_fallbehind_max_bytes: int = _setting(
+        "haSlaveFallbehindMax",
+        _number(1, 2**63 - 1),
+        256 * 1024 * 1024,
+        "A slave that is further behind does not count for SLAVE_NOT_AVAILABLE.",
+    )
+    in_sync_replicas: int = _setting(
+        "inSyncReplicas",
+        COUNT,
+        2,
+        "How many nodes must hold a message before it is answered on a SYNC_MASTER, the master included.",
+    )
+    min_in_sync_replicas: int = _setting(
+        "minInSyncReplicas", COUNT, 1, "If fewer nodes are near, the master included, a SYNC_MASTER refuses puts."
+    )
+    register_name_server_period_ms: int = _setting(
+        "registerNameServerPeriod",
+        _number(10_000, 60_000),
+        30_000,
+        "How often the node registers with its name servers.",
+    )
+    unregister_unfit_slave: bool = _setting(
+        "unregisterUnfitSlave", _boolean, True, "Whether a slave in GAP, AHEAD or DIVERGED leaves the name servers."
+    )
+    force_register: bool = _setting(
+        "forceRegister", _boolean, True, "Whether a node registers each time, also if its topics have not changed."
+    )
+    enable_dledger_commit_log: bool = _setting(
+        "enableDLegerCommitLog", _not_true, False, "Must be false: rmqha does not speak DLedger."
+    )
+    broker_permission: int = _setting(
+        "brokerPermission", _number(0, 7), 6, "What clients may do: 2 is write, 4 is read, 6 is both."
+    )
+    region_id: str = _setting("regionId", _nonempty, "DefaultRegion", "The region that answers to puts name.")
+    trace_on: bool = _setting("traceOn", _boolean, True, "Whether clients are told that message traces are wanted.")
+    auto_create_topic_enable: bool = _setting(
+        "autoCreateTopicEnable", _boolean, True, "Whether a send to an unknown topic makes it."
+    )
+    auto_create_subscription_group: bool = _setting(
+        "autoCreateSubscriptionGroup", _boolean, True, "Whether a request of an unknown consumer group makes it."
+    )
+    default_topic_queue_nums: int = _setting(
+        "defaultTopicQueueNums", COUNT, 8, "The most queues that a topic made by a send has."
+    )
+    cluster_topic_enable: bool = _setting(
+        "clusterTopicEnable", _boolean, True, "Whether there is a topic with the cluster's name."
+    )
+    broker_topic_enable: bool = _setting(
+        "brokerTopicEnable", _boolean, True, "Whether there is a topic with the broker's name."
+    )
+    trace_topic_enable: bool = _setting(
+        "traceTopicEnable", _boolean, False, "Whether the topic of message traces is there from the start."
+    )
+    reject_transaction_message: bool = _setting(
+        "rejectTransactionMessage", _boolean, False, "Whether transactional messages are refused."
+    )
+    start_accept_send_request_time_stamp: int = _setting(
+        "startAcceptSendRequestTimeStamp",
+        _number(0, 2**63 - 1),
+        0,
+        "Puts before this time are refused. Milliseconds since 1970.",
+    )
+    flush_delay_offset_interval_ms: int = _setting(
+        "flushDelayOffsetInterval", MILLISECONDS, 10_000, "How often the offsets of delay levels are written."
+    )
+    slave_read_enable: bool = _setting(
+        "slaveReadEnable",
+        _boolean,
+        False,
+        "Whether consumers are sent to a slave if the master is busy reading from the disk.",
+    )
+    long_polling_enable: bool = _setting(
+        "longPollingEnable", _boolean, True, "Whether a pull at a queue's end waits for the next message."
+    )
+    short_polling_time_ms: int = _setting(
+        "shortPollingTimeMills", MILLISECONDS, 1_000, "How long such a pull waits if longPollingEnable is false."
+    )
+    flush_consumer_offset_interval_ms: int = _setting(
+        "flushConsumerOffsetInterval", MILLISECONDS, 5_000, "How often consumer offsets are written."
+    )
+    default_query_max_num: int = _setting(
+        "defaultQueryMaxNum", COUNT, 32, "How many messages a query by key returns if the request does not say."
+    )
+    notify_consumer_ids_changed_enable: bool = _setting(
+        "notifyConsumerIdsChangedEnable",
+        _boolean,
+        True,
+        "Whether consumers are told when one of their group comes or goes.",
+    )
+    transaction_time_out_ms: int = _setting(
+        "transactionTimeOut", MILLISECONDS, 6_000, "How old a half message must be before its producer is asked."
+    )
+    transaction_check_max: int = _setting(
+        "transactionCheckMax", COUNT, 15, "How often a producer is asked about one half message."
+    )
+    transaction_check_interval_ms: int = _setting(
+        "transactionCheckInterval", MILLISECONDS, 60_000, "How often half messages are looked through."
+    )
+    tls_server_mode: TlsMode | None = _setting(
+        "tls.server.mode",
+        _one_of(TlsMode),
+        None,
+        "What the remoting ports take if there is a certificate: disabled, permissive (plain too) or enforcing.",
+    )
+    server_max_connections: int = _setting(
+        "serverMaxConnections",
+        COUNT,
+        10_000,
+        "Connections of each remoting port. It is never more than an eighth of the files that the process may open.",
+    )
+    server_max_requests_in_progress: int = _setting(
+        "serverMaxRequestsInProgress", COUNT, 10_000, "Requests of one connection at a time, held pulls included."
+    )
+    server_max_request_bytes: int = _setting(
+        "serverMaxRequestBytes",
+        _number(16 * 1024**2, 2**40),
+        96 * 1024**2,
+        "Requests and unfinished frames that all connections of a port hold together.",
+    )
+    server_max_answer_bytes: int = _setting(
+        "serverMaxAnswerBytes",
+        _number(16 * 1024**2, 2**40),
+        128 * 1024**2,
+        "Answers that all clients of a port have not read yet, together.",
+    )
+    max_groups: int = _setting("maxGroups", COUNT, 50_000, "Consumer groups of a broker. Known groups always work.")
+    max_new_groups_at_once: int = _setting("maxNewGroupsAtOnce", COUNT, 5_000, "New groups after a quiet time.")
+    max_new_groups_per_second: int = _setting("maxNewGroupsPerSecond", COUNT, 100, "New groups in a second.")
+    max_new_groups_at_once_per_connection: int = _setting(
+        "maxNewGroupsAtOncePerConnection", COUNT, 1_000, "New groups of one connection after a quiet time."
+    )
+    max_new_groups_per_second_per_connection: int = _setting(
+        "maxNewGroupsPerSecondPerConnection", COUNT, 20, "New groups of one connection in a second."
+    )
+    max_topics: int = _setting("maxTopics", COUNT, 100_000, "Topics of a broker. Known topics always work.")
+    max_new_topics_at_once: int = _setting("maxNewTopicsAtOnce", COUNT, 5_000, "New topics after a quiet time.")
+    max_new_topics_per_second: int = _setting("maxNewTopicsPerSecond", COUNT, 100, "New topics in a second.")
+    max_new_topics_at_once_per_connection: int = _setting(
+        "maxNewTopicsAtOncePerConnection", COUNT, 1_000, "New topics of one connection after a quiet time."
+    )
+    max_new_topics_per_second_per_connection: int = _setting(
+        "maxNewTopicsPerSecondPerConnection", COUNT, 20, "New topics of one connection in a second."
+    )
 
     def memory_ratio(self, is_slave: bool) -> int:
         """accessMessageInMemoryMaxRatio in percent; a slave leaves more to others."""
