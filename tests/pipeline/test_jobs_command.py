@@ -173,7 +173,7 @@ class JobTests(SynchronousTestCase):
         ):
             masters: list[str | None] = []
 
-            def session(master: str | None, _: object, masters: list[str | None] = masters) -> None:
+            def session(master: str | None, masters: list[str | None] = masters) -> None:
                 masters.append(master)
                 raise JavaError("no Java here")
 
