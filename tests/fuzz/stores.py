@@ -67,6 +67,7 @@ from tests.fuzz.target import Broken, require
 
 TEMPLATES = 24
 MADE_AT_SECONDS = 1_795_000_000.0
+PAGE_BYTES = 4096
 HANGS_AFTER_SECONDS = 120.0
 """Far beyond what any command takes on such a store, also on a busy machine."""
 GROWTH_AT_MOST_BYTES = 64 << 20
@@ -473,8 +474,8 @@ LOOKS: dict[str, Callable[[Store], list[str]]] = {
 }
 
 
-def contents(root: Path) -> dict[str, tuple[int, list[tuple[int, bytes]]]]:
-    """All files but the lock: their sizes, and what they hold where they are no hole."""
+def contents(root: Path) -> dict[str, tuple[int, dict[int, bytes]]]:
+    """All files but the lock: their sizes, and their pages that are not zero."""
     return {path: _data_of(path) for path in _files(root) if not path.endswith("/lock")}
 
 
@@ -484,18 +485,22 @@ def _files(root: Path) -> Iterator[str]:
             yield f"{folder}/{name}"
 
 
-def _data_of(path: str) -> tuple[int, list[tuple[int, bytes]]]:
+def _data_of(path: str) -> tuple[int, dict[int, bytes]]:
+    """A file's size, and its pages that are not zero: a hole that was only read may count as data."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        size, end, pieces = os.fstat(fd).st_size, 0, []
+        size, end, pages = os.fstat(fd).st_size, 0, {}
         while end < size:
             try:
                 start = os.lseek(fd, end, os.SEEK_DATA)
             except OSError:  # only a hole follows
                 break
             end = os.lseek(fd, start, os.SEEK_HOLE)
-            pieces.append((start, os.pread(fd, end - start, start)))
-        return size, pieces
+            for at in range(start, end, PAGE_BYTES):
+                page = os.pread(fd, min(PAGE_BYTES, end - at), at)
+                if page.strip(b"\0"):
+                    pages[at] = page
+        return size, pages
     finally:
         os.close(fd)
 

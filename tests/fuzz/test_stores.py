@@ -9,12 +9,13 @@ import pytest
 from tests.fuzz.stores import FOUND, TOO_FEW
 from tests.fuzz.test_run import ROOT
 
-CASES = int(os.environ.get("RMQHA_STORE_CASES", "20000"))
-"""Fewer for a quick look; CI runs them all."""
-SECONDS_AT_MOST = 1500.0
+CASES = int(os.environ.get("RMQHA_STORE_CASES", "4000"))
+"""About five minutes of two cores. ``make fuzz-stores`` goes on with new seeds until Ctrl-C."""
+FIRST_CASE = "1"
+SECONDS_AT_MOST = 2400.0
 """Far more than it should take, for machines that are slow and busy; also for each planted bug."""
 CASES_FOR_A_BUG = 2000
-"""Each bug below is found within a tenth of them; the seeds are fixed, so each run tries the same cases."""
+"""The seeds are fixed, so each run tries the same cases."""
 
 PLANTED = {
     "verify writes a byte": """
@@ -71,9 +72,10 @@ def run_stores(*arguments: str, planted: str = "") -> subprocess.CompletedProces
     )
 
 
-def test_twenty_thousand_damaged_stores_lose_nothing() -> None:
-    """With a new seed each time; a failure tells it, and how to see the case again."""
-    done = run_stores("--cases", str(CASES), "--seconds", str(SECONDS_AT_MOST), "--jobs", "2")
+def test_thousands_of_damaged_stores_lose_nothing() -> None:
+    """A failure tells its case, and how to see it again."""
+    limits = ("--cases", str(CASES), "--seconds", str(SECONDS_AT_MOST), "--jobs", "2")
+    done = run_stores(*limits, "--seed", FIRST_CASE)
     print(done.stdout)
     assert done.returncode == 0, done.stdout
     assert f"stores {CASES} cases" in done.stdout
