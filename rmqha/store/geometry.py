@@ -141,6 +141,8 @@ class IndexContent:
             return "an entry has a negative number"
         if (np.diff(offsets) < 0).any():
             return "entries are not in the order of the log"
+        if np.count_nonzero((hashes == 0) & (offsets == 0) & (some["seconds"] == 0) & (previous == 0)) > 1:
+            return "several entries hold only zeros"  # the second one would follow the first one
         if ((previous < 0) | (previous >= numbers)).any():
             return "an entry follows itself, or a later one"
         linked = previous > 0

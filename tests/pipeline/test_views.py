@@ -40,6 +40,7 @@ def summed(records: list[Record]) -> dict[str, Any]:
         "lastStoreTimestamp": max(times, default=None),
         "latencySumMs": sum(latencies),
         "latencyMaxMs": max(latencies),
+        "latencyMinMs": min(latencies),
     }
 
 
