@@ -53,7 +53,7 @@ from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import Opening, OpeningStopped
 from rmqha.store.recovery import LogDamaged
 from rmqha.store.repair import Mended, RepairError, StoreRepair
-from rmqha.tls import ServerTLS
+from rmqha.tls.endpoints import ServerTLS
 
 
 @dataclass(frozen=True, slots=True)

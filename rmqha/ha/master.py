@@ -27,7 +27,7 @@ from rmqha.ha.receivers import ReportReceiver, send_at_once
 from rmqha.ha.throttle import SendThrottle
 from rmqha.interfaces import ICommitLog
 from rmqha.settings import Settings
-from rmqha.tls import looks_like_tls, peer_names
+from rmqha.tls.gate import looks_like_tls, peer_names
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 
 WRITE_BYTES = 512 * 1024

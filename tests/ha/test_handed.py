@@ -18,7 +18,7 @@ from rmqha.ha.handed import HandedOffset
 from rmqha.ha.limits import HALimits
 from rmqha.ha.master import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.testing.memory import MemoryCommitLog
-from rmqha.tls import TLSFiles
+from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.transfer import TransferDecoder, encode_report
 from tests.tls.authority import Authority
 
