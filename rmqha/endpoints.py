@@ -18,7 +18,8 @@ from twisted.protocols.loopback import loopbackAsync
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.tls import ClientTLS, TLSError, TLSFiles
+from rmqha.tls.certificates import TLSError
+from rmqha.tls.endpoints import ClientTLS, TLSFiles
 
 LARGEST_PORT = 65535
 TLS_PREFIXES = ("tls", "ssl")

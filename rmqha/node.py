@@ -34,8 +34,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ha.allowlist import AllowList, SlaveCheck
 from rmqha.ha.contact import iso_of
 from rmqha.ha.grouptransfer import GroupTransferService
-from rmqha.ha.limits import HALimits
-from rmqha.ha.master import HAMasterFactory, MasterTimes
+from rmqha.ha.master import HAMasterFactory, MasterOptions
 from rmqha.ha.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
 from rmqha.ha.states import VERDICTS, ReplicaState
@@ -54,7 +53,7 @@ from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import Opening, OpeningStopped
 from rmqha.store.recovery import LogDamaged
 from rmqha.store.repair import Mended, RepairError, StoreRepair
-from rmqha.tls import ServerTLS
+from rmqha.tls.endpoints import ServerTLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,16 +244,13 @@ class Node(ProcessService):
 
     def _serve_slaves(self, store: MessageStore) -> None:
         settings = self._plan.settings
-        times = MasterTimes(settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000)
+        half_of_files = max(1, _open_files() // 2)  # the rest is left to the store and the other ports
         self._ha_factory = HAMasterFactory(
             store.commit_log,
-            settings.ha_transfer_batch_size_bytes,
-            times,
             IReactorTime(self._reactor),
+            MasterOptions.of(settings, max_connections=half_of_files),
             self._group_transfer,
-            limits=_limits_of(settings),
-            max_rate=settings.max_ha_transfer_bytes_in_second if settings.ha_flow_control_enable else None,
-            check=self._slave_check,
+            self._slave_check,
         )
         self._listen(
             "ha", settings.ha_port, self._ha_factory, ": whoever reaches it can read the log", self._ha_listening
@@ -479,21 +475,6 @@ def _open_files() -> int:
 def _connections_of(settings: Settings) -> int:
     """How many connections each remoting port takes: of the files the process may open at most an eighth."""
     return min(settings.server_max_connections, max(1, _open_files() // 8))
-
-
-def _limits_of(settings: Settings) -> HALimits:
-    """What the HA port takes. Of the files the process may open half are left to the store and the other ports."""
-    half_of_files = max(1, _open_files() // 2)
-    first_report_ms = settings.ha_first_report_timeout_ms
-    return HALimits(
-        connections=min(settings.ha_max_connections, half_of_files),
-        silent_connections=settings.ha_max_silent_connections,
-        connections_per_address=settings.ha_max_connections_per_address,
-        connects_at_once=settings.ha_connects_at_once_per_address,
-        connects_per_second=settings.ha_connects_per_second_per_address,
-        first_report_seconds=first_report_ms / 1000 if first_report_ms is not None else None,
-        bytes_in_flight=settings.ha_max_bytes_in_flight,
-    )
 
 
 SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {

@@ -27,7 +27,7 @@ from rmqha.settings import (
     parse_byte_count,
     read_properties,
 )
-from rmqha.tls import ClientTLS, ServerTLS, TLSFiles
+from rmqha.tls.endpoints import ClientTLS, ServerTLS, TLSFiles
 
 _log = Logger()
 NO_REMOTING = "none"

@@ -35,7 +35,7 @@ from zope.interface import implementer
 from rmqha.broker.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.broker.turns import COST_OF_LONG_REQUEST, Turns
 from rmqha.connecting import connect_protocol
-from rmqha.tls import looks_like_tls
+from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,

@@ -34,7 +34,7 @@ from rmqha.store.messagestore import CUT_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
-from rmqha.tls import ClientTLS
+from rmqha.tls.endpoints import ClientTLS
 
 Progress = Callable[[int], None]
 Feed = Callable[[Mend, Progress], Awaitable[None]]

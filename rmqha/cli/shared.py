@@ -19,7 +19,8 @@ from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
 from rmqha.store.reader import StoreReader
 from rmqha.times import iso_time
-from rmqha.tls import TLSError, TLSFiles
+from rmqha.tls.certificates import TLSError
+from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
 
 __all__ = ["SETTINGS", "Trouble", "settings_of"]  # of ``rmqha.commands``, for the commands here

@@ -14,7 +14,8 @@ from rmqha.broker.remotingclient import RemotingClient
 from rmqha.client.route import TopicRoute
 from rmqha.endpoints import make_endpoint
 from rmqha.store.metadata import TopicConfigTable
-from rmqha.tls import ClientTLS, TLSError
+from rmqha.tls.certificates import TLSError
+from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 

@@ -22,10 +22,12 @@ from rmqha.ha.allowlist import SlaveCheck
 from rmqha.ha.grouptransfer import GroupTransferService
 from rmqha.ha.handed import HandedOffset
 from rmqha.ha.limits import HALimits, LineLimit, Places, WriteSize
+from rmqha.ha.progress import UNKNOWN_FACTS, SlaveProgress
 from rmqha.ha.receivers import ReportReceiver, send_at_once
 from rmqha.ha.throttle import SendThrottle
 from rmqha.interfaces import ICommitLog
-from rmqha.tls import looks_like_tls, peer_names
+from rmqha.settings import Settings
+from rmqha.tls.gate import looks_like_tls, peer_names
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 
 WRITE_BYTES = 512 * 1024
@@ -51,19 +53,37 @@ class MasterTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What keeps one connection from costing the others too much, shared by all of a port."""
+class MasterOptions:
+    """How a master serves its slaves.
 
-    limits: HALimits
-    places: Places["HAMasterProtocol"]
-    lines: LineLimit
-    write_size: WriteSize
-    throttle: SendThrottle | None
+    ``batch_bytes`` is how much of the log a frame has; ``max_rate`` how many bytes a second go to all slaves
+    together, None for no limit.
+    """
 
-    @property
-    def limit_sending(self) -> bool:
-        """Whether what may be sent depends on more than what the transport takes."""
-        return self.throttle is not None or self.limits.bytes_in_flight is not None
+    batch_bytes: int
+    times: MasterTimes = MasterTimes()
+    limits: HALimits = HALimits()
+    max_rate: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, max_connections: int | None = None) -> "MasterOptions":
+        """What the settings say. ``max_connections`` is how many the process can have open, None for no limit."""
+        first_report_ms = settings.ha_first_report_timeout_ms
+        connections = settings.ha_max_connections
+        return cls(
+            settings.ha_transfer_batch_size_bytes,
+            MasterTimes(settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000),
+            HALimits(
+                connections=connections if max_connections is None else min(connections, max_connections),
+                silent_connections=settings.ha_max_silent_connections,
+                connections_per_address=settings.ha_max_connections_per_address,
+                connects_at_once=settings.ha_connects_at_once_per_address,
+                connects_per_second=settings.ha_connects_per_second_per_address,
+                first_report_seconds=first_report_ms / 1000 if first_report_ms is not None else None,
+                bytes_in_flight=settings.ha_max_bytes_in_flight,
+            ),
+            settings.max_ha_transfer_bytes_in_second if settings.ha_flow_control_enable else None,
+        )
 
 
 class TransferFrames:
@@ -103,61 +123,40 @@ class TransferFrames:
 
 @implementer(IPushProducer)
 class HAMasterProtocol(ReportReceiver, TimeoutMixin):
-    """One slave's connection. Offsets are None until they are known."""
+    """One slave's connection. ``progress`` is None until its first report is accepted."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        commit_log: ICommitLog,
-        frames: TransferFrames,
-        times: MasterTimes,
-        clock: IReactorTime,
-        bounds: Bounds,
-        check: SlaveCheck,
-        host: str,
-        peer: str,
-        acknowledged: Callable[["HAMasterProtocol", int], None],
-        gone: Callable[["HAMasterProtocol"], None],
-    ) -> None:
+    def __init__(self, port: "HAMasterFactory", host: str, peer: str) -> None:
         super().__init__()
-        self._commit_log = commit_log
-        self._frames = frames
-        self._times = times
-        self._clock = clock
-        self._bounds = bounds
-        self._check = check
-        self._sending_is_limited = bounds.limit_sending
-        self._acknowledged = acknowledged
-        self._gone = gone
+        self._port = port
+        self._commit_log = port.commit_log
+        self._times = port.options.times
+        self._clock = port.clock
+        self._sending_is_limited = port.sending_is_limited
         self._paused = False
-        self._start_offset = 0
-        self._last_write_time = clock.seconds()
+        self._last_write_time = self._clock.seconds()
         self._heartbeat = LoopingCall(self._beat)
-        self._heartbeat.clock = clock
+        self._heartbeat.clock = self._clock
         self._handed: HandedOffset | None = None
-        self._connected_at = self._last_report_time = clock.seconds()
+        self._connected_at = self._last_report_time = self._clock.seconds()
         self.host = self.identity = host
         self.peer = peer
         self.state = HAConnectionState.REQUEST
-        self.slave_request_offset: int | None = None
-        self.slave_ack_offset: int | None = None
-        self.sent_offset: int | None = None
+        self.progress: SlaveProgress | None = None
 
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
         return self._clock.callLater(period, func)
 
     def facts(self) -> dict[str, str | int | float | None]:
         """What an operator wants to know of this slave; offsets are None until they are known, times are seconds."""
-        lag = None if self.slave_ack_offset is None else self._commit_log.verified_offset - self.slave_ack_offset
+        progress = self.progress
+        offsets = UNKNOWN_FACTS if progress is None else progress.facts(self._commit_log.verified_offset)
         return {
             "peer": self.peer,
             "identity": self.identity,
             "state": self.state.name,
-            "requestOffset": self.slave_request_offset,
-            "ackOffset": self.slave_ack_offset,
-            "sentOffset": self.sent_offset,
-            "lagBytes": lag,
+            **offsets,
             "connectedSeconds": round(self._clock.seconds() - self._connected_at, 3),
             "silentSeconds": round(self._clock.seconds() - self._last_report_time, 3),
         }
@@ -169,10 +168,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             return
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
-        self._handed = HandedOffset(self.transport, self._frames.batch_bytes)
+        self._handed = HandedOffset(self.transport, self._port.options.batch_bytes)
         self.transport.registerProducer(self, True)  # type: ignore[attr-defined]  # every stream transport is a consumer
-        self.setTimeout(self._bounds.limits.first_report_seconds or self._times.housekeeping_interval)
-        if self._bounds.lines.allows("connected"):
+        self.setTimeout(self._port.options.limits.first_report_seconds or self._times.housekeeping_interval)
+        if self._port.lines.allows("connected"):
             self._log.info("slave {peer} connected", peer=self.peer)
 
     def reports_received(self, reports: list[int]) -> None:
@@ -187,7 +186,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     def _identify(self) -> bool:
         """Who it is, now that TLS, if there is any, has proved that; closes if we serve no such slave."""
-        identity = self._check.identify(self.host, peer_names(self.transport))
+        identity = self._port.check.identify(self.host, peer_names(self.transport))
         if identity is None:
             self._close()
             return False
@@ -220,12 +219,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             start = request or log.verified_offset - log.verified_offset % log.segment_size
             assert self._handed is not None, "set when it connected"
             self._handed.begin(start)
-            self.slave_request_offset = self.slave_ack_offset = request
-            self.sent_offset = self._start_offset = start
+            self.progress = SlaveProgress(self.identity, request, start, request % log.segment_size == 0)
             self.state = HAConnectionState.TRANSFER
             self.setTimeout(self._times.housekeeping_interval)
-            self._bounds.places.reported(self)
-            self._acknowledged(self, request)
+            self._port.slave_joined(self, self.progress)
             self._log.info(
                 "slave {peer} asks for {offset}, sending from {start}", peer=self.peer, offset=request, start=start
             )
@@ -234,10 +231,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     def _acknowledge(self, reports: list[int]) -> None:
         """Of many reports in one read only the last is acted on, whoever sends thousands a second."""
-        last = self.slave_ack_offset
-        assert last is not None, "set when the transfer began"
+        progress = self._transfer
         assert self._handed is not None, "set when it connected"
         handed = self._handed.offset
+        last = progress.reported
         for offset in reports:
             if not last <= offset <= handed:
                 self._refuse(
@@ -248,14 +245,18 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
                 )
                 return
             last = offset
-        if last != self.slave_ack_offset:
-            self.slave_ack_offset = last
-            self._acknowledged(self, last)
+        if progress.report(last):
+            self._port.slave_reported(progress)
             if self._sending_is_limited:
                 self.log_grew()
 
+    @property
+    def _transfer(self) -> SlaveProgress:
+        assert self.progress is not None, "set when the transfer began"
+        return self.progress
+
     def _refuse(self, reason: str, **facts: object) -> None:
-        if self.state is not HAConnectionState.REQUEST or self._bounds.lines.allows("closed"):
+        if self.state is not HAConnectionState.REQUEST or self._port.lines.allows("closed"):
             self._log.warn("slave {peer} " + reason + ": closing", peer=self.peer, **facts)
         self._close()
 
@@ -272,34 +273,29 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             pass
 
     def _send_some(self) -> bool:
-        assert self.sent_offset is not None, "set when the transfer began"
-        log = self._commit_log
-        ready_bytes = min(self._bounds.write_size.bytes, log.verified_offset - self.sent_offset)
+        log, progress = self._commit_log, self._transfer
+        start = progress.sent
+        ready_bytes = min(self._port.write_size.bytes, log.verified_offset - start)
         if ready_bytes < 0:
-            self._refuse("is at {offset}, our log was cut to {end}", offset=self.sent_offset, end=log.verified_offset)
+            self._refuse("is at {offset}, our log was cut to {end}", offset=start, end=log.verified_offset)
         elif self._sending_is_limited:
             ready_bytes = self._allowed(ready_bytes)
         if ready_bytes <= 0:
             return False
-        made = self._frames.make(self.sent_offset, ready_bytes)
+        made = self._port.frames.make(start, ready_bytes)
         if made is None:
-            self._refuse(
-                "is at {offset}, which was deleted; our log begins at {min}",
-                offset=self.sent_offset,
-                min=log.min_offset,
-            )
+            self._refuse("is at {offset}, which was deleted; our log begins at {min}", offset=start, min=log.min_offset)
             return False
-        start, (self.sent_offset, data) = self.sent_offset, made
-        self._write(data, (start, self.sent_offset))
+        end, data = made
+        progress.send(end)
+        self._write(data, (start, end))
         return True
 
     def _allowed(self, ready_bytes: int) -> int:
         """How much of it may be sent now; ``log_grew`` is called when that changes."""
-        limit, throttle = self._bounds.limits.bytes_in_flight, self._bounds.throttle
+        limit, throttle = self._port.options.limits.bytes_in_flight, self._port.throttle
         if limit is not None:
-            assert self.sent_offset is not None, "set when the transfer began"
-            assert self.slave_ack_offset is not None, "set when the transfer began"
-            ready_bytes = min(ready_bytes, max(self.slave_ack_offset, self._start_offset) + limit - self.sent_offset)
+            ready_bytes = min(ready_bytes, self._transfer.room_bytes(limit))
         return throttle.allowance(self, ready_bytes) if throttle is not None and ready_bytes > 0 else ready_bytes
 
     def _beat(self) -> None:
@@ -309,8 +305,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             return
         idle = self._clock.seconds() - self._last_write_time
         if not self._paused and idle >= self._times.heartbeat_interval / 2:
-            assert self.sent_offset is not None, "set when the transfer began"
-            self._write(TRANSFER_HEADER.pack(self.sent_offset, 0))
+            self._write(TRANSFER_HEADER.pack(self._transfer.sent, 0))
 
     def _write(self, data: bytes, log: tuple[int, int] | None = None) -> None:
         """Write frames: those of a range of the log, or a heartbeat."""
@@ -318,8 +313,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         assert self._handed is not None, "set when it connected"
         self._handed.will_write(len(data), log)
         self._last_write_time = self._clock.seconds()
-        if self._bounds.throttle is not None:
-            self._bounds.throttle.sent(len(data))
+        if self._port.throttle is not None:
+            self._port.throttle.sent(len(data))
         if len(data) <= 2 * AT_ONCE_BYTES and not self._paused:
             send_at_once(self.transport, data)
         else:
@@ -338,7 +333,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def _set_paused(self, paused: bool) -> None:
         if paused is not self._paused:
             self._paused = paused
-            self._bounds.write_size.paused(1 if paused else -1)
+            self._port.write_size.paused(1 if paused else -1)
 
     def timeoutConnection(self) -> None:
         self._refuse("has sent no report for {seconds} s", seconds=self.timeOut)
@@ -375,20 +370,21 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self._handed.stop()
         self._set_paused(False)
         self._paused = True  # from now on nobody counts it
-        if self.slave_request_offset is not None or self._bounds.lines.allows("gone"):
+        if self.progress is not None or self._port.lines.allows("gone"):
             self._log.info(
                 "slave {peer} is gone at {ack_offset}: {reason}",
                 peer=self.peer,
-                ack_offset=self.slave_ack_offset,
+                ack_offset=None if self.progress is None else self.progress.reported,
                 reason=reason.getErrorMessage(),
             )
-        self._gone(self)
+        self._port.slave_gone(self)
 
 
 class HAMasterFactory(Factory[HAMasterProtocol]):
-    """Serves a log to slaves; ``connections`` are those there now. ``group_transfer`` hears what they acknowledge.
+    """Serves a log to slaves. ``connections`` are those that are open now.
 
-    ``max_rate`` is how many bytes a second go to all of them together, None for no limit.
+    ``group_transfer`` is given the progress of each slave. What all connections share is here: ``frames``, and what
+    keeps one connection from costing the others too much (``places``, ``lines``, ``write_size``, ``throttle``).
     """
 
     noisy = False
@@ -397,37 +393,34 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
     def __init__(
         self,
         commit_log: ICommitLog,
-        batch_bytes: int,
-        times: MasterTimes,
         clock: IReactorTime,
+        options: MasterOptions,
         group_transfer: GroupTransferService | None = None,
-        limits: HALimits | None = None,
-        max_rate: int | None = None,
         check: SlaveCheck | None = None,
     ) -> None:
-        self._commit_log = commit_log
-        self._frames = TransferFrames(commit_log, batch_bytes)
-        self._times = times
-        self._clock = clock
+        self.commit_log = commit_log
+        self.clock = clock
+        self.options = options
+        self.check = check or SlaveCheck(clock)
+        self.frames = TransferFrames(commit_log, options.batch_bytes)
+        self.places: Places[HAMasterProtocol] = Places(options.limits, clock)
+        self.lines = LineLimit(clock, self._tell_lines_left_out)
+        self.write_size = WriteSize(WRITE_BYTES, options.batch_bytes)
+        self.throttle = SendThrottle(options.max_rate, clock) if options.max_rate is not None else None
+        self.connections: list[HAMasterProtocol] = []
+        self._group_transfer = group_transfer
         self._offered_offset = 0
         self._next_offer: IDelayedCall | None = None
-        self._group_transfer = group_transfer
-        self._check = check or SlaveCheck(clock)
-        limits = limits or HALimits()
-        self._bounds = Bounds(
-            limits,
-            Places(limits, clock),
-            LineLimit(clock, self._tell_lines_left_out),
-            WriteSize(WRITE_BYTES, batch_bytes),
-            SendThrottle(max_rate, clock) if max_rate is not None else None,
-        )
         self._unsubscribe: Callable[[], None] | None = None
-        self._doubted: dict[HAMasterProtocol, int] = {}
-        self.connections: list[HAMasterProtocol] = []
+
+    @property
+    def sending_is_limited(self) -> bool:
+        """Whether what may be sent depends on more than what the transport takes."""
+        return self.throttle is not None or self.options.limits.bytes_in_flight is not None
 
     def startFactory(self) -> None:
-        self._offered_offset = self._commit_log.verified_offset
-        self._unsubscribe = self._commit_log.subscribe(self._log_grew)
+        self._offered_offset = self.commit_log.verified_offset
+        self._unsubscribe = self.commit_log.subscribe(self._log_grew)
 
     def stopFactory(self) -> None:
         if self._unsubscribe is not None:
@@ -436,92 +429,72 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         if self._next_offer is not None:
             self._next_offer.cancel()
             self._next_offer = None
-        self._bounds.lines.stop()
+        self.lines.stop()
 
     def _log_grew(self) -> None:
-        if not self._bounds.places.slaves:
+        if not self.places.slaves:
             return  # whoever comes is sent all from where it asks to begin
-        if self._commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
+        if self.commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
             self._offer()
         elif self._next_offer is None:
-            self._next_offer = self._clock.callLater(0, self._offer_rest)
+            self._next_offer = self.clock.callLater(0, self._offer_rest)
 
     def _offer_rest(self) -> None:
         self._next_offer = None
         self._offer()
 
     def _offer(self) -> None:
-        self._offered_offset = self._commit_log.verified_offset
-        with self._frames.shared():
-            for slave in list(self._bounds.places.slaves):
+        self._offered_offset = self.commit_log.verified_offset
+        with self.frames.shared():
+            for slave in list(self.places.slaves):
                 slave.log_grew()
 
     def acknowledged(self) -> dict[str, int]:
         """What the slaves connected now have acknowledged, by identity; of several with the same the least."""
         offsets: dict[str, int] = {}
         for connection in self.connections:
-            if connection.slave_ack_offset is not None:
-                name = connection.identity
-                offsets[name] = min(offsets.get(name, connection.slave_ack_offset), connection.slave_ack_offset)
+            progress = connection.progress
+            if progress is not None:
+                name = progress.identity
+                offsets[name] = min(offsets.get(name, progress.reported), progress.reported)
         return offsets
 
     def buildProtocol(self, addr: IAddress | None) -> HAMasterProtocol | None:
         host, peer = _peer_name(addr)
-        if not self._check.may_connect(host):
+        if not self.check.may_connect(host):
             return None
-        refusal = self._bounds.places.refusal(host)
+        refusal = self.places.refusal(host)
         if refusal is not None:
-            if self._bounds.lines.allows("refused"):
+            if self.lines.allows("refused"):
                 self._log.warn("refusing {peer}: {reason}", peer=peer, reason=refusal)
             return None
-        connection = HAMasterProtocol(
-            self._commit_log,
-            self._frames,
-            self._times,
-            self._clock,
-            self._bounds,
-            self._check,
-            host,
-            peer,
-            self._slave_acknowledged,
-            self._gone,
-        )
+        connection = HAMasterProtocol(self, host, peer)
         self.connections.append(connection)
-        self._bounds.places.enter(connection)
+        self.places.enter(connection)
         return connection
 
     def _tell_lines_left_out(self, counts: str) -> None:
         self._log.warn("of connections without a report, not told one by one: {counts}", counts=counts)
 
-    def _slave_acknowledged(self, connection: HAMasterProtocol, offset: int) -> None:
-        transfer = self._group_transfer
-        if transfer is None:
-            return
-        if offset == connection.slave_request_offset and transfer.counts_several:
-            self._doubt_others_of(connection, transfer)
-        doubted = self._doubted.get(connection)
-        if doubted is None or offset > doubted:
-            self._doubted.pop(connection, None)
-            transfer.acknowledged(connection, offset)
-
-    def _doubt_others_of(self, connection: HAMasterProtocol, transfer: GroupTransferService) -> None:
-        """Count no other connection of this slave until it holds more than it had been sent before this one came.
-
-        It may be the slave's last one, whose end we have not seen yet: one slave would be counted as two.
-        """
-        for other in self._bounds.places.slaves:
-            if other is not connection and other.identity == connection.identity and other.sent_offset is not None:
-                self._doubted[other] = other.sent_offset
-                transfer.doubt(other)
-
-    def _gone(self, connection: HAMasterProtocol) -> None:
-        self.connections.remove(connection)
-        self._doubted.pop(connection, None)
-        self._bounds.places.leave(connection)
-        if self._bounds.throttle is not None:
-            self._bounds.throttle.forget(connection)
+    def slave_joined(self, connection: HAMasterProtocol, progress: SlaveProgress) -> None:
+        """The connection's first report was accepted."""
+        self.places.reported(connection)
         if self._group_transfer is not None:
-            self._group_transfer.forget(connection)
+            self._group_transfer.joined(progress)
+
+    def slave_reported(self, progress: SlaveProgress) -> None:
+        """A slave has got further."""
+        if self._group_transfer is not None:
+            self._group_transfer.reported(progress)
+
+    def slave_gone(self, connection: HAMasterProtocol) -> None:
+        """The connection is lost."""
+        self.connections.remove(connection)
+        self.places.leave(connection)
+        if self.throttle is not None:
+            self.throttle.forget(connection)
+        if self._group_transfer is not None and connection.progress is not None:
+            self._group_transfer.forget(connection.progress)
 
     def close_connections(self) -> None:
         """Drop every slave."""

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from rmqha.ha.receivers import TransferReceiver
 from rmqha.ha.replica import HEARTBEATS_THAT_PROVE_SILENCE
 from rmqha.store.repair import Gap, Mend, Mended, RepairError, StoreRepair
-from rmqha.tls import looks_like_tls
+from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
 
 CONNECT_SECONDS = 30.0

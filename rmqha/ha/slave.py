@@ -17,7 +17,7 @@ from rmqha.ha.receivers import TransferReceiver
 from rmqha.ha.replica import MasterView, PeerBreach, Replica, ReplicaError
 from rmqha.ha.throttle import ReceiveThrottle
 from rmqha.interfaces import ICommitLog
-from rmqha.tls import looks_like_tls
+from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
 
 READ_BYTES = 2 * 1024 * 1024

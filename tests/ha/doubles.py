@@ -16,6 +16,8 @@ from twisted.logger import LogEvent, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.ha.master import HAMasterProtocol
+from rmqha.ha.progress import SlaveProgress
 from rmqha.interfaces import ICommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_record
@@ -155,6 +157,12 @@ def transfers_in(data: bytes) -> list[Transfer]:
     transfers = [Transfer(offset, bytes(body)) for offset, body in TransferDecoder().feed(data)]
     assert sum(len(body) + TRANSFER_HEADER.size for _, body in transfers) == len(data), "a frame is not whole"
     return transfers
+
+
+def progress_of(connection: HAMasterProtocol) -> SlaveProgress:
+    """Of a slave whose first report was accepted."""
+    assert connection.progress is not None
+    return connection.progress
 
 
 class LineTransport(StringTransport):

@@ -6,7 +6,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.limits import HALimits
-from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterTimes
+from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import encode_report
 
@@ -52,7 +52,9 @@ class MasterTestCase(SynchronousTestCase):
     ) -> None:
         """Begin anew with this log."""
         self.log = log
-        self.factory = HAMasterFactory(log, batch_bytes, MasterTimes(), self.clock, None, limits, max_rate)
+        self.factory = HAMasterFactory(
+            log, self.clock, MasterOptions(batch_bytes, limits=limits or HALimits(), max_rate=max_rate)
+        )
         self.factory.doStart()
         self.factories.append(self.factory)
 

@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.allowlist import MOST_TOLD, TOLD_AGAIN_SECONDS, AllowList, SlaveCheck
 from rmqha.ha.grouptransfer import GroupTransferService
-from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterTimes
+from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings import make_settings
 from rmqha.store.message import PutMessageStatus
 from rmqha.wire.transfer import encode_report
@@ -104,7 +104,7 @@ class MasterTests(SynchronousTestCase):
 
     def serve(self, text: str) -> HAMasterFactory:
         check = SlaveCheck(self.clock, AllowList.parse(text))
-        factory = HAMasterFactory(self.log, 1000, MasterTimes(), self.clock, self.transfer, check=check)
+        factory = HAMasterFactory(self.log, self.clock, MasterOptions(1000), self.transfer, check=check)
         factory.doStart()
         self.addCleanup(factory.doStop)
         return factory

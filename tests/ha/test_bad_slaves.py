@@ -10,7 +10,17 @@ from random import Random
 from rmqha.ha.master import HAConnectionState, HAMasterProtocol
 from rmqha.wire.transfer import REPORT_HEADER, encode_report
 
-from .doubles import PEER, PEER_NAME, LineTransport, append, content_of, log_lines, memory_log, transfers_in
+from .doubles import (
+    PEER,
+    PEER_NAME,
+    LineTransport,
+    append,
+    content_of,
+    log_lines,
+    memory_log,
+    progress_of,
+    transfers_in,
+)
 from .masternode import IMAGE, MasterTestCase, SlowTransport
 from .tables import one_test_a_row
 
@@ -115,15 +125,15 @@ class BadSlaveTests(MasterTestCase):
         self.assertEqual(bad.state, HAConnectionState.CLOSED)
         sent = line.take()
         self.assertEqual(bool(sent), row.served, sent[:50])
-        acknowledged, sent_to = bad.slave_ack_offset, bad.sent_offset
-        self.assertTrue(acknowledged is None or 0 <= acknowledged <= (sent_to or 0), acknowledged)
+        if bad.progress is not None:
+            self.assertTrue(0 <= bad.progress.reported <= bad.progress.sent, bad.progress)
 
     def test_m20_first_reports_of_0_and_1_and_up_to_our_end_are_served(self) -> None:
         for offset in (0, 1, 2, MIDDLE, MIDDLE + 1, END):
             connection, line = self.request(offset)
             self.assertFalse(line.disconnecting, offset)
-            self.assertEqual(connection.slave_ack_offset, offset)
-            self.assertEqual(connection.sent_offset, END)
+            self.assertEqual(progress_of(connection).reported, offset)
+            self.assertEqual(progress_of(connection).sent, END)
 
     def test_m20_a_first_report_below_our_min_is_refused_with_what_we_have(self) -> None:
         late = memory_log(IMAGE)
@@ -142,16 +152,16 @@ class BadSlaveTests(MasterTestCase):
         connection, line = self.request(1)
         for offset in range(2, 3000, 7):
             line.deliver(encode_report(offset))
-        self.assertEqual(connection.slave_ack_offset, offset)
+        self.assertEqual(progress_of(connection).reported, offset)
         self.assertFalse(line.disconnecting)
 
     def test_m22_stray_bytes_behind_a_report_wait_for_the_rest(self) -> None:
         for count in range(1, 8):
             connection, line = self.request(1)
             line.deliver(encode_report(MIDDLE)[:count])
-            self.assertEqual(connection.slave_ack_offset, 1)
+            self.assertEqual(progress_of(connection).reported, 1)
             line.deliver(encode_report(MIDDLE)[count:])
-            self.assertEqual(connection.slave_ack_offset, MIDDLE)
+            self.assertEqual(progress_of(connection).reported, MIDDLE)
 
     def test_m24_bytes_not_sent_yet_cannot_be_acknowledged(self) -> None:
         """Our log holds them, but this slave cannot: else a SYNC_MASTER would believe in a copy that is none."""
@@ -160,17 +170,17 @@ class BadSlaveTests(MasterTestCase):
         line.deliver(encode_report(1))
         connection.pauseProducing()
         append(self.log, IMAGE)
-        self.assertEqual(connection.sent_offset, MIDDLE)
+        self.assertEqual(progress_of(connection).sent, MIDDLE)
         line.deliver(encode_report(MIDDLE))
         with log_lines() as lines:
             line.deliver(encode_report(MIDDLE + 1))
-        self.assertEqual(connection.slave_ack_offset, MIDDLE)
+        self.assertEqual(progress_of(connection).reported, MIDDLE)
         self.assertTrue(line.aborted)
         self.assertIn(f"reports {MIDDLE + 1}, which is not between its last report {MIDDLE} and", lines())
 
     def test_m24_a_slave_that_begins_at_the_last_segment_has_not_acknowledged_what_lies_before(self) -> None:
         connection, _ = self.request(0)
-        self.assertEqual(connection.slave_ack_offset, 0)
+        self.assertEqual(progress_of(connection).reported, 0)
 
     def test_m25_ten_thousand_reports_in_pieces_of_any_size(self) -> None:
         for seed in range(5):
@@ -183,7 +193,7 @@ class BadSlaveTests(MasterTestCase):
                 size = rng.choice((1, 3, 8, 1000, 4096))
                 line.deliver(stream[at : at + size])
                 at += size
-            self.assertEqual(connection.slave_ack_offset, 10_000)
+            self.assertEqual(progress_of(connection).reported, 10_000)
             self.assertFalse(line.disconnecting)
 
     def test_m26_a_scan_of_ten_thousand_connections_leaves_nothing(self) -> None:

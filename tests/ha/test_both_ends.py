@@ -10,12 +10,12 @@ from twisted.python.failure import Failure
 from twisted.test import iosim
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.master import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterTimes
+from rmqha.ha.master import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.ha.replica import MasterView, PeerBreach, Replica, StartFrom
 from rmqha.ha.slave import HASlaveProtocol, SlaveTimes
 from rmqha.ha.states import ReplicaState
 
-from .doubles import PEER, LogImage, append, content_of, make_image, memory_log
+from .doubles import PEER, LogImage, append, content_of, make_image, memory_log, progress_of
 
 EVERYTHING = 1 << 30
 
@@ -66,7 +66,7 @@ class Pair:
         self.image = image
         self.master_log = memory_log(image)
         self.slave_log = memory_log(held, image.segment_size)
-        self.factory = HAMasterFactory(self.master_log, batch_bytes, MasterTimes(), self.clock)
+        self.factory = HAMasterFactory(self.master_log, self.clock, MasterOptions(batch_bytes))
         self.factory.doStart()
         self.states: list[ReplicaState] = []
         self.replica = Replica(self.slave_log, StartFrom(), lambda state, _: self.states.append(state))
@@ -103,8 +103,9 @@ class Pair:
         """What must hold at every moment: equal bytes, and no report beyond what is proved."""
         ours, theirs = content_of(self.slave_log), content_of(self.master_log)
         assert ours == theirs[: len(ours)], note
-        ack = line.master.slave_ack_offset
-        assert ack is None or ack <= max(1, self.slave_log.verified_offset), note  # 1: an empty slave's first report
+        if line.master.progress is not None:
+            most = max(1, self.slave_log.verified_offset)  # 1: an empty slave's first report
+            assert line.master.progress.reported <= most, note
         assert not self.failures, (note, self.failures)
 
 
@@ -116,7 +117,7 @@ class CopyTests(SynchronousTestCase):
         line.pump.flush()
         pair.check(line, "at the end")
         self.assertEqual(content_of(pair.slave_log), content_of(pair.master_log))
-        self.assertEqual(line.master.slave_ack_offset, pair.master_log.max_offset)
+        self.assertEqual(progress_of(line.master).reported, pair.master_log.max_offset)
         self.assertEqual(pair.replica.state, ReplicaState.IN_SYNC)
         line.cut()
         pair.factory.doStop()
@@ -141,7 +142,7 @@ class CopyTests(SynchronousTestCase):
         for end in image.boundaries[4:]:
             append(pair.master_log, image.prefix(end))
             line.pump.flush()
-            self.assertEqual(line.master.slave_ack_offset, end)
+            self.assertEqual(progress_of(line.master).reported, end)
         pair.check(line, "at the end")
         line.cut()
 
@@ -234,7 +235,7 @@ class CutTests(SynchronousTestCase):
                 self.assertIn(pair.slave_log.max_offset, self.image.boundaries, place)
                 line = self.converse(pair, EVERYTHING, EVERYTHING)
                 self.assertEqual(content_of(pair.slave_log), self.image.content, place)
-                self.assertEqual(line.master.slave_ack_offset, self.image.end, place)
+                self.assertEqual(progress_of(line.master).reported, self.image.end, place)
                 line.cut()
                 self.assertEqual(pair.clock.getDelayedCalls(), [])
 

@@ -1,6 +1,6 @@
 """A slave serves slaves of its own: what it has proved, and nothing else."""
 
-from rmqha.ha.master import HAMasterFactory, MasterTimes
+from rmqha.ha.master import HAMasterFactory, MasterOptions
 from rmqha.ha.replica import MasterView
 from rmqha.ha.service import OnGap
 from rmqha.wire.transfer import encode_report
@@ -24,7 +24,7 @@ class CascadeTests(SlaveNodeTestCase):
 
     def serve(self) -> None:
         """Let the slave in the middle serve, as a node does."""
-        self.factory = HAMasterFactory(self.log, BATCH_BYTES, MasterTimes(), self.clock)
+        self.factory = HAMasterFactory(self.log, self.clock, MasterOptions(BATCH_BYTES))
         self.factory.doStart()
         self.addCleanup(self.end_below)
 

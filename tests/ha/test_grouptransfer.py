@@ -5,7 +5,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.grouptransfer import GroupTransferService
-from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterTimes
+from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterOptions
+from rmqha.ha.progress import SlaveProgress
 from rmqha.settings import make_settings
 from rmqha.store.message import PutMessageStatus
 from rmqha.wire.transfer import encode_report
@@ -35,6 +36,7 @@ class ReplicationTestCase(SynchronousTestCase):
     def begin(self, confirmed_offset: int = 0, **properties: str) -> None:
         settings = make_settings({"slaveTimeout": str(int(TIMEOUT * 1000)), **properties})
         self.replication = GroupTransferService(self.log, settings, self.clock, confirmed_offset)
+        self.slaves: dict[str, SlaveProgress] = {}
 
     def tearDown(self) -> None:
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -42,7 +44,26 @@ class ReplicationTestCase(SynchronousTestCase):
     def connect(self, *names: str, at: int = HELD.end) -> None:
         """These slaves ask to begin there."""
         for name in names:
-            self.replication.acknowledged(name, at)
+            self.report(name, at)
+
+    def report(self, name: str, offset: int) -> None:
+        """A slave that was sent all up to there reports it; its first report is a request."""
+        slave = self.slaves.get(name)
+        if slave is None:
+            segment = self.log.segment_size
+            start = offset or self.log.verified_offset - self.log.verified_offset % segment
+            self.slaves[name] = SlaveProgress(name, offset, start, offset % segment == 0)
+            self.replication.joined(self.slaves[name])
+            return
+        slave.send(max(slave.sent, offset))
+        if slave.report(offset):
+            self.replication.reported(slave)
+
+    def forget(self, name: str) -> None:
+        """The slave's connection is gone, if there was one."""
+        slave = self.slaves.pop(name, None)
+        if slave is not None:
+            self.replication.forget(slave)
 
     def wait(self, name: str, next_offset: int) -> Deferred[PutMessageStatus]:
         """Somebody waits for this offset."""
@@ -75,26 +96,26 @@ class CompletionTests(ReplicationTestCase):
         self.connect("a")
         for number in (20, 21, 22):
             self.put(number)
-        self.replication.acknowledged("a", self.end_of(20) - 1)
+        self.report("a", self.end_of(20) - 1)
         self.check_told()
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told(("20", OK, 0), ("21", OK, 0))
-        self.replication.acknowledged("a", self.end_of(22))
+        self.report("a", self.end_of(22))
         self.check_told(("20", OK, 0), ("21", OK, 0), ("22", OK, 0))
 
     def test_messages_of_one_batch_are_one_wait_for_their_end(self) -> None:
         self.connect("a")
         append(self.log, IMAGE)
         self.wait("batch", IMAGE.end)
-        self.replication.acknowledged("a", IMAGE.end - 1)
+        self.report("a", IMAGE.end - 1)
         self.check_told()
-        self.replication.acknowledged("a", IMAGE.end)
+        self.report("a", IMAGE.end)
         self.check_told(("batch", OK, 0))
 
     def test_one_slave_of_several_is_enough(self) -> None:
         self.connect("a", "b")
         self.put(20)
-        self.replication.acknowledged("b", self.end_of(20))
+        self.report("b", self.end_of(20))
         self.check_told(("20", OK, 0))
 
     def test_the_last_of_several_reports_is_what_counts(self) -> None:
@@ -102,22 +123,22 @@ class CompletionTests(ReplicationTestCase):
         self.connect("a")
         self.put(20)
         for offset in (self.end_of(20) - 2, self.end_of(20) - 1, self.end_of(20)):
-            self.replication.acknowledged("a", offset)
+            self.report("a", offset)
         self.check_told(("20", OK, 0))
 
     def test_a_put_made_by_the_answer_to_another_waits_for_its_own_report(self) -> None:
         self.connect("a")
         self.put(20).addCallback(lambda _: self.put(21))
-        self.replication.acknowledged("a", self.end_of(20))
+        self.report("a", self.end_of(20))
         self.check_told(("20", OK, 0))
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told(("20", OK, 0), ("21", OK, 0))
 
     def test_an_answer_that_fails_its_caller_holds_up_nobody(self) -> None:
         self.connect("a")
         failed = self.put(20).addCallback(lambda _: 1 // 0)
         self.put(21)
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told(("20", OK, 0), ("21", OK, 0))
         self.failureResultOf(failed, ZeroDivisionError)
 
@@ -127,13 +148,13 @@ class CompletionTests(ReplicationTestCase):
         self.put(21)
         cancelled.cancel()
         self.failureResultOf(cancelled, CancelledError)
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told(("21", OK, 0))
 
     def test_what_is_confirmed_already_is_not_waited_for(self) -> None:
         self.connect("a")
         append(self.log, IMAGE)
-        self.replication.acknowledged("a", IMAGE.end)
+        self.report("a", IMAGE.end)
         self.wait("late", IMAGE.end)
         self.check_told(("late", OK, 0))
 
@@ -144,17 +165,17 @@ class CompletionTests(ReplicationTestCase):
         self.connect(*names)
         self.put(20)
         for name in names[:599]:
-            self.replication.acknowledged(name, self.end_of(20))
+            self.report(name, self.end_of(20))
         self.check_told()
         for name in names[:300]:
-            self.replication.forget(name)
+            self.forget(name)
         for name in names[600:900]:
-            self.replication.acknowledged(name, self.end_of(20))
+            self.report(name, self.end_of(20))
         self.check_told()
-        self.replication.acknowledged(names[900], self.end_of(20))
+        self.report(names[900], self.end_of(20))
         self.check_told(("20", OK, 0))
         for name in names:
-            self.replication.forget(name)
+            self.forget(name)
         self.wait("later", self.end_of(20) + 1)
         self.check_told(("20", OK, 0), ("later", NOT_AVAILABLE, 0))
 
@@ -180,7 +201,7 @@ class DeadlineTests(ReplicationTestCase):
         self.put(22)
         self.clock.advance(1)
         self.check_told(("20", TIMED_OUT, 3))
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told(("20", TIMED_OUT, 3), ("21", OK, 3))
         self.clock.advance(2)
         self.check_told(("20", TIMED_OUT, 3), ("21", OK, 3), ("22", TIMED_OUT, 5))
@@ -189,7 +210,7 @@ class DeadlineTests(ReplicationTestCase):
         self.connect("a")
         self.put(20)
         self.clock.advance(TIMEOUT)
-        self.replication.acknowledged("a", self.end_of(20))
+        self.report("a", self.end_of(20))
         self.check_told(("20", TIMED_OUT, TIMEOUT))
 
     def test_giving_up_ends_all_waits_as_at_their_deadlines(self) -> None:
@@ -209,8 +230,8 @@ class NearnessTests(ReplicationTestCase):
 
     def test_a_slave_that_is_gone_is_no_slave(self) -> None:
         self.connect("a")
-        self.replication.acknowledged("a", HELD.end + 1)
-        self.replication.forget("a")
+        self.report("a", HELD.end + 1)
+        self.forget("a")
         self.put(20)
         self.check_told(("20", NOT_AVAILABLE, 0))
 
@@ -218,18 +239,18 @@ class NearnessTests(ReplicationTestCase):
         self.connect("a")
         for number in (20, 21):
             self.put(number)
-        self.replication.forget("a")
+        self.forget("a")
         self.clock.advance(1)
         self.put(22)
         self.check_told(("22", NOT_AVAILABLE, 1))
         self.connect("a", at=HELD.end)
-        self.replication.acknowledged("a", self.end_of(20))
+        self.report("a", self.end_of(20))
         self.check_told(("22", NOT_AVAILABLE, 1), ("20", OK, 1))
         self.clock.advance(2)
         self.check_told(("22", NOT_AVAILABLE, 1), ("20", OK, 1), ("21", TIMED_OUT, 3))
 
     def test_a_slave_that_never_reported_is_forgotten_without_a_word(self) -> None:
-        self.replication.forget("a scanner")
+        self.forget("a scanner")
         self.put(20)
         self.check_told(("20", NOT_AVAILABLE, 0))
 
@@ -247,9 +268,9 @@ class NearnessTests(ReplicationTestCase):
         self.begin(haSlaveFallbehindMax="2000")
         self.connect("a", at=IMAGE.messages[2])
         self.put(20)
-        self.replication.acknowledged("a", self.end_of(20))
+        self.report("a", self.end_of(20))
         self.put(21)
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told(("20", NOT_AVAILABLE, 0), ("21", OK, 0))
 
     def test_a_silent_slave_is_waited_for(self) -> None:
@@ -279,7 +300,7 @@ class RequestTests(ReplicationTestCase):
         append(self.log, IMAGE)
         self.connect("b", at=IMAGE.end)
         self.wait("put", IMAGE.end)
-        self.replication.acknowledged("a", IMAGE.end)
+        self.report("a", IMAGE.end)
         self.clock.advance(TIMEOUT)
         self.check_told(("put", TIMED_OUT, TIMEOUT))
 
@@ -288,15 +309,15 @@ class RequestTests(ReplicationTestCase):
         self.put(20)
         self.put(21)
         self.connect("a", at=self.end_of(20))
-        self.replication.acknowledged("a", self.end_of(20) + 10)
+        self.report("a", self.end_of(20) + 10)
         self.check_told(("20", OK, 0))
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told(("20", OK, 0), ("21", OK, 0))
 
     def test_a_new_connection_of_a_slave_begins_with_a_request_again(self) -> None:
         self.connect("a")
         self.put(20)
-        self.replication.forget("a")
+        self.forget("a")
         self.connect("a", at=self.end_of(20))
         self.check_told()
         self.clock.advance(TIMEOUT)
@@ -311,11 +332,11 @@ class SeveralSlavesTests(ReplicationTestCase):
         self.connect("a", "b", "c")
         self.put(20)
         self.put(21)
-        self.replication.acknowledged("a", self.end_of(21))
+        self.report("a", self.end_of(21))
         self.check_told()
-        self.replication.acknowledged("c", self.end_of(20))
+        self.report("c", self.end_of(20))
         self.check_told(("20", OK, 0))
-        self.replication.acknowledged("b", self.end_of(21))
+        self.report("b", self.end_of(21))
         self.check_told(("20", OK, 0), ("21", OK, 0))
 
     def test_fewer_slaves_than_needed_are_none(self) -> None:
@@ -335,11 +356,11 @@ class SeveralSlavesTests(ReplicationTestCase):
         self.begin(inSyncReplicas="3")
         self.connect("a", "b", "c")
         self.put(20)
-        self.replication.acknowledged("a", self.end_of(20))
-        self.replication.forget("a")
-        self.replication.acknowledged("b", self.end_of(20))
+        self.report("a", self.end_of(20))
+        self.forget("a")
+        self.report("b", self.end_of(20))
         self.check_told()
-        self.replication.acknowledged("c", self.end_of(20))
+        self.report("c", self.end_of(20))
         self.check_told(("20", OK, 0))
 
     def test_with_in_sync_replicas_1_nobody_waits_and_nothing_is_confirmed(self) -> None:
@@ -347,7 +368,7 @@ class SeveralSlavesTests(ReplicationTestCase):
         self.put(20)
         self.check_told(("20", OK, 0))
         self.connect("a")
-        self.replication.acknowledged("a", self.end_of(20))
+        self.report("a", self.end_of(20))
         self.assertEqual(self.replication.confirmed_offset, 0)
 
     def test_puts_are_let_in_with_min_in_sync_replicas_1_though_no_slave_is_there(self) -> None:
@@ -359,11 +380,11 @@ class SeveralSlavesTests(ReplicationTestCase):
         self.connect("a")
         enough.append(self.replication.enough_for_puts())
         self.connect("b", at=IMAGE.messages[2])
-        self.replication.acknowledged("b", HELD.end - 2000)
+        self.report("b", HELD.end - 2000)
         enough.append(self.replication.enough_for_puts())
-        self.replication.acknowledged("b", HELD.end - 1999)
+        self.report("b", HELD.end - 1999)
         enough.append(self.replication.enough_for_puts())
-        self.replication.forget("a")
+        self.forget("a")
         enough.append(self.replication.enough_for_puts())
         self.assertEqual(enough, [False, False, False, True, False])
 
@@ -378,7 +399,7 @@ class SeveralSlavesTests(ReplicationTestCase):
         self.connect("a")
         self.assertTrue(self.replication.enough_for_puts())
         self.put(20)
-        self.replication.acknowledged("a", self.end_of(20))
+        self.report("a", self.end_of(20))
         self.assertTrue(self.replication.enough_for_puts())
 
 
@@ -390,11 +411,11 @@ class ConfirmedTests(ReplicationTestCase):
         self.connect("a", at=IMAGE.messages[2])
         seen = []
         for number in (4, 9, 10, 12, 20):
-            self.replication.acknowledged("a", IMAGE.messages[number])
+            self.report("a", IMAGE.messages[number])
             seen.append(self.replication.confirmed_offset)
-        self.replication.forget("a")
+        self.forget("a")
         self.connect("b", at=IMAGE.messages[3])
-        self.replication.acknowledged("b", IMAGE.messages[15])
+        self.report("b", IMAGE.messages[15])
         seen.append(self.replication.confirmed_offset)
         expected = [IMAGE.messages[number] for number in (10, 10, 10, 12, 20, 20)]
         self.assertEqual(seen, expected)
@@ -402,16 +423,16 @@ class ConfirmedTests(ReplicationTestCase):
     def test_it_is_what_as_many_slaves_hold_as_are_needed(self) -> None:
         self.begin(inSyncReplicas="3")
         self.connect("a", "b", "c", at=1)
-        self.replication.acknowledged("a", IMAGE.messages[9])
+        self.report("a", IMAGE.messages[9])
         self.assertEqual(self.replication.confirmed_offset, 0)
-        self.replication.acknowledged("b", IMAGE.messages[5])
+        self.report("b", IMAGE.messages[5])
         self.assertEqual(self.replication.confirmed_offset, IMAGE.messages[5])
-        self.replication.acknowledged("c", IMAGE.messages[7])
+        self.report("c", IMAGE.messages[7])
         self.assertEqual(self.replication.confirmed_offset, IMAGE.messages[7])
         for name in ("a", "c"):
-            self.replication.forget(name)
+            self.forget(name)
         self.connect("d", at=IMAGE.messages[6])
-        self.replication.acknowledged("d", IMAGE.messages[8])
+        self.report("d", IMAGE.messages[8])
         self.assertEqual(self.replication.confirmed_offset, IMAGE.messages[7], "what two held once is not taken back")
 
 
@@ -427,7 +448,7 @@ class WireTestCase(ReplicationTestCase):
     def begin_with(self, **properties: str) -> None:
         """A master with these settings."""
         self.begin(0, **properties)
-        self.factory = HAMasterFactory(self.log, 1000, MasterTimes(), self.clock, self.replication)
+        self.factory = HAMasterFactory(self.log, self.clock, MasterOptions(1000), self.replication)
         self.factory.doStart()
         self.factories.append(self.factory)
 
@@ -439,7 +460,7 @@ class WireTestCase(ReplicationTestCase):
             factory.doStop()
         ReplicationTestCase.tearDown(self)
 
-    def report(self, *offsets: int) -> tuple[HAMasterProtocol, LineTransport]:
+    def slave(self, *offsets: int) -> tuple[HAMasterProtocol, LineTransport]:
         """A slave connects and reports these offsets: the first one in a read of its own."""
         connection = self.factory.buildProtocol(PEER)
         assert connection is not None
@@ -463,27 +484,27 @@ class WireTests(WireTestCase):
     """Whose bytes answer a put."""
 
     def test_a_slaves_report_answers_the_put(self) -> None:
-        _, slave = self.report(HELD.end)
+        _, slave = self.slave(HELD.end)
         self.send(20)
         self.more(slave, self.end_of(20))
         self.check_told(("20", OK, 0))
 
     def test_a_first_report_out_of_range_is_no_slave_and_completes_nothing(self) -> None:
-        self.report(HELD.end)
+        self.slave(HELD.end)
         self.send(20)
         for bogus in (-1, -(2**63), 2**63 - 1, self.end_of(20) + 1, int.from_bytes(b"GET / HT")):
-            _, peer = self.report(bogus, self.end_of(20))
+            _, peer = self.slave(bogus, self.end_of(20))
             self.assertTrue(peer.aborted, bogus)
         self.clock.advance(TIMEOUT)
         self.check_told(("20", TIMED_OUT, TIMEOUT))
 
     def test_a_peer_refused_at_its_first_report_is_not_waited_for(self) -> None:
-        self.report(HELD.end + 1)
+        self.slave(HELD.end + 1)
         self.send(20)
         self.check_told(("20", NOT_AVAILABLE, 0))
 
     def test_an_acknowledgement_of_what_was_never_sent_completes_nothing(self) -> None:
-        _, slave = self.report(HELD.end)
+        _, slave = self.slave(HELD.end)
         self.send(20)
         self.more(slave, self.end_of(20) + 1)
         self.assertTrue(slave.aborted)
@@ -492,7 +513,7 @@ class WireTests(WireTestCase):
         self.check_told(("20", TIMED_OUT, TIMEOUT))
 
     def test_an_acknowledgement_that_goes_back_ends_the_connection(self) -> None:
-        _, slave = self.report(HELD.end)
+        _, slave = self.slave(HELD.end)
         self.send(20)
         self.more(slave, self.end_of(20))
         self.more(slave, HELD.end)
@@ -503,9 +524,9 @@ class WireTests(WireTestCase):
 
     def test_a_heartbeat_is_the_last_report_again_and_completes_nothing_more(self) -> None:
         """So an observer's reports look, and those of a slave that was sent nothing yet."""
-        self.report(HELD.end)
+        self.slave(HELD.end)
         self.send(20)
-        _, observer = self.report(self.end_of(20))
+        _, observer = self.slave(self.end_of(20))
         for _ in range(3):
             self.more(observer, self.end_of(20))
         self.clock.advance(TIMEOUT)
@@ -513,17 +534,17 @@ class WireTests(WireTestCase):
         self.assertEqual(self.replication.confirmed_offset, 0)
 
     def test_reports_that_come_together_after_the_request_are_told_apart(self) -> None:
-        self.report(HELD.end)
+        self.slave(HELD.end)
         self.send(20)
-        self.report(IMAGE.messages[19], HELD.end, self.end_of(20))
+        self.slave(IMAGE.messages[19], HELD.end, self.end_of(20))
         self.check_told(("20", OK, 0))
 
     def test_an_acknowledgement_in_the_read_of_the_request_completes_nothing(self) -> None:
         """Nothing had been sent when it came: it is a lie."""
-        self.report(HELD.end)
+        self.slave(HELD.end)
         self.send(20)
         for request in (1, HELD.end, IMAGE.messages[19]):
-            _, liar = self.report()
+            _, liar = self.slave()
             self.more(liar, request, self.end_of(20))
             self.assertTrue(liar.aborted)
         self.clock.advance(TIMEOUT)
@@ -546,25 +567,25 @@ class WireTests(WireTestCase):
         self.check_told(("20", TIMED_OUT, TIMEOUT))
 
     def test_a_lost_connection_is_forgotten(self) -> None:
-        _, slave = self.report(HELD.end)
+        _, slave = self.slave(HELD.end)
         slave.lose()
         self.send(20)
         self.check_told(("20", NOT_AVAILABLE, 0))
 
     def test_a_slave_dropped_for_its_silence_is_forgotten(self) -> None:
-        self.report(HELD.end)
+        self.slave(HELD.end)
         self.clock.pump([1.0] * 21)
         self.send(20)
         self.check_told(("20", NOT_AVAILABLE, 21))
 
     def test_a_slave_that_says_nothing_at_all_is_no_slave(self) -> None:
-        self.report()
+        self.slave()
         self.send(20)
         self.check_told(("20", NOT_AVAILABLE, 0))
 
     def test_one_slave_that_breaks_the_rules_takes_nothing_from_another(self) -> None:
-        _, good = self.report(HELD.end)
-        _, bad = self.report(HELD.end)
+        _, good = self.slave(HELD.end)
+        _, bad = self.slave(HELD.end)
         self.send(20)
         self.more(bad, 2**62)
         self.clock.advance(0)
@@ -580,11 +601,11 @@ class HalfOpenTests(WireTestCase):
         self.begin_with(inSyncReplicas="3")
 
     def test_what_a_slave_acknowledged_on_its_last_connection_is_no_second_slaves_word(self) -> None:
-        _, last = self.report(HELD.messages[10], HELD.end)
-        self.report(HELD.messages[10], HELD.end)  # another slave, which stays silent from here on
+        _, last = self.slave(HELD.messages[10], HELD.end)
+        self.slave(HELD.messages[10], HELD.end)  # another slave, which stays silent from here on
         self.send(20)
         self.more(last, self.end_of(20))
-        _, again = self.report(HELD.messages[10])
+        _, again = self.slave(HELD.messages[10])
         self.more(again, self.end_of(20))
         self.check_told()
         self.clock.advance(TIMEOUT)
@@ -592,10 +613,10 @@ class HalfOpenTests(WireTestCase):
 
     def test_a_doubted_connection_counts_only_beyond_what_it_had_been_sent(self) -> None:
         """It may be the last connection of the slave that came again: its late reports prove no second copy."""
-        self.report(HELD.end)  # another slave, which stays silent from here on
-        _, last = self.report(HELD.messages[10], HELD.end)
+        self.slave(HELD.end)  # another slave, which stays silent from here on
+        _, last = self.slave(HELD.messages[10], HELD.end)
         self.send(20)
-        _, again = self.report(HELD.messages[10])
+        _, again = self.slave(HELD.messages[10])
         self.more(again, self.end_of(20))
         self.more(last, self.end_of(20))  # sent before the other came
         self.check_told()
@@ -607,8 +628,8 @@ class HalfOpenTests(WireTestCase):
         self.check_told(("20", OK, 0), ("21", OK, 0))
 
     def test_two_slaves_of_one_address_count_once_both_hold_what_was_sent_since(self) -> None:
-        _, first = self.report(HELD.messages[10], HELD.end)
-        _, second = self.report(HELD.messages[10], HELD.end)
+        _, first = self.slave(HELD.messages[10], HELD.end)
+        _, second = self.slave(HELD.messages[10], HELD.end)
         self.send(20)
         for slave in (first, second):
             self.more(slave, self.end_of(20))

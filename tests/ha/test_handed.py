@@ -16,13 +16,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.handed import HandedOffset
 from rmqha.ha.limits import HALimits
-from rmqha.ha.master import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterTimes
+from rmqha.ha.master import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.testing.memory import MemoryCommitLog
-from rmqha.tls import TLSFiles
+from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.transfer import TransferDecoder, encode_report
 from tests.tls.authority import Authority
 
-from .doubles import PEER, LineTransport, Socket, make_image, memory_log
+from .doubles import PEER, LineTransport, Socket, make_image, memory_log, progress_of
 
 LARGE = make_image([3000] * 200, segment_size=1024 * 1024)
 SMALL = make_image([3000] * 30, segment_size=1024 * 1024)
@@ -56,7 +56,9 @@ class PlainTests(SynchronousTestCase):
     def serve(self, batch_bytes: int, limits: HALimits | None = None, max_rate: int | None = None) -> Clock:
         clock = Clock()
         self.log = memory_log(SMALL)
-        self.factory = HAMasterFactory(self.log, batch_bytes, MasterTimes(), clock, None, limits, max_rate)
+        self.factory = HAMasterFactory(
+            self.log, clock, MasterOptions(batch_bytes, limits=limits or HALimits(), max_rate=max_rate)
+        )
         self.factory.doStart()
         return clock
 
@@ -87,7 +89,7 @@ class PlainTests(SynchronousTestCase):
             if truth < SMALL.end:
                 self.check_refused_beyond(truth, start, socket, clock)
             socket.deliver(encode_report(truth))
-            self.assertEqual((socket.aborted, connection.slave_ack_offset), (False, truth))
+            self.assertEqual((socket.aborted, progress_of(connection).reported), (False, truth))
             clock.advance(1.3)  # heartbeats and turns of the throttle
         socket.deliver(encode_report(held_by(bytes(socket.taken), start) + 1))
         self.assertTrue(socket.aborted)
@@ -198,7 +200,7 @@ class TLSTests(SynchronousTestCase):
     @given(takes=st.lists(st.integers(1, 70_000), min_size=1, max_size=12))
     def test_an_honest_slave_is_believed_and_a_liar_is_not(self, takes: list[int]) -> None:
         log = memory_log(LARGE)
-        factory = HAMasterFactory(log, 32 * 1024, MasterTimes(), self.clock)
+        factory = HAMasterFactory(log, self.clock, MasterOptions(32 * 1024))
         factory.doStart()
         connection = factory.buildProtocol(PEER)
         assert connection is not None
@@ -216,7 +218,7 @@ class TLSTests(SynchronousTestCase):
             self.assertGreaterEqual(handed, truth)
             peer.send(encode_report(truth))
             self.to_server(peer, socket)
-            self.assertEqual((connection.state, connection.slave_ack_offset), (HAConnectionState.TRANSFER, truth))
+            self.assertEqual((connection.state, progress_of(connection).reported), (HAConnectionState.TRANSFER, truth))
         handed = connection._handed.offset if connection._handed is not None else 0
         self.assertLessEqual(handed, min(LARGE.end, truth + 16 * 1024 + TLS_OVERHEAD), "a record, and what TLS adds")
         if handed < LARGE.end:
@@ -231,7 +233,7 @@ class TLSTests(SynchronousTestCase):
         log = MemoryCommitLog(LARGE.segment_size)
         log.begin_at(0)
         first = LARGE.transfers(0, LARGE.messages[1])[0]
-        factory = HAMasterFactory(log, 32 * 1024, MasterTimes(), self.clock)
+        factory = HAMasterFactory(log, self.clock, MasterOptions(32 * 1024))
         factory.doStart()
         connection = factory.buildProtocol(PEER)
         assert connection is not None

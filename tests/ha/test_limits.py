@@ -9,7 +9,17 @@ from rmqha.ha.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.master import WRITE_BYTES, HAConnectionState
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 
-from .doubles import PEER, LineTransport, append, heartbeat, log_lines, make_image, memory_log, transfers_in
+from .doubles import (
+    PEER,
+    LineTransport,
+    append,
+    heartbeat,
+    log_lines,
+    make_image,
+    memory_log,
+    progress_of,
+    transfers_in,
+)
 from .masternode import IMAGE, MasterTestCase, SlowTransport
 
 JAVA_SILENT_SECONDS = 6
@@ -298,9 +308,9 @@ class CrowdTests(MasterTestCase):
 
 class ReportFloodTests(MasterTestCase):
     def test_of_thousands_of_reports_in_a_read_only_the_last_is_acted_on(self) -> None:
-        connection, line = self.request(1)
+        _connection, line = self.request(1)
         heard: list[int] = []
-        connection._acknowledged = lambda _, offset: heard.append(offset)
+        self.patch(self.factory, "slave_reported", lambda progress: heard.append(progress.reported))
         line.deliver(b"".join(encode_report(min(offset, END)) for offset in range(2, 8192)))
         self.assertEqual(heard, [8191])
         line.deliver(encode_report(8191) * 1000)
@@ -325,14 +335,14 @@ class InFlightTests(MasterTestCase):
 
     def test_no_more_is_sent_until_something_is_acknowledged(self) -> None:
         connection, line = self.request(1)
-        self.assertEqual(connection.sent_offset, 1 + self.LIMIT)
+        self.assertEqual(progress_of(connection).sent, 1 + self.LIMIT)
         line.deliver(encode_report(1001))
-        self.assertEqual(connection.sent_offset, 1001 + self.LIMIT)
+        self.assertEqual(progress_of(connection).sent, 1001 + self.LIMIT)
 
     def test_all_arrives_in_the_end(self) -> None:
         connection, line = self.request(1)
         for _ in range(20):
-            line.deliver(encode_report(connection.sent_offset or 0))
+            line.deliver(encode_report(progress_of(connection).sent))
         self.assertEqual(b"\0" + b"".join(frame.body for frame in transfers_in(line.take())), self.image.content)
 
     def test_heartbeats_go_on(self) -> None:
@@ -344,13 +354,13 @@ class InFlightTests(MasterTestCase):
     def test_a_slave_that_asks_for_0_is_counted_from_where_it_was_sent_to(self) -> None:
         connection, _ = self.request(0)
         start = self.image.end - self.image.end % (1 << 20)
-        self.assertEqual(connection.sent_offset, min(self.image.end, start + self.LIMIT))
+        self.assertEqual(progress_of(connection).sent, min(self.image.end, start + self.LIMIT))
 
     def test_an_observer_is_sent_all_by_default(self) -> None:
         """It acknowledges nothing beyond where it began."""
         self.serve(memory_log(self.image), 32 * 1024)
         connection, _ = self.request(1)
-        self.assertEqual(connection.sent_offset, self.image.end)
+        self.assertEqual(progress_of(connection).sent, self.image.end)
 
     def test_what_waits_for_many_slaves_that_read_nothing_is_bounded_by_less_than_a_write_each(self) -> None:
         self.patch(limits, "WAITING_BYTES", 4 * WRITE_BYTES)
@@ -365,4 +375,4 @@ class InFlightTests(MasterTestCase):
         self.assertLess(waiting, 6 * 4 * WRITE_BYTES + len(lines) * each)
         for line in lines:
             line.lose()
-        self.assertEqual(self.factory._bounds.write_size.bytes, WRITE_BYTES)
+        self.assertEqual(self.factory.write_size.bytes, WRITE_BYTES)

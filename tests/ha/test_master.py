@@ -15,6 +15,7 @@ from .doubles import (
     log_lines,
     make_image,
     memory_log,
+    progress_of,
     transfers_in,
 )
 from .masternode import BATCH_BYTES, IMAGE, MasterTestCase, SlowTransport
@@ -34,7 +35,7 @@ class StartTests(MasterTestCase):
         sent = transfers_in(transport.take())
         self.assertEqual(sent[0].physic_offset, IMAGE.end - IMAGE.end % SEGMENT_SIZE)
         self.assertEqual(sent, IMAGE.transfers(sent[0].physic_offset))
-        self.assertEqual((connection.slave_request_offset, connection.sent_offset), (0, IMAGE.end))
+        self.assertEqual((progress_of(connection).request, progress_of(connection).sent), (0, IMAGE.end))
 
     def test_a_slave_that_asks_for_0_of_a_log_that_fills_its_segments_hears_of_the_next(self) -> None:
         """The last segment has just been made and is empty."""
@@ -53,7 +54,7 @@ class StartTests(MasterTestCase):
 
     def test_what_comes_after_the_first_report_is_an_acknowledgement(self) -> None:
         connection, _ = self.request(1, IMAGE.messages[3])
-        self.assertEqual((connection.slave_request_offset, connection.slave_ack_offset), (1, IMAGE.messages[3]))
+        self.assertEqual((progress_of(connection).request, progress_of(connection).reported), (1, IMAGE.messages[3]))
 
     def test_what_comes_in_one_read_with_the_first_report_is_a_lie(self) -> None:
         """Nothing had been sent when it came; that also goes for what was written in answer to the first report."""
@@ -70,7 +71,7 @@ class StartTests(MasterTestCase):
         connection, transport = self.connect()
         transport.deliver(encode_report(IMAGE.messages[2]) * 3)
         self.assertEqual(
-            (connection.state, connection.slave_ack_offset), (HAConnectionState.TRANSFER, IMAGE.messages[2])
+            (connection.state, progress_of(connection).reported), (HAConnectionState.TRANSFER, IMAGE.messages[2])
         )
         self.assertEqual(transfers_in(transport.take()), IMAGE.transfers(IMAGE.messages[2]))
 
@@ -205,20 +206,20 @@ class AcknowledgementTests(MasterTestCase):
     def test_the_last_of_many_reports_counts(self) -> None:
         connection, transport = self.request(1)
         transport.deliver(b"".join(encode_report(offset) for offset in IMAGE.boundaries[1:]))
-        self.assertEqual(connection.slave_ack_offset, IMAGE.end)
+        self.assertEqual(progress_of(connection).reported, IMAGE.end)
 
     def test_reports_in_pieces_of_one_byte_count_when_they_are_whole(self) -> None:
         connection, transport = self.connect()
         for byte in encode_report(1) + encode_report(IMAGE.messages[3]):
-            self.assertIn(connection.slave_ack_offset, (None, 1))
+            self.assertTrue(connection.progress is None or connection.progress.reported == 1)
             transport.deliver(bytes([byte]))
-        self.assertEqual(connection.slave_ack_offset, IMAGE.messages[3])
+        self.assertEqual(progress_of(connection).reported, IMAGE.messages[3])
 
     def test_ten_thousand_reports_are_taken(self) -> None:
         connection, transport = self.request(1)
         for at in range(10_000):
             transport.deliver(encode_report(min(1 + at, IMAGE.end)))
-        self.assertEqual(connection.slave_ack_offset, min(10_000, IMAGE.end))
+        self.assertEqual(progress_of(connection).reported, min(10_000, IMAGE.end))
         self.assertFalse(transport.disconnecting)
 
     def test_facts_tell_where_a_slave_is(self) -> None:
@@ -271,7 +272,7 @@ class SlowSlaveTests(MasterTestCase):
             self.clock.advance(2.5)
             self.factory._log_grew()
         self.assertEqual(len(transport.value()), waiting)
-        self.assertLess(connection.sent_offset or 0, self.image.end)
+        self.assertLess(progress_of(connection).sent, self.image.end)
 
     def test_a_slow_slave_gets_the_whole_log_in_the_end(self) -> None:
         _, transport = self.connect(SlowTransport(self.clock))
@@ -313,7 +314,7 @@ class ChangingLogTests(MasterTestCase):
         connection, transport = self.connect(SlowTransport(self.clock))
         assert isinstance(transport, SlowTransport)
         transport.deliver(encode_report(1))
-        at = connection.sent_offset
+        at = progress_of(connection).sent
         self.log.min_offset = 2 << 20
         with log_lines() as lines:
             transport.drain()

@@ -7,14 +7,14 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.master import HAConnectionState
+from rmqha.ha.master import HAConnectionState, HAMasterProtocol
 from rmqha.ha.replica import MasterView, Replica, StartFrom
 from rmqha.ha.slave import HASlaveProtocol, SlaveTimes
 from rmqha.ha.throttle import ReceiveThrottle, SendThrottle, TokenBucket
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER, Transfer, encode_report
 
-from .doubles import LineTransport, heartbeat, make_image, memory_log, transfers_in, wire
+from .doubles import LineTransport, heartbeat, make_image, memory_log, progress_of, transfers_in, wire
 from .masternode import MasterTestCase
 
 KIB, MIB = 1024, 1024 * 1024
@@ -176,8 +176,8 @@ class MasterTests(MasterTestCase):
         for _ in range(seconds * 50):
             self.clock.advance(0.02)
         for line in lines:
-            sent = line.protocol.sent_offset  # type: ignore[union-attr]
-            line.deliver(encode_report(sent))
+            assert isinstance(line.protocol, HAMasterProtocol)
+            line.deliver(encode_report(progress_of(line.protocol).sent))
 
     def test_all_slaves_together_get_the_rate_each_the_same(self) -> None:
         lines = [self.request(1)[1] for _ in range(4)]
@@ -338,7 +338,7 @@ class OverheadTests(MasterTestCase):
         self.clock.advance(2.5)
         self.assertEqual(line.take(), heartbeat(self.log.verified_offset))
         self.assertEqual(connection.state, HAConnectionState.TRANSFER)
-        throttle = self.factory._bounds.throttle
+        throttle = self.factory.throttle
         assert throttle is not None
         bucket = throttle._bucket
         self.assertEqual(bucket.capacity - bucket.tokens, TRANSFER_HEADER.size)

@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
-from rmqha.ha.master import HAMasterFactory, MasterTimes
+from rmqha.ha.master import HAMasterFactory, MasterOptions
 from rmqha.settings import make_settings
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.messagestore import MessageStore
@@ -63,7 +63,7 @@ def main(store_folder: str, ha_port: str, segment_size: str) -> None:
     """Serve until standard input ends."""
     settings = make_settings({"storePathRootDir": store_folder, "mappedFileSizeCommitLog": segment_size})
     log = MessageStore(settings).commit_log
-    factory = HAMasterFactory(log, settings.ha_transfer_batch_size_bytes, MasterTimes(), reactor)
+    factory = HAMasterFactory(log, reactor, MasterOptions(settings.ha_transfer_batch_size_bytes))
     listening = TCP4ServerEndpoint(reactor, int(ha_port), interface="127.0.0.1").listen(factory)
     listening.addCallback(lambda _: StandardIO(Appender(log)))
     reactor.run()

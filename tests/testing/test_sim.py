@@ -65,9 +65,11 @@ def believe_every_report(patch: pytest.MonkeyPatch) -> None:
     """A master takes any offset for an acknowledgement."""
 
     def acknowledge(connection: HAMasterProtocol, reports: list[int]) -> None:
+        progress = connection.progress
+        assert progress is not None
         for offset in reports:
-            connection.slave_ack_offset = offset
-            connection._acknowledged(connection, offset)
+            progress.reported = progress.acknowledged = offset
+            connection._port.slave_reported(progress)
 
     patch.setattr(HAMasterProtocol, "_acknowledge", acknowledge)
 

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from twisted.test import iosim
 from zope.interface import implementer
 
-from rmqha.tls import ClientTLS, TLSFiles
+from rmqha.tls.endpoints import ClientTLS, TLSFiles
 
 PEER = IPv4Address("TCP", "192.0.2.7", 40123)
 

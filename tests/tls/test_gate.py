@@ -8,7 +8,8 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.tls import CLOSE_SECONDS, HANDSHAKE_SECONDS, GateFactory, TLSError, looks_like_tls, peer_names
+from rmqha.tls.certificates import TLSError
+from rmqha.tls.gate import CLOSE_SECONDS, HANDSHAKE_SECONDS, GateFactory, looks_like_tls, peer_names
 from tests.fixtures import new_folder
 
 from .authority import Authority

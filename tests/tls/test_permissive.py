@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from rmqha.broker.remoting import RemotingFactory, RemotingProtocol
-from rmqha.tls import HANDSHAKE_SECONDS
+from rmqha.tls.gate import HANDSHAKE_SECONDS
 from rmqha.wire.command import RemotingCommand
 from tests.fixtures import new_folder
 

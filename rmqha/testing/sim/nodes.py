@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.grouptransfer import GroupTransferService
-from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterTimes
+from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.ha.replica import MasterView
 from rmqha.ha.service import HASlaveService, SlaveOptions
 from rmqha.settings import BrokerRole, Settings, make_settings
@@ -239,8 +239,7 @@ class SimNode:
         if settings.broker_role is BrokerRole.SYNC_MASTER:
             transfer = GroupTransferService(log, settings, process.clock, confirmed_offset=log.min_offset)
             store.replicate_by(transfer)
-        times = MasterTimes(settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000)
-        self.served = HAMasterFactory(log, settings.ha_transfer_batch_size_bytes, times, process.clock, transfer)
+        self.served = HAMasterFactory(log, process.clock, MasterOptions.of(settings), transfer)
         self.served.doStart()
 
     def _disk_failed(self, failure: Failure) -> None:

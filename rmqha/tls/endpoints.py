@@ -1,0 +1,207 @@
+"""Where TLS meets Twisted's endpoints: what we show to peers, and whom we trust."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from OpenSSL import SSL, crypto
+from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
+from service_identity.pyopenssl import extract_patterns
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import wrapClientTLS
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
+from twisted.internet.ssl import Certificate, CertificateOptions, platformTrust, trustRootFromCertificates
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from rmqha.tls.certificates import VERIFY_ERRORS, OwnCertificate, TLSError, load_authorities, make_options
+from rmqha.tls.gate import ClientGate, ClientGateFactory, Gate, GateFactory
+from rmqha.tls.permissive import PermissiveFactory
+
+MUST_SHOW_CERTIFICATE = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT | SSL.VERIFY_CLIENT_ONCE
+
+
+def _check_of(gate: Gate, service: DNS_ID | IPAddress_ID | None) -> Callable[..., bool]:
+    """For OpenSSL to call with each certificate of a peer's chain: judges, and tells the gate why not.
+
+    ``service`` is whom the certificate must name. Whatever is wrong here, the answer is no: Twisted's own check takes
+    an unusual certificate (one without any subjectAltName) for a good one.
+    """
+
+    def check(connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, is_good: int) -> bool:
+        try:
+            if not is_good:
+                subject = certificate.get_subject().CN or "no CN"
+                gate.refuse(
+                    f"its certificate ({subject}) {VERIFY_ERRORS.get(error, f'is refused, X.509 error {error}')}"
+                )
+                return False
+            if depth == 0 and service is not None:
+                verify_service_identity(extract_patterns(certificate), [service], [])
+            return True
+        except Exception as problem:
+            gate.refuse(f"its certificate is not for this host: {problem}")
+            return False
+
+    return check
+
+
+@implementer(IStreamServerEndpoint)
+@dataclass(frozen=True)
+class TLSServerEndpoint:
+    """Listens where ``endpoint`` does."""
+
+    endpoint: IStreamServerEndpoint
+    creator: "ServerTLS"
+    clock: IReactorTime
+    refused: Callable[[str, str], None]
+    takes_plain: bool = False
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        make_factory = PermissiveFactory if self.takes_plain else GateFactory
+        factory = make_factory(self.creator, protocolFactory, self.clock, self.refused)
+        listening: Deferred[IListeningPort] = self.endpoint.listen(factory)
+        return listening
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class ServerTLS:
+    """What a listening port shows; given ``authorities``, peers must show a certificate signed by one of them."""
+
+    def __init__(self, own: OwnCertificate, authorities: Sequence[Certificate] | None = None) -> None:
+        trust = None if authorities is None else trustRootFromCertificates(authorities)
+        self._options = make_options(own, trust)
+        self.verifies_peers = authorities is not None
+
+    def __str__(self) -> str:
+        return "TLS, peers must show a certificate" if self.verifies_peers else "TLS, peers need no certificate"
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        connection = self._options.serverConnectionForTLS(tlsProtocol)
+        if self.verifies_peers:
+            connection.set_verify(MUST_SHOW_CERTIFICATE, _check_of(tlsProtocol.wrappedProtocol, None))
+        return connection
+
+    def endpoint(
+        self,
+        endpoint: IStreamServerEndpoint,
+        clock: IReactorTime,
+        refused: Callable[[str, str], None],
+        takes_plain: bool = False,
+    ) -> IStreamServerEndpoint:
+        """Listen where ``endpoint`` does; ``refused`` hears the host of a peer that is turned away, and why.
+
+        With ``takes_plain`` a peer whose first byte begins no handshake is served without TLS.
+        """
+        return TLSServerEndpoint(endpoint, self, clock, refused, takes_plain)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class ClientConnections:
+    """Makes connections that accept only a certificate for ``host``."""
+
+    def __init__(self, options: CertificateOptions, host: str) -> None:
+        self._options = options
+        self._server_name: bytes | None = None
+        try:
+            self._service: DNS_ID | IPAddress_ID = IPAddress_ID(str(ip_address(host)))
+        except ValueError:
+            name = host.encode("idna")
+            self._server_name = name
+            self._service = DNS_ID(name.decode("ascii"))
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        connection = self._options.clientConnectionForTLS(tlsProtocol)
+        if self._server_name is not None:
+            connection.set_tlsext_host_name(self._server_name)
+        connection.set_verify(MUST_SHOW_CERTIFICATE, _check_of(tlsProtocol.wrappedProtocol, self._service))
+        return connection
+
+
+@implementer(IStreamClientEndpoint)
+class TLSClientEndpoint:
+    """Connects as ``endpoint`` does; a connection is there when its handshake is done. Fails with TLSError, too."""
+
+    _log = Logger()
+
+    def __init__(self, endpoint: IStreamClientEndpoint, creator: ClientConnections, host: str, clock: Any) -> None:
+        self._endpoint = wrapClientTLS(creator, endpoint, clock)
+        self._host = host
+        self._clock = clock
+        self._told: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<TLS to {self._host}>"
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        return Deferred.fromCoroutine(self._connect(protocolFactory))
+
+    async def _connect(self, factory: IProtocolFactory) -> IProtocol:
+        gate = await self._endpoint.connect(ClientGateFactory(factory, self._clock))
+        assert isinstance(gate, ClientGate), "our factory has built it"
+        try:
+            opened = await gate.opened
+        except TLSError as error:
+            if self._told != str(error):  # once, however often somebody tries
+                self._told = str(error)
+                self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
+            raise
+        self._told = None
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTLS:
+    """What we show where we connect, if anything, and whom we trust there; None is the platform's authorities."""
+
+    own: OwnCertificate | None = None
+    authorities: tuple[Certificate, ...] | None = None
+
+    def endpoint(self, endpoint: IStreamClientEndpoint, host: str, clock: Any) -> IStreamClientEndpoint:
+        """Connect as ``endpoint`` does, to a peer whose certificate is for ``host``. Raises TLSError for no host."""
+        trust = platformTrust() if self.authorities is None else trustRootFromCertificates(self.authorities)
+        try:
+            creator = ClientConnections(make_options(self.own, trust), host)
+        except ValueError as error:
+            raise TLSError(f"{host!r} is no host name ({error})") from error
+        return TLSClientEndpoint(endpoint, creator, host, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class TLSFiles:
+    """What the options --tls-cert, --tls-key and --tls-ca name, read."""
+
+    own: OwnCertificate | None = None
+    authorities: tuple[Certificate, ...] | None = None
+
+    @classmethod
+    def load(cls, certificate: str | None, key: str | None, authorities: str | None) -> "TLSFiles":
+        """Raises TLSError."""
+        if key is not None and certificate is None:
+            raise TLSError("a key needs its certificate (--tls-cert)")
+        return cls(
+            None if certificate is None else OwnCertificate.load(certificate, key),
+            None if authorities is None else load_authorities(authorities),
+        )
+
+    def client(self) -> ClientTLS:
+        """For where we connect."""
+        return ClientTLS(self.own, self.authorities)
+
+    def server(self, verify_peers: bool) -> ServerTLS | None:
+        """For where we listen; None where we have no certificate. Raises TLSError."""
+        if not verify_peers:
+            return None if self.own is None else ServerTLS(self.own)
+        if self.own is None or self.authorities is None:
+            raise TLSError("--tls-verify-slaves needs --tls-cert and --tls-ca")
+        return ServerTLS(self.own, self.authorities)
