@@ -4,7 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test lint types imports unit trial fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start news clean
+# A worker of pytest-xdist for each processor, up to four: one with Spark and RocketMQ takes up to 4 GiB.
+# Each takes whole files, in the order of tests/conftest.py: the tests of a file may build on each other.
+PYTEST := $(BIN)/python -m pytest --durations=25
+PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+
+# How much is tried. `make test` gives these to the tests; `make proofs` goes on for so many seconds.
+SIZES := RMQHA_SIM_SEEDS=0..499 RMQHA_STORE_CASES=500
+SIM_SECONDS ?= 300
+FUZZ_SECONDS ?= 120
+STORES_SECONDS ?= 300
+ROCKETMQ_VERSIONS ?= 4.9.8
+
+# Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help install demo quick test proofs lint types imports unit sim-smoke trial-smoke trial sim-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,8 +35,15 @@ $(READY): pyproject.toml setup.py
 demo: $(READY)  ## masters and slaves as twistd processes, killed; the proof that copies are identical; Spark SQL over them
 	$(BIN)/python examples/demo.py
 
-test: lint types imports unit trial wheel  ## all checks and tests
+quick: lint types imports  ## what to run before each commit: checks, unit tests, 100 seeds of the simulator
+	$(PYTEST) $(PARALLEL) -m unit --hypothesis-profile=quick -q
+	$(BIN)/python -m rmqha.testing.sim --seeds 0..99 --jobs 2
+
+test: lint types imports unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
 	@echo "all checks passed"
+
+proofs: trial sim-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
+	@echo "all proofs passed"
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -33,11 +55,26 @@ types: $(READY)  ## mypy --strict with mypy-zope
 imports: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-unit: $(READY)  ## pytest: everything, the real Java broker too, with branch coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+unit: $(READY)  ## pytest: everything, the real Java broker and Spark too
+	$(SIZES) $(PYTEST) $(PARALLEL)
 
-trial: $(READY)  ## the same unit tests under trial
-	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial tests
+trial-smoke: $(READY)  ## trial loads all unit tests, and runs those of three packages
+	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --dry-run --reporter=minimal tests
+	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --reporter=minimal tests.client tests.namesrv tests.ops
+
+trial: $(READY)  ## all unit tests under trial, with branch coverage, of which pyproject.toml says the least
+	$(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=minimal tests
+	$(BIN)/coverage report
+
+sim-proof: $(READY)  ## the simulator for SIM_SECONDS, from a seed that `make test` does not reach
+	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --seeds 500.. --jobs 2
+
+fuzz-proof: $(READY)  ## the fuzzers for FUZZ_SECONDS and STORES_SECONDS, with new seeds
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz.stores --seconds $(STORES_SECONDS) --jobs 2 || test $$? = 3  # 3: the time is over
+
+java-proof: $(READY)  ## the tests with RocketMQ, for each further version of ROCKETMQ_VERSIONS
+	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -m java -q || exit 1; done
 
 soak: $(READY)  ## the simulator, seed after seed until Ctrl-C; SOAK='--seeds 0..99999 --jobs 2' and the like
 	$(BIN)/python -m rmqha.testing.sim $(or $(SOAK),--seeds 0.. --jobs 2)

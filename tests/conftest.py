@@ -1,13 +1,84 @@
-"""What pytest does as trial does it."""
+"""What each test costs, and what pytest does as trial does it."""
 
 import itertools
 import signal
+import sys
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 import tests  # noqa: F401 - hypothesis's profile
+
+COSTS = ("spark", "fuzz", "java", "process", "long", "unit")
+"""The markers of pyproject.toml, of which each test has exactly one; in this order the workers of xdist take files.
+
+The files that take longest come first: if the last one takes a minute, the other worker has nothing to do.
+"""
+FIXTURES = {"java": "spark", "java_class_path": "java", "scenarios": "process"}
+"""The marker of a test that asks for a fixture: Spark's JVM, RocketMQ, nodes of ours."""
+FOLDERS = {"fuzz": "fuzz", "faults": "process"}
+"""Below ``tests``: the marker of a test that has none, and no such fixture either."""
+STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+"""The interpreter's audit events."""
+
+
+def cost_of(markers: Collection[str], fixtures: Collection[str], folder: str) -> str:
+    """The one marker of a test: its own, or its module's; else its fixture's; else its folder's; else ``unit``.
+
+    Raises pytest.UsageError if the test has two of them itself.
+    """
+    own = [cost for cost in COSTS if cost in markers]
+    if len(own) > 1:
+        raise pytest.UsageError(f"a test has one marker of its cost, not {' and '.join(own)}")
+    found = own or [FIXTURES[fixture] for fixture in FIXTURES if fixture in fixtures]
+    return found[0] if found else FOLDERS.get(folder, "unit")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its cost before ``-m`` selects; under xdist, sort the files by their most expensive test."""
+    first: dict[Path, int] = {}
+    for item in items:
+        cost = cost_of(
+            {marker.name for marker in item.iter_markers()},
+            getattr(item, "fixturenames", ()),
+            item.path.relative_to(Path(__file__).parent).parts[0],
+        )
+        if item.get_closest_marker(cost) is None:
+            item.add_marker(cost)
+        first[item.path] = min(COSTS.index(cost), first.get(item.path, len(COSTS)))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: first[item.path])
+
+
+class _Audit:
+    """Stops a test that may start no process. Python cannot remove an audit hook, so all tests share one."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        sys.addaudithook(self._look)
+
+    def _look(self, event: str, arguments: Any) -> None:
+        if self.is_on and event in STARTS_A_PROCESS:
+            raise AssertionError(f"a test without the marker process starts one ({event})")
+
+
+_audit = _Audit()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Hold the markers ``unit`` and ``long`` to what they say, in fixtures of any scope too."""
+    _audit.is_on = any(item.get_closest_marker(cost) for cost in ("unit", "long"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Let fixtures of other tests end as they like."""
+    _audit.is_on = False
 
 
 @pytest.fixture(autouse=True)

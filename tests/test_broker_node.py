@@ -15,6 +15,8 @@ from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode, decode_command, encode_command
 from rmqha.wire.record import Host, parse_msg_id
 
+pytestmark = pytest.mark.process
+
 MASTER_OPTIONS = (
     "--role=async-master",
     "--port=0",

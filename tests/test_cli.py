@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -141,6 +142,7 @@ class DumpTests(CommandTestCase):
     def lines(self, *arguments: object) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.output_of("dump", *arguments, "--json").splitlines()]
 
+    @pytest.mark.long
     def test_every_record_is_as_java_reads_it(self) -> None:
         self.assertEqual(self.lines(unpacked("master-crash")), expected())
         self.assertEqual(self.lines(unpacked("slave")), expected())
@@ -182,6 +184,7 @@ class DumpTests(CommandTestCase):
         )
         self.assertEqual(lines[-1].strip(), "185821  blank of 76323 bytes")
 
+    @pytest.mark.long
     def test_the_first_and_the_last_of_them(self) -> None:
         store, whole = unpacked("slave"), expected()
         for count in (0, 1, 5, 700, len(whole), 10**6):
@@ -210,6 +213,7 @@ class DumpTests(CommandTestCase):
         line = self.output_of("dump", self.store(), "-n", 1, "--body").rstrip("\n")
         self.assertTrue(line.isprintable() and line.endswith("…"), line)
 
+    @pytest.mark.process
     def test_ctrl_c_ends_with_130(self) -> None:
         """A dump that nobody reads on waits for ever in its write."""
         command = [RMQHA, "dump", str(unpacked("slave")), "--json"]
@@ -239,6 +243,7 @@ class DumpTests(CommandTestCase):
         self.run_command("verify", store, "--against", store)
         self.assertEqual(open_files(store), 0)
 
+    @pytest.mark.process
     def test_a_reader_that_went_away_ends_it_quietly(self) -> None:
         for arguments in (["--json"], []):
             with self.subTest(arguments):
@@ -475,6 +480,7 @@ class CompareTests(CommandTestCase):
             },
         )
 
+    @pytest.mark.long
     def test_a_shorter_store_is_a_prefix(self) -> None:
         """A good backup of a store that goes on is no alarm, unless somebody asks for the very same."""
         short, long = unpacked("slave"), unpacked("master-clean")
@@ -820,6 +826,7 @@ class StatusOfBrokerTests(SynchronousTestCase):
     def status(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([RMQHA, "status", *arguments], capture_output=True, text=True, timeout=60)
 
+    @pytest.mark.process
     def test_nobody_there_is_status_7(self) -> None:
         address = f"127.0.0.1:{free_port()}"
         for arguments in ([address], [address, "--json"], [f"tcp:{address}"]):
@@ -828,6 +835,7 @@ class StatusOfBrokerTests(SynchronousTestCase):
                 self.assertEqual((done.returncode, done.stdout), (7, ""))
                 self.assertRegex(done.stderr, r"^rmqha: \S+ does not answer: Connection was refused.*\n$")
 
+    @pytest.mark.process
     def test_somebody_who_is_no_broker_is_status_7(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -844,6 +852,7 @@ class StatusOfBrokerTests(SynchronousTestCase):
         self.assertEqual((done.returncode, done.stdout), (7, ""))
         self.assertEqual(done.stderr.count("\n"), 1)
 
+    @pytest.mark.process
     def test_a_running_master_and_its_slave(self) -> None:
         work = new_folder(self)
         end = max_offset("slave")

@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from rmqha.settings import make_settings
 from rmqha.store.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
@@ -104,6 +106,7 @@ class RestoreCutTests(CommandTestCase):
         self.assertEqual(len(records_of(store)), number)
         return store, at, before
 
+    @pytest.mark.long
     def test_a_forced_cut_is_undone_byte_for_byte(self) -> None:
         store, at, before = self.cut(60)
         (row,) = self.json_of("restore-cut", store)["kept"]
@@ -137,6 +140,7 @@ class RestoreCutTests(CommandTestCase):
         self.assertEqual(opened.recovery.problem, None)
         self.successResultOf(opened.close())
 
+    @pytest.mark.long
     def test_a_log_that_has_gone_on_is_not_overwritten(self) -> None:
         store, at, _ = self.cut(60)
         other = records_of(self.store(seed=2))[60][1]
@@ -149,6 +153,7 @@ class RestoreCutTests(CommandTestCase):
         self.assertIn("does not fit", self.output_of("restore-cut", store))
         self.assertEqual(log_files(store), before)
 
+    @pytest.mark.long
     def test_a_restoration_that_died_halfway_is_done_again(self) -> None:
         store, at, before = self.cut(60)
         kept = (store / "rmqha" / "cut" / f"{at:020d}").read_bytes()

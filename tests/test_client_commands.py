@@ -17,6 +17,8 @@ from rmqha.wire.record import parse_msg_id
 
 from .tls.authority import Authority
 
+pytestmark = pytest.mark.process
+
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SMALL_FILES = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000")
 MASTER_OPTIONS = ("--role=async-master", "--port=0", *SMALL_FILES)

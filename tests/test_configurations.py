@@ -138,6 +138,7 @@ async def read(client: MQClient) -> set[str]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["2m-2s-async", "2m-2s-sync"])
 @pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
 async def test_with_one_master_killed_its_slave_is_read_and_the_other_master_written(name: str, tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def kill_at(count: int, node: TwistdNode) -> Callable[[SendResult], None]:
     return heard
 
 
+@pytest.mark.process
 @pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
 async def test_the_command_runs_masters_without_slaves_until_it_is_interrupted(tmp_path: Path) -> None:
     arguments = ["2m-noslave", f"--work={tmp_path}", "--base-port=0"]

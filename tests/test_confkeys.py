@@ -5,6 +5,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -154,6 +155,7 @@ class CommandTests(CommandTestCase):
         self.assertIn("startingTimestmap (did you mean startingTimestamp?)", message)
 
 
+@pytest.mark.process
 def test_a_running_node_says_what_it_does_not_use(tmp_path: Path) -> None:
     """In the log of a real process, and before anything else goes wrong."""
     options = ["--role=async-master", f"--port={free_port()}", "--set=rocketmqHome=/opt", "--set=enableLmq=true"]
@@ -162,6 +164,7 @@ def test_a_running_node_says_what_it_does_not_use(tmp_path: Path) -> None:
             assert node.wait_for_event(warning, 300.0)["level"] == "warn"
 
 
+@pytest.mark.process
 def test_a_recipe_is_refused_too(tmp_path: Path) -> None:
     recipe = Path("tac/slave.tac").read_text().replace('"--broker-id=1"', '"--broker-id=1", "--set=aclEnable=true"')
     (tmp_path / "slave.tac").write_text(recipe)

@@ -19,6 +19,8 @@ from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.record import Blank, Record, check_record, decode_record
 from tests.store.crash_writer import NO_QUEUE, body_of, settings_of
 
+pytestmark = pytest.mark.process
+
 CHECKOUT = Path(__file__).parents[1]
 KILLS_A_STORE = int(os.environ.get("RMQHA_CRASH_KILLS", "26"))
 LONGEST_ROUND_SECONDS = 0.06

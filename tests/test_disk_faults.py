@@ -180,6 +180,7 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # mappings live a little longer
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("body_bytes", [10, 3000])
 def test_a_full_disk_refuses_puts_and_room_lets_them_go_on(tmp_path: Path, body_bytes: int) -> None:
     with small_disk(tmp_path / "disk", 600_000) as disk:
@@ -247,6 +248,7 @@ def test_verify_on_a_disk_with_errors_is_status_8(tmp_path: Path, monkeypatch: p
 # K4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece_bytes", [512, 4096])
 def test_any_sectors_of_the_tail_lost_leave_a_prefix_of_whole_messages(tmp_path: Path, piece_bytes: int) -> None:
     opened = OpenStore(tmp_path / "whole")

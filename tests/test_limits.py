@@ -15,6 +15,8 @@ from rmqha.testing.records import write_log
 from rmqha.wire.transfer import encode_report
 from tests.interop.rocketmq import runtime_info
 
+pytestmark = pytest.mark.process
+
 KIB, MIB = 1024, 1024 * 1024
 SEGMENT_BYTES = 64 * MIB
 LOG_BYTES = 48 * MIB

@@ -17,6 +17,8 @@ from tests.test_broker_node import SEND_FIELDS, connected
 from tests.test_node import wait_until
 from tests.tls.authority import Authority
 
+pytestmark = pytest.mark.process
+
 TOPIC = SEND_FIELDS["b"]
 SMALL = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000", "--set=registerNameServerPeriod=10000")
 AT_ONCE_SECONDS = 5.0

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 from twisted.application.service import IServiceCollection, IServiceMaker, loadApplication
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase
@@ -71,6 +72,7 @@ class PluginTests(SynchronousTestCase):
         self.assertIn("rmqha-namesrv", makers)
         self.assertIs(makers["rmqha-namesrv"].options, Options)
 
+    @pytest.mark.process
     def test_its_options_install_no_reactor(self) -> None:
         code = "import sys, rmqha.namesrv_tap; sys.exit('twisted.internet.reactor' in sys.modules)"
         done = subprocess.run(
@@ -78,6 +80,7 @@ class PluginTests(SynchronousTestCase):
         )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    @pytest.mark.process
     def test_its_help_tells_every_option(self) -> None:
         done = subprocess.run(
             [TWISTD, "rmqha-namesrv", "--help"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False

@@ -26,6 +26,8 @@ from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.fixtures import copy_of, log_bytes, max_offset, segment_size, unpacked
 
+pytestmark = pytest.mark.process
+
 END = max_offset("slave")
 STOP_SECONDS = 5
 TWISTD = str(Path(sys.executable).with_name("twistd"))

@@ -20,6 +20,8 @@ from tests.needs import need
 
 from .tls.authority import Authority
 
+pytestmark = pytest.mark.process
+
 README = Path(__file__).parent.parent / "README.md"
 PATIENCE_SECONDS = 300.0
 NOT_RUN = ("pip install", "make ")

@@ -20,6 +20,8 @@ from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, R
 from .test_broker_node import MASTER_OPTIONS, SEND_FIELDS, Connection, connected
 from .tls.authority import Authority
 
+pytestmark = pytest.mark.process
+
 TIMEOUT_SECONDS = 20
 CROWD = 1000
 FILES_FOR_CROWDS = 4096

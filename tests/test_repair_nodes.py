@@ -12,6 +12,8 @@ from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.fixtures import copy_of, max_offset, segment_size
 from tests.store.logs import file_bytes, write_at
 
+pytestmark = pytest.mark.process
+
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 END = max_offset("slave")
 SIZE = segment_size()

@@ -10,6 +10,8 @@ import pytest
 
 from rmqha.testing.nodes import TwistdNode
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_sent_again_and_again_does_not_spoil_a_clean_end(number: signal.Signals, tmp_path: Path) -> None:

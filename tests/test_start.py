@@ -15,6 +15,8 @@ from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.records import make_record, write_log
 from rmqha.wire.record import encode_record
 
+pytestmark = pytest.mark.process
+
 SEGMENT_BYTES = 1 << 28
 SLOW = """
 import sys, time

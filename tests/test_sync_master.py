@@ -37,6 +37,8 @@ from tests.puts import (
     statuses_of,
 )
 
+pytestmark = pytest.mark.process
+
 SLAVE_TIMEOUT_S = 0.8
 SHORT_TIMEOUT = f"--set=slaveTimeout={int(SLAVE_TIMEOUT_S * 1000)}"
 AMPLE_TIMEOUT = "--set=slaveTimeout=15000"

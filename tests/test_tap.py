@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 from twisted.application.service import IServiceCollection, IServiceMaker, loadApplication
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import ILogObserver
@@ -404,6 +405,7 @@ class PluginTests(SynchronousTestCase):
         self.assertIn("rmqha", makers)
         self.assertIs(makers["rmqha"].options, Options)
 
+    @pytest.mark.process
     def test_neither_the_plugin_nor_its_options_install_a_reactor(self) -> None:
         for module in ("twisted.plugins.rmqha_plugin", "rmqha.tap", "rmqha.cli"):
             with self.subTest(module):
@@ -411,11 +413,13 @@ class PluginTests(SynchronousTestCase):
                 done = self.run_python("-c", code)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    @pytest.mark.process
     def test_listing_plugins_does_not_import_rmqha(self) -> None:
         code = "import sys, twisted.plugins.rmqha_plugin; sys.exit(any(m.startswith('rmqha') for m in sys.modules))"
         done = self.run_python("-c", code)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    @pytest.mark.process
     def test_twistd_lists_it(self) -> None:
         done = self.run_python("-m", "twisted", "--help")
         self.assertRegex(done.stdout, r"rmqha +RocketMQ HA")
@@ -423,6 +427,7 @@ class PluginTests(SynchronousTestCase):
         listed = subprocess.run([twistd, "--help"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
         self.assertRegex(listed.stdout, r"rmqha +RocketMQ HA")
 
+    @pytest.mark.process
     def test_its_help_tells_every_option(self) -> None:
         twistd = str(Path(sys.executable).with_name("twistd"))
         done = subprocess.run([twistd, "rmqha", "--help"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
@@ -432,6 +437,7 @@ class PluginTests(SynchronousTestCase):
         for contract in CONTRACT_OPTIONS:
             self.assertIn(f"--{contract}", done.stdout)
 
+    @pytest.mark.process
     def test_another_reactor_can_be_chosen(self) -> None:
         twistd = str(Path(sys.executable).with_name("twistd"))
         command = [twistd, "--reactor=poll", "-n", "--pidfile=", "rmqha", "--role=nobody"]

@@ -213,15 +213,43 @@ class PutNode(TwistdNode):
         raise NodeError(f"{self.name} ended before it had put {count} messages:\n{self._tail()[-3000:]}")
 
 
+PORTS = range(20_000, 32_000, 10)
+"""What ``free_port`` gives: below the ports that Linux gives to clients."""
+_claims: dict[int, socket.socket] = {}
+
+
 def free_port() -> int:
-    """A base port on 127.0.0.1 whose fast port, two below, and HA port, one above, are free too."""
-    for _ in range(100):
-        base = random.randrange(20_000, 32_000, 10)
+    """A base port on 127.0.0.1 whose fast port, two below, and HA port, one above, are free too.
+
+    No other process that asks gets the same one while this process lives. Raises NodeError if none is left.
+    """
+    for base in random.sample(PORTS, len(PORTS)):
+        if claim_port(base) and all(map(_is_free, (base - 2, base, base + 1))):
+            return base
+    raise NodeError(f"no free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def claim_port(base: int) -> bool:
+    """Whether this base port is ours from now on: no process has claimed it before, this one included.
+
+    A socket in Linux's abstract namespace is the claim. It goes when the process ends, however it ends.
+    """
+    if base in _claims:
+        return False
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0rmqha-port-{base}")
+    except OSError:
+        claim.close()
+        return False
+    _claims[base] = claim
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
         try:
-            for port in (base - 2, base, base + 1):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
-            continue
-        return base
-    raise NodeError("no free ports between 20000 and 32000")
+            return False
+    return True

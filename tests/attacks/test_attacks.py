@@ -16,6 +16,8 @@ from . import strangers
 from .probe import Figures, Probe
 from .strangers import MIB
 
+pytestmark = pytest.mark.process
+
 MOST_GROWTH_MIB = 256
 LEAST_GROUPS = 1000
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from types import FrameType
 from typing import Any, NamedTuple
 
+import pytest
 from twisted.internet.defer import succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
@@ -284,6 +285,7 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
 class BrokerTests(EveryCodeTestCase):
     """A broker's requests."""
 
+    @pytest.mark.long
     def test_no_request_holds_the_reactor(self) -> None:
         self.open(maxIndexNum="100000", maxHashSlotNum="1000")
         broker = BrokerController(
@@ -380,6 +382,7 @@ BROKERS = 500
 class NameServerTests(EveryCodeTestCase):
     """A name server's requests, with 500 brokers and 20,000 topics."""
 
+    @pytest.mark.long
     def test_no_request_holds_the_reactor(self) -> None:
         service = NameServerService(self.clock)
         processors, limits = service.processors(), name_server_limits()

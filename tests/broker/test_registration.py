@@ -3,6 +3,7 @@
 import tracemalloc
 import zlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -86,6 +87,7 @@ class CompressedTests(SynchronousTestCase):
             with self.subTest(what):
                 self.assertRaises(ValueError, decode_body, body, True, OUR_VERSION)
 
+    @pytest.mark.long
     def test_a_small_body_cannot_take_all_memory(self) -> None:
         bomb = compressed(INFLATED + bytes(4 * LARGEST_BODY_BYTES))
         tracemalloc.start()

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred, execute
 
 from rmqha.broker import transaction
@@ -631,6 +632,7 @@ class ImmunityTests(TransactionTestCase):
 class RestartTests(TransactionTestCase):
     """All that is known is in the store."""
 
+    @pytest.mark.long
     def test_a_store_that_another_node_opens_after_a_crash_is_gone_on_with(self) -> None:
         self.start()
         halves = [self.prepare(body) for body in (b"a", b"b", b"c")]

@@ -18,11 +18,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> MasterLog:
     return MasterLog(tmp_path_factory.mktemp("log") / "master-store", LOG_BYTES)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scenarios(
     request: pytest.FixtureRequest, log: MasterLog, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scenarios]:
-    """The scenarios of all tests that are to be run."""
-    started = Scenarios(request.session.items, tmp_path_factory.mktemp("scenarios"), log)
+    """The scenarios of all tests of a module that are to be run: a worker of xdist runs whole modules."""
+    items = [item for item in request.session.items if item.path == request.path]
+    started = Scenarios(items, tmp_path_factory.mktemp("scenarios"), log)
     yield started
     started.end()

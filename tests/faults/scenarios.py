@@ -41,7 +41,7 @@ def _name_of(case: Any) -> str:
 
 
 class Scenarios:
-    """All scenarios of the tests to be run, a few of them at a time, in the order of the tests."""
+    """The scenarios of the tests to be run, a few of them at a time, in the order of the tests."""
 
     def __init__(self, items: Iterable[pytest.Item], work: Path, log: MasterLog) -> None:
         self._pool = ThreadPoolExecutor(AT_ONCE, "scenario")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from struct import pack
 
+import pytest
+
 from rmqha.ha.replica import MasterView
 from rmqha.ha.slave import READ_BYTES
 from rmqha.ha.states import ReplicaState
@@ -263,6 +265,7 @@ class OddMasterTests(SlaveNodeTestCase):
             content += encode_record(replace(plain, born_host=born_host, store_host=store_host))
         self.assert_taken(content, 0, 50)
 
+    @pytest.mark.long
     def test_random_bytes_never_crash_a_slave_and_never_reach_its_log(self) -> None:
         for seed in range(60):
             rng = Random(seed)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
+import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
@@ -226,6 +227,7 @@ class CutTests(SynchronousTestCase):
         for place in range(whole.carried_to_master):
             yield EVERYTHING, place
 
+    @pytest.mark.long
     def test_a_cut_at_any_byte_leaves_a_slave_that_gets_the_rest(self) -> None:
         for knows_master in (True, False):
             for place in self.places():
@@ -243,6 +245,7 @@ class CutTests(SynchronousTestCase):
 class RandomWalkTests(SynchronousTestCase):
     """Grow, carry some bytes, wait, cut: in any order. A failure names its seed."""
 
+    @pytest.mark.long
     def test_a_slave_survives_whatever_the_line_does(self) -> None:
         for seed in range(60):
             self.walk(Random(seed), seed)

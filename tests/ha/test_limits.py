@@ -1,5 +1,6 @@
 """What strangers may take of a master: places, rates, lines in the log, memory; and that slaves feel nothing of it."""
 
+import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -228,6 +229,7 @@ class FirstReportTests(MasterTestCase):
 class CrowdTests(MasterTestCase):
     """Many who are no slaves, and one who is."""
 
+    @pytest.mark.long
     def test_two_thousand_idle_and_dribbling_connections_leave_a_slave_its_place_and_its_bytes(self) -> None:
         self.serve(memory_log(IMAGE.prefix(IMAGE.messages[10])))
         for number in range(1000):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -317,6 +318,7 @@ class ProofTests(SynchronousTestCase):
             error = self.assertRaises(CorruptTransfer, slave.read, filler)
             self.assertIn(f"what the master sent for {len(first)} is no record", str(error))
 
+    @pytest.mark.long
     @settings(max_examples=150, deadline=None, database=None)
     @given(st.data())
     def test_nothing_unproved_is_ever_reported_however_the_log_is_cut(self, data: st.DataObject) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from unittest.mock import patch
 
+import pytest
 from twisted.internet.defer import Deferred, execute
 
 from rmqha.broker.remoting import RemotingError
@@ -387,6 +388,7 @@ class ContactTests(SlaveNodeTestCase):
 class RetryTests(SlaveNodeTestCase):
     """A day without a master is a few lines an hour."""
 
+    @pytest.mark.long
     def test_each_retry_has_its_reason_and_its_time_and_later_ones_are_summed_up(self) -> None:
         self.start()
         with log_lines() as lines:

@@ -32,10 +32,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Final, Self, TypedDict, Unpack
 
+from rmqha.testing.nodes import PORTS, claim_port
+
 HERE: Final = Path(__file__).resolve().parent
 PROJECT_ROOT: Final = HERE.parents[1]
 CACHE: Final = PROJECT_ROOT / ".cache" / "interop"
 
+VERSION: Final = os.environ.get("RMQHA_ROCKETMQ", "4.9.3")
+"""The release of RocketMQ that is started; ``make proofs`` tries others."""
 OLDEST_JAVA: Final = 17
 LOCALHOST: Final = "127.0.0.1"
 
@@ -49,7 +53,7 @@ ERROR_TAIL_CHARACTERS: Final = 4_000
 VIP_PORT_STEP: Final = -2  # from listenPort to the "fast" remoting port
 HA_PORT_STEP: Final = 1  # from listenPort to haListenPort, whatever broker.conf says
 BROKER_PORT_DISTANCE: Final = 10
-PORT_RANGE: Final = range(20_000, 32_000, BROKER_PORT_DISTANCE)  # below Linux's ephemeral ports
+PORT_RANGE: Final = PORTS[:: BROKER_PORT_DISTANCE // PORTS.step]
 
 GET_BROKER_RUNTIME_INFO: Final = 28
 MAX_RESPONSE_BYTES: Final = 16 << 20
@@ -126,7 +130,8 @@ def _java_tool(name: str) -> str | None:
 def class_path() -> str:
     """The release's jars and our compiled classes; built at most once for a given pom.xml and sources."""
     pom, sources = HERE / "pom.xml", sorted((HERE / "java").glob("*.java"))
-    key = hashlib.sha256(b"\0".join(path.read_bytes() for path in (pom, *sources))).hexdigest()[:16]
+    texts = [VERSION.encode(), *(path.read_bytes() for path in (pom, *sources))]
+    key = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     built = CACHE / key
     CACHE.mkdir(parents=True, exist_ok=True)
     (CACHE / ".gitignore").write_text("*\n")
@@ -151,7 +156,7 @@ def _is_whole(built: Path) -> bool:
 def _build(pom: Path, sources: Sequence[Path], target: Path) -> None:
     target.mkdir()
     jars = target / "jars"
-    goal = ["dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
+    goal = [f"-Drocketmq.version={VERSION}", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
     _run(["mvn", "-q", "-B", "-f", str(pom), *goal], BUILD_TIMEOUT_S)
     jars.write_text(jars.read_text().strip())
     javac = _java_tool("javac") or "javac"
@@ -169,15 +174,12 @@ def _run(command: Sequence[str], timeout: float) -> None:
 
 # -- ports ---------------------------------------------------------------------------------------------------
 
-_ports_given: set[int] = set()
-
 
 def free_ports() -> int:
-    """A listenPort whose VIP port (-2) and HA port (+1) are free too; never the same twice, ten apart."""
+    """A listenPort whose VIP port (-2) and HA port (+1) are free too; never given twice, to no process; ten apart."""
     for base in random.sample(PORT_RANGE, len(PORT_RANGE)):
         wanted = (base + VIP_PORT_STEP, base, base + HA_PORT_STEP)
-        if base not in _ports_given and all(map(_is_free, wanted)):
-            _ports_given.add(base)
+        if claim_port(base) and all(map(_is_free, wanted)):
             return base
     raise InteropError(f"no three free ports in {PORT_RANGE}")
 

@@ -18,6 +18,8 @@ from .goclient import Consumers, go_client, go_compiler, produce
 from .nodes import OurBroker
 from .rocketmq import message_body
 
+pytestmark = pytest.mark.process
+
 TOPIC = "TGo"
 COUNT = 200
 BODY_BYTES = 700

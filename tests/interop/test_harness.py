@@ -26,6 +26,7 @@ def test_a_machine_without_java_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "no JDK" in (rocketmq.java_home_problem() or "")
 
 
+@pytest.mark.process
 def test_an_old_java_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for tool in ("java", "javac"):
         (tmp_path / tool).write_text("""#!/bin/sh\necho 'openjdk version "1.8.0_412"' >&2\n""")

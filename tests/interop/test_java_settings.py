@@ -9,6 +9,8 @@ from tests.interop.java_settings import listing
 from tests.interop.rocketmq import java_home_problem
 from tests.needs import need
 
+pytestmark = pytest.mark.java
+
 
 @pytest.fixture(autouse=True)
 def jdk() -> None:

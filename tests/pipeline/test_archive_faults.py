@@ -81,6 +81,7 @@ def holder(lake: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["stream", "job"])
 def test_who_commits_waits_for_another_process_that_does(
     store: Path,
@@ -107,6 +108,7 @@ def test_who_commits_waits_for_another_process_that_does(
     check_once(lake, offsets)
 
 
+@pytest.mark.process
 def test_nobody_waits_for_ever(lake: Path, holder: subprocess.Popen[bytes]) -> None:
     with pytest.raises(StoreInUse, match="another process archives"), Archive(lake).locked(patience_seconds=0.01):
         pass
@@ -239,6 +241,7 @@ def test_what_is_not_confirmed_is_not_archived(store: Path, lake: Path, offsets:
     assert archived_paths(lake) == []
 
 
+@pytest.mark.process
 def test_a_full_disk_ends_the_run_and_room_lets_it_go_on(store: Path, offsets: list[int], tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 40_000) as disk:
         lake = disk / "lake"

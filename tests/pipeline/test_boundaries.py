@@ -156,6 +156,7 @@ def hostile_logs(draw: st.DrawFn) -> list[Record]:
 SPLIT_BYTES = st.integers(300, 6000)
 
 
+@pytest.mark.long
 @given(hostile_logs(), SPLIT_BYTES, st.integers(0, 500))
 def test_no_body_misleads_a_cut(records: list[Record], split_bytes: int, more: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -166,6 +167,7 @@ def test_no_body_misleads_a_cut(records: list[Record], split_bytes: int, more: i
     assert set(found) <= {*offsets(laid), SEGMENT_SIZE, 2 * SEGMENT_SIZE, 3 * SEGMENT_SIZE}
 
 
+@pytest.mark.long
 @given(hostile_logs(), SPLIT_BYTES, st.data())
 def test_no_queue_misleads_a_cut(records: list[Record], split_bytes: int, data: st.DataObject) -> None:
     """It may lag, lack units, have blanks, and name what is not there or what now lies inside a body."""

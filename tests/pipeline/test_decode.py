@@ -89,6 +89,7 @@ def assert_rows_equal(batch: pa.RecordBatch, expected: list[dict[str, Any]]) -> 
         assert row == wanted
 
 
+@pytest.mark.long
 @given(st.lists(records(any_crc=True), max_size=12))
 def test_all_columns_are_what_the_record_codec_reads(some: list[Record]) -> None:
     placed, content = laid(some)
@@ -104,12 +105,14 @@ PROPERTY_TEXTS = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.lists(PROPERTY_TEXTS, max_size=8))
 def test_properties_of_both_styles_and_of_none_are_read_as_one_by_one(texts: list[str]) -> None:
     placed, content = laid(Record(topic="T", body=b"", properties_stored=text) for text in texts)
     assert_rows_equal(decode(lay(content), EVERYTHING), [as_row(record) for record in placed])
 
 
+@pytest.mark.long
 @given(segments(), st.data())
 def test_bytes_that_are_no_record_end_the_messages(segment: Segment, data: st.DataObject) -> None:
     """Whatever byte is changed: what is taken for sound has its own offset and lengths that add up."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.dataset
 import pyarrow.parquet as pq
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.pipeline.errors import DataLossError, OptionError
@@ -212,15 +213,19 @@ class ArchiveTests(SynchronousTestCase):
         with self.assertRaisesRegex(OptionError, "all messages"):
             self.archive(topic="T")
 
+    @pytest.mark.process
     def test_no_kill_at_any_step_of_a_job_loses_or_doubles_a_message(self) -> None:
         self.check_kills("job")
 
+    @pytest.mark.process
     def test_no_kill_at_any_step_of_a_stream_loses_or_doubles_a_message(self) -> None:
         self.check_kills("stream")
 
+    @pytest.mark.process
     def test_no_kill_of_a_job_that_goes_on_from_another_store_does(self) -> None:
         self.check_kills("job", half_archived=True)
 
+    @pytest.mark.process
     def test_no_kill_of_a_stream_that_goes_on_from_another_store_does(self) -> None:
         self.check_kills("stream", half_archived=True)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from click.testing import CliRunner, Result
 from pyspark.errors import PySparkException
 from twisted.trial.unittest import SynchronousTestCase
@@ -76,6 +77,7 @@ class JobTests(SynchronousTestCase):
         stores.make_store(store, [replace(make_record(0, b"b"), topic="[red]A[/red]")])
         self.assertIn(" [red]A[/red] ", self.output_of("stats", store))
 
+    @pytest.mark.long
     def test_a_chart_is_of_the_kind_that_its_name_says(self) -> None:
         folder = new_folder(self)
         for name, beginning in (("c.png", b"\x89PNG"), ("c.svg", b"<?xml"), ("c.html", b"<!DOCTYPE html>")):
@@ -247,6 +249,7 @@ class JobTests(SynchronousTestCase):
             with mock.patch.dict(os.environ, RMQHA_DEBUG="1"):
                 self.assertIsInstance(self.run_job("verify", unpacked("slave")).exception, PySparkException)
 
+    @pytest.mark.process
     def test_java_that_is_missing_or_too_old_ends_with_2_and_the_remedy(self) -> None:
         home = new_folder(self)
         (home / "bin").mkdir()
@@ -265,6 +268,7 @@ class JobTests(SynchronousTestCase):
             self.assertIn("pip install 'rmqha[spark]'", self.complaint(2, "verify", unpacked("slave")))
 
 
+@pytest.mark.process
 def test_the_jobs_run_without_the_rmqha_command_and_without_twisted() -> None:
     """As ``spark-submit`` starts them: a file."""
     entry = Path(__file__).parents[2] / "rmqha" / "pipeline" / "__main__.py"

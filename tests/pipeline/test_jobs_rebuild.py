@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.pipeline.jobs import rebuild as rebuild_module
@@ -123,6 +124,7 @@ class RebuildTests(SynchronousTestCase):
         self.assertEqual((done.queues, done.mended), (1, 1))
         self.assertEqual(queue_files(store), self.dispatched(store))
 
+    @pytest.mark.long
     def test_what_a_split_that_began_in_a_body_has_written_is_thrown_away(self) -> None:
         records, forged_at = forged_in_a_body()
         forged_end = forged_at + make_record(999, b"forged").total_size

@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from matplotlib.image import imread
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -44,6 +45,7 @@ class StatsTests(SynchronousTestCase):
             self.assertLessEqual(one.latency_ms(0.5), middle, topic)
             self.assertGreaterEqual(one.latency_ms(0.5) * 1.11 + 1, middle, topic)
 
+    @pytest.mark.long
     def test_only_what_is_selected_is_counted(self) -> None:
         store = unpacked("master-crash")
         found = stats_of(store, topic="TOrder1")
@@ -120,6 +122,7 @@ STRANGE = ("订单主题", "العربية", "$a_b^{c}$", "_hidden", "<T & Co>",
 
 
 class ChartTests(SynchronousTestCase):
+    @pytest.mark.long
     def test_a_drawing_shows_each_topic_with_its_numbers(self) -> None:
         found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS)}
         texts = texts_of(drawn(found, ".svg", "Messages of /store"))
@@ -129,6 +132,7 @@ class ChartTests(SynchronousTestCase):
             latency = " / ".join(f"{ms:,}" for ms in (one.latency_ms(0.5), one.latency_ms(0.99), one.latency_max_ms))
             self.assertLessEqual({f"{one.messages:,}", f"{one.bytes:,}", latency}, set(texts), topic)
 
+    @pytest.mark.long
     def test_a_page_holds_the_drawing_and_the_whole_table(self) -> None:
         found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS + 5)}
         page = drawn(found, ".html")
@@ -139,6 +143,7 @@ class ChartTests(SynchronousTestCase):
         drawing = ElementTree.fromstring(page[page.index(b"<svg") : page.index(b"</svg>") + len(b"</svg>")])
         self.assertEqual(list(drawing.itertext()), list(ElementTree.fromstring(drawn(found, ".svg")).itertext()))
 
+    @pytest.mark.long
     def test_of_many_topics_those_are_drawn_that_have_most(self) -> None:
         found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS + 70)}
         texts = texts_of(drawn(found, ".svg"))
@@ -146,6 +151,7 @@ class ChartTests(SynchronousTestCase):
         at = texts.index("Topic99")
         self.assertEqual(texts[at : at + MOST_TOPICS], [f"Topic{99 - number}" for number in range(MOST_TOPICS)])
 
+    @pytest.mark.long
     def test_a_picture_has_its_size_and_grows_with_the_topics(self) -> None:
         heights = []
         for topics in (0, 1, MOST_TOPICS, 3 * MOST_TOPICS):
@@ -167,6 +173,7 @@ class ChartTests(SynchronousTestCase):
         longest = max(lengths - {max(lengths)})  # the timeline's only column is wider than both
         self.assertTrue(any(abs(3 * length - longest) <= 6 for length in lengths), lengths)
 
+    @pytest.mark.long
     def test_strange_names_are_only_names(self) -> None:
         found = {topic: topic_stats(number) for number, topic in enumerate(STRANGE)}
         for suffix in (".svg", ".html"):
@@ -187,6 +194,7 @@ class ChartTests(SynchronousTestCase):
 
 
 class ChartFileTests(SynchronousTestCase):
+    @pytest.mark.long
     def test_a_file_is_there_when_it_is_whole(self) -> None:
         folder = new_folder(self)
         for suffix in (".png", ".SVG", ".html"):

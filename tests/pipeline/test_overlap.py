@@ -220,6 +220,7 @@ def test_what_others_archive_after_the_proof_is_proved_before_the_commit(lake: P
         commit_proved(folder, proof, lambda: folder.commit(merge_archived(split.start, split.end, [part], state)))
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_no_flipped_bit_passes(seed: int, with_hashes: bool, begins_later: bool) -> None:

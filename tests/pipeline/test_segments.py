@@ -135,6 +135,7 @@ def test_skipping_ends_with_the_file_or_the_log(store: Path, number: str) -> Non
     assert found == [record.physical_offset for record in records[:ill] + records[ill + 1 :]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("window", [37, 64, 500])
 def test_a_start_is_found_wherever_a_search_window_ends(
     store: Path, monkeypatch: pytest.MonkeyPatch, window: int

@@ -8,6 +8,8 @@ import pytest
 
 from rmqha.pipeline.session import JavaError, find_java, java_version
 
+pytestmark = pytest.mark.process
+
 
 def fake_java(folder: Path, answer: str) -> Path:
     java = folder / "bin" / "java"

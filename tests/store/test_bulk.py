@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from unittest import mock
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -94,12 +95,14 @@ def assert_dispatched_alike(some: Iterable[Record]) -> None:
     assert outcome(dispatch, dispatch(laid_out)) == one_by_one(laid_out)
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.lists(records() | TELLING, max_size=4))
 def test_any_messages_become_what_dispatch_makes_of_each(some: list[Record]) -> None:
     assert_dispatched_alike(some)
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.lists(PROPERTIES, max_size=6), st.sampled_from(TRANSACTION_TYPES))
 @example(["KEYS\x01 a  b \x02UNIQ_KEY\x01u v", "UNIQ_KEY\x01u\x02KEYS\x01é a", "KEYS\x01 ", ""], 0)
@@ -129,6 +132,7 @@ def test_messages_of_almost_one_shape_become_what_dispatch_makes_of_each(
         )
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.lists(records() | TELLING, max_size=6))
 def test_a_shape_is_made_of_any_message(some: list[Record]) -> None:

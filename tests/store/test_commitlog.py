@@ -4,6 +4,7 @@ import errno
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -486,6 +487,7 @@ class OpenFilesTests(CommitLogTestCase):
                 self.log.append(sized_record(3000, n))
         self.assertEqual(refused.exception.errno, errno.EIO, "bytes may be lost: no put may be tried again")
 
+    @pytest.mark.long
     def test_while_it_is_read(self) -> None:
         self.fill()
         self.log.sync()
@@ -493,6 +495,7 @@ class OpenFilesTests(CommitLogTestCase):
             self.assertIsNotNone(self.log.get_data(base, 1))
             self.assertLessEqual(open_files(self.folder), self.most)
 
+    @pytest.mark.long
     def test_while_it_is_proved_and_synced_after_opening(self) -> None:
         self.fill()
         self.log.close()

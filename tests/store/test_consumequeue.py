@@ -4,6 +4,7 @@ import os
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -426,6 +427,7 @@ class GapTests(ConsumeQueueTestCase):
                     again.correct_min_offset(0)
                     self.assertEqual((again.min_offset, again.max_offset), (begin, begin + count))
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=200)
     @given(st.lists(st.integers(1, 23), min_size=1, max_size=12), st.integers(0, 13), st.data())
     def test_any_gaps_leave_a_queue_that_is_cut_where_it_is_told(

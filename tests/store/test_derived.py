@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -129,6 +130,7 @@ class JavaStoresTests(StoresTestCase):
             self.assertEqual(files_below(store.root / "consumequeue"), java)
             self.assertEqual(len(java), fixtures.facts()["variants"][name]["consumeQueueFiles"])
 
+    @pytest.mark.long
     def test_messages_by_offset_are_the_records_of_the_log(self) -> None:
         for name, store in self.java_stores():
             log = fixtures.log_bytes(name)
@@ -151,6 +153,7 @@ class JavaStoresTests(StoresTestCase):
             }
             self.assertEqual(found, expected)
 
+    @pytest.mark.long
     def test_messages_by_id(self) -> None:
         for name, store in self.java_stores():
             for message in messages(name):
@@ -159,6 +162,7 @@ class JavaStoresTests(StoresTestCase):
                 self.assertEqual(record.physical_offset, message["physicalOffset"])
                 self.assertEqual((record.topic, record.properties), (message["topic"], message["properties"]))
 
+    @pytest.mark.long
     def test_messages_by_key(self) -> None:
         """Of a Java recovery, only those that it kept."""
         for name, store in self.java_stores():
@@ -173,6 +177,7 @@ class JavaStoresTests(StoresTestCase):
                 found = store.reader.query_message(topic, key, 64, 0, FOREVER)
                 self.assertEqual([record.physical_offset for record in found], offsets[-64:], (name, topic, key))
 
+    @pytest.mark.long
     def test_messages_by_time(self) -> None:
         for name, store in self.java_stores():
             by_queue: dict[tuple[str, int], dict[int, int]] = {}
@@ -226,6 +231,7 @@ class RebuiltTests(StoresTestCase):
                 self.assertEqual(len(built), 2)
                 self.assertTrue(built == java, f"{name} {role}")
 
+    @pytest.mark.long
     def test_every_key_of_every_message_answers(self) -> None:
         for name in fixtures.STORES:
             store = self.rebuilt(name, BrokerRole.SLAVE)
@@ -372,6 +378,7 @@ class UncleanStopTests(RestartTestCase):
             self.assertFalse(again.recovery.clean_stop)
             self.check(again, number)
 
+    @pytest.mark.long
     def test_with_a_checkpoint_only_the_end_is_dispatched_again(self) -> None:
         store, _ = self.grown(100)
         records = records_of(store.commit_log)
@@ -395,6 +402,7 @@ class UncleanStopTests(RestartTestCase):
                 data = path.read_bytes()[: max(0, at - base)]
                 path.write_bytes(data.ljust(SEGMENT_SIZE, b"\0"))
 
+    @pytest.mark.long
     def test_queues_and_index_that_are_ahead_of_the_log(self) -> None:
         """Their pages were written back, the log's were not."""
         store, _ = self.grown(100)
@@ -411,6 +419,7 @@ class UncleanStopTests(RestartTestCase):
             writer.put_many(10)
             self.check(again, record.physical_offset)
 
+    @pytest.mark.long
     def test_queues_and_index_that_are_behind_the_log(self) -> None:
         """Their pages were not written back, or only some; the checkpoint vouches for none of them."""
         store, _ = self.grown(100)
@@ -434,6 +443,7 @@ class UncleanStopTests(RestartTestCase):
             at = rng.choice((0, rng.randrange(len(data) - CQ_STORE_UNIT_SIZE), len(data)))
         path.write_bytes(data[:at].ljust(len(data), b"\0"))
 
+    @pytest.mark.long
     def test_a_unit_of_which_only_the_beginning_was_written(self) -> None:
         """Offset and size make it look whole, but its tags are not the message's."""
         store, _ = self.grown(50)
@@ -474,6 +484,7 @@ class UncleanStopTests(RestartTestCase):
         self.assertGreater(again.recovery.checked_from, 0)
         self.check(again)
 
+    @pytest.mark.long
     def test_crash_after_crash(self) -> None:
         rng = random.Random(7)
         store, writer = self.grown(20)

@@ -4,6 +4,7 @@ import errno
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
@@ -426,6 +427,7 @@ class ImpossibleOffsetTests(DispatchTestCase):
         self.assertEqual(len(lines), 1, "the rest is summed up")
         self.assertIn("more messages", [event["log_format"] for event in logs][-1])
 
+    @pytest.mark.long
     def test_no_slice_fills_more_than_its_part_of_a_gap(self) -> None:
         self.patch(dispatch, "FILL_BYTES", 400)
         for _ in range(60):
@@ -473,6 +475,7 @@ class SliceTests(DispatchTestCase):
     def dispatched(self) -> int:
         return sum(queue.max_offset for queue in self.queues.queues.values())
 
+    @pytest.mark.long
     def test_a_slice_has_so_many_messages(self) -> None:
         self.writer.put_many(2 * SLICE_MESSAGES + 100)
         for count in (SLICE_MESSAGES, 2 * SLICE_MESSAGES, 2 * SLICE_MESSAGES + 100):
@@ -608,6 +611,7 @@ class FollowTests(DispatchTestCase):
         self.clock.advance(INDEX_PAUSE_SECONDS)
         self.assertEqual(self.dispatcher.vouched()[0], second.store_timestamp)
 
+    @pytest.mark.long
     def test_slices_come_in_pauses_while_the_log_grows(self) -> None:
         """A pause is longer while a slave copies a log than while producers send."""
         self.writer.put_many(5 * SLICE_MESSAGES)
@@ -629,6 +633,7 @@ class FollowTests(DispatchTestCase):
         self.clock.pump([1.0, 1.0])
         self.check()
 
+    @pytest.mark.long
     def test_and_without_pauses_when_it_does_not(self) -> None:
         self.writer.put_many(5 * SLICE_MESSAGES)
         self.start()

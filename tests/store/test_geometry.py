@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,6 +41,7 @@ def write_index(folder: Path, geometry: Geometry, count: int, start: int = 0) ->
     return list(index_paths(folder))
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(GEOMETRIES, st.integers(1, 5000), st.sampled_from((0, 91, 10**12)))
 def test_a_geometry_is_found_by_the_entries_alone(geometry: Geometry, count: int, start: int) -> None:
@@ -52,6 +54,7 @@ def test_a_geometry_is_found_by_the_entries_alone(geometry: Geometry, count: int
                 assert content.problem(geometry, all_of_it=True) is None
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(GEOMETRIES, st.integers(1, 500), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=5))
 def test_whatever_is_in_a_file_an_answer_comes(geometry: Geometry, count: int, changes: list[tuple[int, int]]) -> None:
@@ -108,6 +111,7 @@ class GeometryTests(SynchronousTestCase):
         reader.close()
         self.assertEqual((audited.problems, audited.missing_keys), ((), 0))
 
+    @pytest.mark.long
     def test_a_store_is_opened_verified_and_rebuilt_without_being_told(self) -> None:
         self.grow(1200)
         sizes = {path.stat().st_size for path in index_paths(self.root / "index")}
@@ -125,6 +129,7 @@ class GeometryTests(SynchronousTestCase):
         self.successResultOf(store.close())
         self.check_sound()
 
+    @pytest.mark.long
     def test_other_sizes_in_the_settings_are_a_warning_that_names_the_remedy(self) -> None:
         writer = self.grow(1200)
         before = [path.stat().st_size for path in index_paths(self.root / "index")]
@@ -191,6 +196,7 @@ class GeometryTests(SynchronousTestCase):
         reader.close()
         self.assertEqual(audited.built_until, end)
 
+    @pytest.mark.long
     def test_damaged_files_are_kept_and_made_anew(self) -> None:
         self.grow(3000)
         paths = list(index_paths(self.root / "index"))

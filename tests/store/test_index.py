@@ -7,6 +7,7 @@ from pathlib import Path
 from struct import pack_into, unpack_from
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -280,6 +281,7 @@ class QueryTests(IndexTestCase):
         self.assertEqual(index.query("T", "k", T, T, 10), [100])
         self.assertEqual(index.query("T", "k", T + 1000, T + 50_000, 10), [200])
 
+    @pytest.mark.long
     @given(st.data())
     @settings(max_examples=80, deadline=None)
     def test_any_keys_and_times(self, data: st.DataObject) -> None:

@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.errors import StoreInUse
 from rmqha.store.lockfile import LockFile, is_locked
 from tests.fixtures import new_folder, open_files
+
+pytestmark = pytest.mark.process
 
 HOLD = """
 import fcntl, os, sys

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -265,6 +266,7 @@ class InUseTests(MessageStoreTestCase):
         self.close(store)
         self.open()
 
+    @pytest.mark.process
     def test_a_second_opening_in_another_process_is_refused(self) -> None:
         program = (
             "import pathlib, sys\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -31,6 +32,7 @@ from rmqha.wire.record import (
     encode_record,
 )
 
+pytestmark = pytest.mark.long
 EXAMPLES = int(os.environ.get("RMQHA_MODEL_EXAMPLES", "60"))
 SEGMENT_SIZE = 4096
 QUEUE_FILE_UNITS = 7

@@ -9,6 +9,7 @@ from struct import pack
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -177,6 +178,7 @@ def record_of(message: Message, result: AppendMessageResult, **changed: Any) -> 
 class BytesTests(PutTestCase):
     """3.1-3.4: the bytes are those of the reference encoder."""
 
+    @pytest.mark.long
     @settings(max_examples=150, deadline=None)
     @given(st.lists(messages(), min_size=1, max_size=5))
     def test_a_message_of_any_kind_is_written_as_the_reference_encodes_it(self, some: list[Message]) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store import reader as reader_module
@@ -161,6 +162,7 @@ class WindowTests(ReaderTestCase):
                 self.assertEqual(self.verify(), wanted)
                 self.assertEqual(self.reached[-1], self.end)
 
+    @pytest.mark.long
     def test_any_window_finds_the_same_problem(self) -> None:
         for number in (0, 4, 5, len(SIZES) - 1):
             self.setUp()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -51,6 +52,7 @@ def confirm(store: Path, end: int) -> None:
 
 
 class GeneratedRepairTests(SynchronousTestCase):
+    @pytest.mark.long
     @UNHURRIED
     @given(st.data())
     def test_a_good_copy_makes_the_log_what_it_was(self, data: st.DataObject) -> None:
@@ -74,6 +76,7 @@ class GeneratedRepairTests(SynchronousTestCase):
                 assert any(start <= at < start + len(piece) for start, piece in before.items()), at
             self.successResultOf(store.close())
 
+    @pytest.mark.long
     @UNHURRIED
     @given(st.data())
     def test_a_copy_that_is_damaged_too_changes_nothing_or_mends(self, data: st.DataObject) -> None:

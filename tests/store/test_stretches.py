@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from struct import pack_into
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -41,6 +42,7 @@ class GeneratedDamageTests(SynchronousTestCase):
         assert found.stretch_count == len(found.stretches)
         assert found.bytes_after == found.end - found.first.end - found.bad_bytes
 
+    @pytest.mark.long
     @UNHURRIED
     @given(st.data())
     def test_recovery_cuts_nothing_sound(self, data: st.DataObject) -> None:

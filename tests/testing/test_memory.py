@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -167,6 +168,7 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual(in_memory.log.segment_size, on_disk.log.segment_size)
         return on_disk
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=250)
     @given(st.lists(OPERATIONS, max_size=25))
     def test_any_sequence_of_calls_gives_the_same_answers(self, operations: list[tuple[str, int]]) -> None:

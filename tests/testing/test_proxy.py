@@ -12,6 +12,8 @@ import pytest
 from rmqha.testing.proxy import FaultProxy, ProxyError
 from rmqha.wire.transfer import REPORT_HEADER
 
+pytestmark = pytest.mark.process
+
 QUIET_SECONDS = 0.15
 PATIENCE_SECONDS = 10.0
 PLENTY = os.urandom(3 << 20)

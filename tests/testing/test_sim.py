@@ -17,6 +17,8 @@ from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import run_seed
 from rmqha.wire.transfer import Transfer
 
+pytestmark = pytest.mark.fuzz
+
 SEEDS = os.environ.get("RMQHA_SIM_SEEDS", "0..2499")
 SEEDS_UNTIL_FOUND = 3000
 

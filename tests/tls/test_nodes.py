@@ -20,6 +20,8 @@ from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 
 from .authority import Authority
 
+pytestmark = pytest.mark.process
+
 SEGMENT_SIZE = 1 << 20
 LOG_BYTES = 300_000
 FREE_PORTS = "--port=0"

@@ -1,5 +1,6 @@
 """The body of a batch send (spec/remoting.md 6.4)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,6 +20,7 @@ class BatchTests(SynchronousTestCase):
     def test_an_entry_is_what_java_makes_of_it(self) -> None:
         self.assertEqual((encode_batch([ENTRY]), decode_batch(VECTOR)), (VECTOR, [ENTRY]))
 
+    @pytest.mark.long
     @given(ENTRIES)
     def test_what_is_written_is_read(self, entries: list[BatchEntry]) -> None:
         self.assertEqual(decode_batch(encode_batch(entries)), entries)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -228,12 +229,14 @@ class ReadingTests(SynchronousTestCase):
         with self.assertRaises(FastjsonError):
             loads_lenient("[" * (ORJSON_MAX_DEPTH + 1) + "]" * (ORJSON_MAX_DEPTH + 1))
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=300)
     @given(VALUES)
     def test_what_is_written_is_read(self, value: Any) -> None:
         for dumps in (dumps_compact, dumps_pretty):
             self.assertEqual(repr(loads_lenient(dumps(value))), repr(value))
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=300)
     @given(JSON_VALUES, st.booleans())
     def test_strict_json_means_the_same_on_both_ways(self, value: Any, escaped: bool) -> None:
@@ -281,6 +284,7 @@ class RequestTests(SynchronousTestCase):
 class TableTests(SynchronousTestCase):
     """Large tables, row by row."""
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=50)
     @given(
         st.dictionaries(st.text(max_size=20), st.dictionaries(st.text(max_size=5), st.integers(-9, 2**40), max_size=4)),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from struct import pack_into
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -99,6 +100,7 @@ class GoldenVectorTests(SynchronousTestCase):
 
 
 class RecordTests(SynchronousTestCase):
+    @pytest.mark.long
     @settings(deadline=None, max_examples=300)
     @given(strategies.records(any_crc=True), st.binary(max_size=9), st.binary(max_size=9))
     def test_every_field_survives_encoding_and_decoding(self, record: Record, before: bytes, behind: bytes) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from struct import pack, pack_into
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -106,6 +107,7 @@ class ScanRecordsTests(SynchronousTestCase):
                 unproved += self.check(bytes(spoilt), 4096, 4096, 4096 + 3 * size).messages == 1
         self.assertGreater(unproved, 3 * (4 + 4 + 4 + 8 + 4 + 4 + 1 + 2))
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=250)
     @given(strategies.segments(), st.data())
     def test_any_segment_start_limit_and_wrong_byte(self, segment: strategies.Segment, data: st.DataObject) -> None:
@@ -118,6 +120,7 @@ class ScanRecordsTests(SynchronousTestCase):
         self.check(bytes(spoilt), base, start, limit)
         self.check(bytes(spoilt), base, base, end)
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=150)
     @given(strategies.segments(), st.data())
     def test_any_field_wrong(self, segment: strategies.Segment, data: st.DataObject) -> None:
@@ -130,6 +133,7 @@ class ScanRecordsTests(SynchronousTestCase):
         content = bytes(spoilt[: len(segment.content)])
         self.check(content, segment.base, segment.base, segment.base + len(content))
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=100)
     @given(strategies.segments())
     def test_a_sound_segment_is_proved_to_its_end(self, segment: strategies.Segment) -> None:

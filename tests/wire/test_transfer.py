@@ -5,6 +5,7 @@ import tracemalloc
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -125,6 +126,7 @@ class TransferDecoderTests(SynchronousTestCase):
     def test_a_web_browser_breaks_the_frame(self) -> None:
         self.refusal(b"GET / HTTP/1.1\r\n\r\n")
 
+    @pytest.mark.long
     def test_bytes_that_drip_in_do_not_pile_up(self) -> None:
         """Whatever a slow master sends, the decoder holds one frame, not all that ever came."""
         frame = encode_transfer(Transfer(0, bytes(20_000)))
@@ -177,6 +179,7 @@ class RecordedConversationTests(SynchronousTestCase):
             return [wire]
         return fixtures.ha_chunks(direction) if way == "chunks" else single_bytes(wire)
 
+    @pytest.mark.long
     def test_the_masters_frames_join_to_its_log(self) -> None:
         known = fixtures.facts()["ha"]
         self.assertEqual(len(fixtures.ha_bytes(fixtures.MASTER_TO_SLAVE)), known["masterToSlaveBytes"])

@@ -1,0 +1,54 @@
+"""Each test says what it costs, in exactly one word."""
+
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import COSTS, cost_of
+
+
+def test_each_test_has_exactly_one_marker_of_its_cost(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        marked = [cost for cost in COSTS if item.get_closest_marker(cost) is not None]
+        assert len(marked) == 1, (item.nodeid, marked)
+
+
+def test_every_marker_is_explained_in_pyproject(request: pytest.FixtureRequest) -> None:
+    explained = {line.split(":")[0] for line in request.config.getini("markers")}
+    assert explained.issuperset(COSTS)
+
+
+@pytest.mark.parametrize(
+    ("markers", "fixtures", "folder", "cost"),
+    [
+        ([], [], "store", "unit"),
+        ([], ["tmp_path"], "fuzz", "fuzz"),
+        (["long", "parametrize"], [], "store", "long"),
+        (["unit"], ["java_class_path"], "fuzz", "unit"),
+        ([], ["java_class_path", "namesrv"], "interop", "java"),
+        ([], ["spark", "java"], "pipeline", "spark"),
+        ([], ["java", "java_class_path"], "pipeline", "spark"),
+        ([], ["scenarios"], "faults", "process"),
+    ],
+)
+def test_the_cost_is_its_own_marker_or_its_fixtures_or_its_folders(
+    markers: list[str], fixtures: list[str], folder: str, cost: str
+) -> None:
+    assert cost_of(markers, fixtures, folder) == cost
+
+
+def test_two_markers_of_a_test_are_an_error() -> None:
+    with pytest.raises(pytest.UsageError, match="not process and unit"):
+        cost_of(["unit", "process"], [], "store")
+
+
+@pytest.mark.parametrize("how", ["subprocess.run(['true'])", "os.fork() or os._exit(0)", "os.system('true')"])
+def test_a_unit_test_that_starts_a_process_fails(how: str) -> None:
+    with pytest.raises(AssertionError, match="without the marker process"):
+        exec(f"import os, subprocess; {how}")
+
+
+@pytest.mark.process
+def test_a_test_of_the_marker_process_may() -> None:
+    assert subprocess.run([sys.executable, "-c", ""], check=False).returncode == 0
