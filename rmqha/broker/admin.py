@@ -13,10 +13,10 @@ from twisted.logger import Logger
 from rmqha.broker.clients import ConsumerManager
 from rmqha.broker.configmanager import ConfigManager
 from rmqha.broker.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager
-from rmqha.broker.header import Header, refused
+from rmqha.broker.header import Header, refused, shown
 from rmqha.broker.locks import MessageQueue
 from rmqha.broker.offsets import ConsumerOffsetManager
-from rmqha.broker.remoting import Answer, Processor, Processors, RemotingProtocol, RequestRefused
+from rmqha.broker.remoting import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
 from rmqha.broker.stats import BrokerStats
 from rmqha.broker.topics import TOPIC_CHARACTERS, TopicConfigManager, topic_problem
 from rmqha.broker.turns import Turns
@@ -31,7 +31,7 @@ from rmqha.store.metadata import (
     TopicConfig,
     TopicFilterType,
 )
-from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
 
 MOST_QUEUES = 65_536
@@ -39,6 +39,7 @@ MOST_QUEUES = 65_536
 ALL_PERMISSIONS = 15
 MANY_BYTES = 64 * 1024
 QUEUES_AT_ONCE = 64
+TOPICS_AT_ONCE = 500
 """Looked at in a turn."""
 REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 CHANGEABLE_SETTINGS = frozenset(
@@ -103,10 +104,17 @@ class WholeTable:
 
 
 def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, Any]]) -> Steps[RemotingCommand]:
-    """An answer with a table that has a row for each of many queues; ``rows`` are written keys and values."""
+    """An answer with a table that has a row for each of many queues; ``rows`` are written keys and values.
+
+    Raises RequestRefused for a table that does not fit a frame.
+    """
     pieces: list[bytes] = []
+    size = 0
     for row in rows:
         pieces.append(row[0].encode() + b":" + dumps_compact(row[1]))
+        size += len(pieces[-1]) + 1
+        if size > FRAME_MAX_LENGTH:
+            raise refused(f"the queues are too many for one answer: {len(pieces)} of them take {size} bytes")
         if len(pieces) % QUEUES_AT_ONCE == 0:
             yield
     head = dumps_compact(content)[1:-1]
@@ -194,8 +202,11 @@ class TopicAdminProcessor:
         name = self._topic_to_change(Header(request))
         self._tell(connection, f"deletes topic {name}")
         self._topics.delete(name)
-        self._stats.topic_deleted(name)
-        return self._answer_when_durable(self._topics)
+        return self._delete_statistics(connection, name)
+
+    async def _delete_statistics(self, connection: RemotingProtocol, topic: str) -> Later:
+        await connection.turns.run(self._stats.forgetting_topic(topic))
+        return Later(self._answer_when_durable(self._topics))
 
     def update_and_create_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Make a group, or give it these settings."""
@@ -213,13 +224,15 @@ class TopicAdminProcessor:
     def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Forget a group, and its offsets if that is asked for."""
         header = Header(request)
-        name = header.text("groupName")
-        self._tell(connection, f"deletes group {name}")
+        return self._delete_group(connection, header.text("groupName"), header.boolean("removeOffset", False))
+
+    async def _delete_group(self, connection: RemotingProtocol, name: str, remove_offsets: bool) -> Later:
+        self._tell(connection, f"deletes group {shown(name)}{' and its offsets' if remove_offsets else ''}")
         self._groups.delete(name)
-        if header.boolean("removeOffset", False):
-            self._consumer_offsets.remove(name)
-        self._stats.group_deleted(name)
-        return self._answer_when_durable(self._groups)
+        if remove_offsets:
+            await connection.turns.run(self._consumer_offsets.removing(name))
+        await connection.turns.run(self._stats.forgetting_group(name))
+        return Later(self._answer_when_durable(self._groups))
 
     def _tell(self, connection: RemotingProtocol, what: str) -> None:
         host, port = connection.peer_host
@@ -346,25 +359,27 @@ class StatsProcessor:
     def get_consume_stats(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """How far a group is in each queue of a topic, or of all of which it has offsets."""
         header = Header(request)
-        group, asked = header.text("consumerGroup"), header.text("topic", "")
-        topics = self._consumed_topics(group, [asked] if asked.strip() else self._consumer_offsets.topics_of(group))
+        return connection.turns.run(self._consume_stats(header.text("consumerGroup"), header.text("topic", "")))
+
+    def _consume_stats(self, group: str, asked: str) -> Steps[RemotingCommand]:
+        names = [asked] if asked.strip() else (yield from self._consumer_offsets.finding_topics(group))
+        online = self._consumers.get(group)
+        subscribed = None if online is None or not online.subscriptions else online.subscriptions
+        topics: list[TopicConfig] = []
+        tps = 0.0
+        for count, name in enumerate(names, 1):
+            topic = self._topics.get(name)
+            if topic is not None and (subscribed is None or name in subscribed):
+                topics.append(topic)
+                tps += self._stats.group_get_tps(group, name)
+            if count % TOPICS_AT_ONCE == 0:
+                yield
         rows = (
             (_as_key(self._queue(topic.topic_name, queue_id)), self._progress(group, topic.topic_name, queue_id))
             for topic in topics
             for queue_id in range(topic.read_queue_nums)
         )
-        tps = sum(self._stats.group_get_tps(group, topic.topic_name) for topic in topics)
-        return connection.turns.run(by_queue({"consumeTps": float(tps)}, "offsetTable", rows))
-
-    def _consumed_topics(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
-        """Those that there are, and that the group subscribes to, if it is online."""
-        online = self._consumers.get(group)
-        topics = [
-            self._topics.get(name)
-            for name in names
-            if online is None or not online.subscriptions or name in online.subscriptions
-        ]
-        return [topic for topic in topics if topic is not None]
+        return (yield from by_queue({"consumeTps": tps}, "offsetTable", rows))
 
     def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
         """An OffsetWrapper in Java's form and order."""
@@ -377,11 +392,15 @@ class StatsProcessor:
             "lastTimestamp": max(0, consumed_at),
         }
 
-    def query_topic_consume_by_who(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def query_topic_consume_by_who(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """The groups that are online for a topic, or have offsets in it."""
-        topic = Header(request).text("topic")
-        groups = {*self._consumers.groups_of(topic), *self._consumer_offsets.groups_of(topic)}
-        return success({"groupList": sorted(groups)})
+        return connection.turns.run(self._consumed_by(Header(request).text("topic")))
+
+    def _consumed_by(self, topic: str) -> Steps[RemotingCommand]:
+        online = yield from self._consumers.finding_groups(topic)
+        reading = yield from self._consumer_offsets.finding_groups(topic)
+        groups = sorted({*online, *reading})
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict({"groupList": groups}))
 
     def query_consume_time_span(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """From when to when the messages of each queue are, and how long ago those were that a group has come to."""

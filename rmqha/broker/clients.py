@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from rmqha.broker.filters import LONGEST_EXPRESSION, SubscriptionData
 from rmqha.broker.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
-from rmqha.broker.header import Header, refused
+from rmqha.broker.header import Header, refused, shown
 from rmqha.broker.remoting import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.broker.topics import RETRY_GROUP_TOPIC_PREFIX, UNIT_SUB_FLAG, TopicConfigManager, topic_problem
 from rmqha.settings import Settings
@@ -112,15 +112,18 @@ class ConsumerData:
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     subscriptions: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
+    subscription_bytes: int = 0
+    """About what the subscriptions take in memory."""
 
     @classmethod
     def read(cls, content: Any) -> Steps[Self]:
         """From a client's form, where all but the name may lack. Raises ValueError."""
         subscriptions: list[SubscriptionData] = []
-        characters = 0
+        characters = size = 0
         for subscription in map(SubscriptionData.from_json, _objects(content, "subscriptionDataSet")):
             subscriptions.append(subscription)
             characters += len(subscription.sub_string)
+            size += BYTES_OF_A_SUBSCRIPTION + BYTES_OF_A_CHARACTER * len(subscription.sub_string)
             if len(subscriptions) % SUBSCRIPTIONS_AT_ONCE == 0 or characters > LONGEST_EXPRESSION:
                 characters = 0
                 yield
@@ -131,6 +134,7 @@ class ConsumerData:
             _member(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, content.get("consumeFromWhere")),
             tuple(subscriptions),
             content.get("unitMode") in (True, "true"),
+            size,
         )
 
 
@@ -253,16 +257,20 @@ class ProducerManager:
         if not channels:
             self._groups.pop(group, None)
 
-    def forget(self, connection: RemotingProtocol) -> None:
-        """The connection is gone."""
-        for group in self._memberships.of(connection):
+    def forgetting(self, connection: RemotingProtocol) -> Steps[None]:
+        """The connection is closed: it leaves its groups, in steps."""
+        for count, group in enumerate(self._memberships.of(connection), 1):
             self.unregister(group, connection)
+            if count % GROUPS_AT_ONCE == 0:
+                yield
 
     def available(self, group: str) -> RemotingProtocol | None:
-        """A connection of the group, another one each time; None if there is none."""
+        """An open connection of the group, another one each time; None if there is none."""
         connections = self._groups.get(group, {})
         self._turns += 1
-        return next(islice(connections, self._turns % len(connections), None)) if connections else None
+        first = self._turns % len(connections) if connections else 0
+        candidates = chain(islice(connections, first, None), islice(connections, first))
+        return next((connection for connection in candidates if connection.is_open), None)
 
     def all_clients(self) -> Iterator[ClientChannelInfo]:
         """Each client, once a group."""
@@ -279,6 +287,8 @@ class ConsumerGroupInfo:
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     channels: Channels = field(default_factory=dict)
+    subscription_bytes: int = 0
+    """About what its subscriptions take in memory."""
 
     def subscription(self, topic: str) -> SubscriptionData | None:
         """What the group wants of a topic; None if it does not subscribe to it."""
@@ -298,17 +308,12 @@ class ConsumerGroupInfo:
         topics = self.subscriptions.keys()
         wanted = {subscription.topic: self._newer(subscription) for subscription in data.subscriptions}
         has_other_topics = wanted.keys() != topics
-        self.subscriptions = wanted
+        self.subscriptions, self.subscription_bytes = wanted, data.subscription_bytes
         return is_new or has_other_topics
 
     def _newer(self, subscription: SubscriptionData) -> SubscriptionData:
         held = self.subscriptions.get(subscription.topic)
         return subscription if held is None or subscription.sub_version > held.sub_version else held
-
-    @property
-    def subscription_bytes(self) -> int:
-        """About what its subscriptions take."""
-        return sum(map(_bytes_of, self.subscriptions.values()))
 
     def to_json(self) -> Steps[bytes]:
         """A ConsumerConnection in Java's form and order, as text."""
@@ -326,10 +331,6 @@ class ConsumerGroupInfo:
             dumps_compact(rest)[1:-1],
             table,
         )
-
-
-def _bytes_of(subscription: SubscriptionData) -> int:
-    return BYTES_OF_A_SUBSCRIPTION + BYTES_OF_A_CHARACTER * len(subscription.sub_string)
 
 
 def _joined(items: Iterable[Mapping[str, Any]]) -> Steps[list[bytes]]:
@@ -359,13 +360,19 @@ class ConsumerManager:
         """The group; None if it is not online."""
         return self._groups.get(group)
 
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that are online and subscribe to a topic."""
-        return [name for name, group in self._groups.items() if topic in group.subscriptions]
+    def finding_groups(self, topic: str) -> Steps[list[str]]:
+        """The groups that are online and subscribe to a topic, found in steps."""
+        found: list[str] = []
+        for count, (name, group) in enumerate(list(self._groups.items()), 1):
+            if topic in group.subscriptions:
+                found.append(name)
+            if count % NAMES_AT_ONCE == 0:
+                yield
+        return found
 
     def register(self, client: ClientChannelInfo, data: ConsumerData) -> None:
         """The client is in the group, as its heartbeat says. Raises RequestRefused if there are too many."""
-        asked = sum(map(_bytes_of, data.subscriptions))
+        asked = data.subscription_bytes
         group = self._groups.get(data.group_name)
         held = 0 if group is None else group.subscription_bytes
         if self._subscription_bytes - held + asked > MOST_SUBSCRIPTION_BYTES:
@@ -389,10 +396,12 @@ class ConsumerManager:
             self._subscription_bytes -= group.subscription_bytes
             del self._groups[name]
 
-    def forget(self, connection: RemotingProtocol) -> None:
-        """The connection is gone."""
-        for name in self._memberships.of(connection):
+    def forgetting(self, connection: RemotingProtocol) -> Steps[None]:
+        """The connection is closed: it leaves its groups, in steps."""
+        for count, name in enumerate(self._memberships.of(connection), 1):
             self.unregister(name, connection)
+            if count % GROUPS_AT_ONCE == 0:
+                yield
 
     def _tell(self, group: ConsumerGroupInfo) -> None:
         config = self._configs.get(group.group_name)
@@ -454,7 +463,7 @@ class ClientHousekeepingService:
         clients = chain.from_iterable(manager.all_clients() for manager in self._managers)
         silent = {client.connection: client.client_id for client in clients if client.last_heartbeat < since}
         for connection, client_id in silent.items():
-            self._log.warn("closing the connection of {client}: no heartbeat for two minutes", client=client_id)
+            self._log.warn("closing the connection of {client}: no heartbeat for two minutes", client=shown(client_id))
             connection.hang_up()
 
 
@@ -506,21 +515,21 @@ class ClientManageProcessor:
         client = ClientChannelInfo(
             connection, heartbeat.client_id, request.language, request.version, self._clock.seconds()
         )
-        self._watch(connection)
         refusal: RequestRefused | None = None
-        joins: list[Callable[[], None]] = [
-            *(partial(self._join, client, consumer) for consumer in heartbeat.consumers),
-            *(partial(self._producers.register, group, client) for group in heartbeat.producer_groups),
-        ]
+        joins: Iterator[Callable[[], None]] = chain(
+            (partial(self._join, client, consumer) for consumer in heartbeat.consumers),
+            (partial(self._producers.register, group, client) for group in heartbeat.producer_groups),
+        )
         for count, join in enumerate(joins, 1):
+            if not connection.is_open:  # closed while this took its turns: nobody would let it leave the groups again
+                raise refused("the connection is gone")
+            self._watch(connection)
             try:
                 join()
             except RequestRefused as refused_group:
                 refusal = refused_group
             if count % GROUPS_AT_ONCE == 0:
                 yield
-                if not connection.is_open:
-                    break
         if refusal is not None:
             raise refusal
         return RemotingCommand(ResponseCode.SUCCESS)
@@ -546,8 +555,13 @@ class ClientManageProcessor:
 
     def _connection_closed(self, connection: RemotingProtocol) -> None:
         self._watched.discard(connection)
-        self._producers.forget(connection)
-        self._consumers.forget(connection)
+        Deferred.fromCoroutine(connection.turns.run(self._forgetting(connection))).addErrback(
+            lambda failure: self._log.failure("a closed connection does not leave its groups", failure)
+        )
+
+    def _forgetting(self, connection: RemotingProtocol) -> Steps[None]:
+        yield from self._producers.forgetting(connection)
+        yield from self._consumers.forgetting(connection)
 
     def _unregister_client(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         header = Header(request)

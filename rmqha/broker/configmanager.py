@@ -14,10 +14,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.broker.newnames import NewNames
+from rmqha.settings import Settings
 from rmqha.store.flush import RunInThread
-from rmqha.store.metadata import ConfigTable, TableFile
+from rmqha.store.metadata import ConfigTable, DataVersion, NamedTable, TableFile
 
 Table = TypeVar("Table", bound=ConfigTable)
+Row = TypeVar("Row")
 
 RETRY_SECONDS = 5.0
 """After a write that failed."""
@@ -117,3 +120,77 @@ class ConfigManager(Generic[Table]):
         self._retry = None
         if self._is_changed and not self._is_writing:
             self._write()
+
+
+class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
+    """Holds a table of named rows. Each change is persisted, and gives the table its next version.
+
+    ``settings`` say whether rows may be made, and may be changed meanwhile.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: type[NamedTable[Row]],
+        settings: Settings,
+        seeds: dict[str, Row],
+        new_names: NewNames,
+        now_ms: Callable[[], int],
+        run_in_thread: RunInThread = execute,
+        clock: IReactorTime | None = None,
+    ) -> None:
+        """Reads the table of ``folder``, and adds those of ``seeds`` that are missing. Raises StoreError, OSError."""
+        super().__init__(folder, kind, run_in_thread, clock)
+        self.settings = settings
+        self._now_ms = now_ms
+        self._new = new_names
+        rows = self.table.rows
+        if not rows.keys() >= seeds.keys():
+            version = self.table.data_version
+            is_new = version == DataVersion()
+            self.table = kind.of(DataVersion(0, now_ms()) if is_new else version.next(now_ms()), {**seeds, **rows})
+            self.persist()
+        new_names.hold(self.table.rows)
+
+    def get(self, name: str) -> Row | None:
+        """The row; None if there is none."""
+        return self.table.rows.get(name)
+
+    def take_new(self, name: str, by: object | None) -> None:
+        """Count a row that ``by`` makes, if it is new. Raises RequestRefused for too many, or without room for it."""
+        if name not in self.table.rows:
+            self._new.take(name, len(self.table.rows), by)
+
+    def update(self, row: Row) -> None:
+        """Make the row, or let it take the place of the one with its name."""
+        name = self._name_of(row)
+        if name not in self.table.rows:
+            self._new.added(name)
+        self.table.rows[name] = row
+        self._changed(row)
+
+    def delete(self, name: str) -> bool:
+        """Forget the row; whether there was one."""
+        if self.table.rows.pop(name, None) is None:
+            return False
+        self._new.removed(name)
+        self._changed(None)
+        return True
+
+    def replace(self, table: NamedTable[Row]) -> None:
+        """Hold this table instead, with its version: a slave that follows its master."""
+        self.table = table
+        self._new.hold(table.rows)
+        self.persist()
+        self._tell(None)
+
+    def _changed(self, row: Row | None) -> None:
+        self.table.data_version = self.table.data_version.next(self._now_ms())
+        self.persist()
+        self._tell(row)
+
+    def _name_of(self, row: Row) -> str:
+        raise NotImplementedError
+
+    def _tell(self, row: Row | None) -> None:
+        """Whoever wants to know hears of a row made or changed; of None if any number of them did, or one is gone."""

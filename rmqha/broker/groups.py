@@ -7,14 +7,15 @@ from twisted.internet.defer import execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.broker.configmanager import ConfigManager
-from rmqha.broker.newnames import NewNameLimits, NewNames
+from rmqha.broker.configmanager import NamedConfigManager
+from rmqha.broker.newnames import MOST_TABLE_BYTES, NewNameLimits, NewNames
 from rmqha.broker.remoting import RequestRefused
 from rmqha.broker.topics import TOPIC_CHARACTERS
 from rmqha.settings import Settings
 from rmqha.store.flush import RunInThread
-from rmqha.store.metadata import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from rmqha.store.metadata import INT_MIN, LONG_MIN, SubscriptionGroupConfig, SubscriptionGroupTable
 from rmqha.wire.command import ResponseCode
+from rmqha.wire.fastjson import dumps_strict
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"
@@ -28,6 +29,12 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_OWNER",
 )
 MAX_GROUP_LENGTH = 255
+LONGEST_ROW = len(
+    dumps_strict(
+        {"": SubscriptionGroupConfig("", False, False, False, INT_MIN, INT_MIN, LONG_MIN, LONG_MIN, False).to_json()}
+    )
+)
+"""Bytes of a group in the table as JSON, without its name, which is there twice."""
 
 
 def group_problem(name: str) -> str | None:
@@ -48,13 +55,11 @@ def check_group(name: str) -> None:
         raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
 
 
-class SubscriptionGroupManager(ConfigManager[SubscriptionGroupTable]):
-    """The groups by name. Each change is persisted and gives the table its next version.
-
-    ``settings`` say whether groups may be made, and may be changed meanwhile.
-    """
+class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
+    """The groups by name."""
 
     _log = Logger()
+    table: SubscriptionGroupTable
 
     def __init__(
         self,
@@ -65,23 +70,10 @@ class SubscriptionGroupManager(ConfigManager[SubscriptionGroupTable]):
         clock: IReactorTime | None = None,
     ) -> None:
         """Reads subscriptionGroup.json of ``folder``, and adds the system's groups. Raises StoreError, OSError."""
-        super().__init__(folder, SubscriptionGroupTable, run_in_thread, clock)
-        self.settings = settings
-        self._now_ms = now_ms
-        self._new = NewNames("group", NewNameLimits.of_groups(settings), lambda: now_ms() / 1000)
-        groups = self.table.subscription_group_table
-        if not groups.keys() >= set(SYSTEM_GROUPS):
-            version = self.table.data_version
-            new = version == DataVersion()
-            self.table = SubscriptionGroupTable(
-                DataVersion(0, now_ms()) if new else version.next(now_ms()),
-                {**{name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}, **groups},
-            )
-            self.persist()
-
-    def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group; None if there is none."""
-        return self.table.subscription_group_table.get(name)
+        limits = NewNameLimits.of_groups(settings)
+        names = NewNames("group", limits, lambda: now_ms() / 1000, LONGEST_ROW, MOST_TABLE_BYTES)
+        seeds = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
+        super().__init__(folder, SubscriptionGroupTable, settings, seeds, names, now_ms, run_in_thread, clock)
 
     def find_or_create(self, name: str, by: object | None = None) -> SubscriptionGroupConfig | None:
         """The group, made with the defaults if it was not there; None if that is not allowed.
@@ -94,34 +86,11 @@ class SubscriptionGroupManager(ConfigManager[SubscriptionGroupTable]):
         check_group(name)
         if not (self.settings.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
-        self._new.take(len(self.table.subscription_group_table), by)
+        self.take_new(name, by)
         self._log.info("group {group} made", group=name)
         group = SubscriptionGroupConfig(name)
         self.update(group)
         return group
 
-    def take_new(self, name: str, by: object | None) -> None:
-        """Count a group that an operator makes, if it is new. Raises RequestRefused for too many."""
-        if name not in self.table.subscription_group_table:
-            self._new.take(len(self.table.subscription_group_table), by)
-
-    def update(self, config: SubscriptionGroupConfig) -> None:
-        """Make the group, or give it these settings."""
-        self.table.subscription_group_table[config.group_name] = config
-        self._changed()
-
-    def delete(self, name: str) -> bool:
-        """Forget the group; whether there was one."""
-        if self.table.subscription_group_table.pop(name, None) is None:
-            return False
-        self._changed()
-        return True
-
-    def replace(self, table: SubscriptionGroupTable) -> None:
-        """Hold this table instead, with its version: a slave that follows its master."""
-        self.table = table
-        self.persist()
-
-    def _changed(self) -> None:
-        self.table.data_version = self.table.data_version.next(self._now_ms())
-        self.persist()
+    def _name_of(self, row: SubscriptionGroupConfig) -> str:
+        return row.group_name

@@ -7,6 +7,8 @@ from rmqha.wire.command import RemotingCommand, ResponseCode
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 MOST_DIGITS = 100
+LONGEST_SHOWN = 255
+"""Characters of a client's text in a line of the log."""
 
 Default = TypeVar("Default")
 
@@ -74,3 +76,9 @@ def java_long(name: str, text: str) -> int:
 def refused(remark: str) -> RequestRefused:
     """What answers a request that makes no sense: code 1."""
     return RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def shown(text: str) -> str:
+    """A client's text for a line of the log: short, and with control characters escaped."""
+    cut = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    return cut if cut.isprintable() else repr(cut)

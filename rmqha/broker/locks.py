@@ -8,11 +8,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.groups import MAX_GROUP_LENGTH
-from rmqha.broker.header import refused
+from rmqha.broker.header import refused, shown
 from rmqha.broker.remoting import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.steps import Steps, at_once
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import dumps_compact, loads_request
+from rmqha.wire.fastjson import dumps_strict, loads_request
 
 LOCK_MAX_LIVE_SECONDS = 60.0
 MOST_QUEUES = 4096
@@ -41,7 +41,7 @@ class MessageQueue(NamedTuple):
         return cls(topic, broker_name, queue_id)
 
     def __str__(self) -> str:
-        return f"queue {self.queue_id} of {self.topic} at {self.broker_name}"
+        return f"queue {self.queue_id} of {shown(self.topic)} at {shown(self.broker_name)}"
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
@@ -57,8 +57,8 @@ class LockBatch:
     queues: tuple[MessageQueue, ...]
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """From Java's form; no queues may be null. Raises ValueError."""
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, in steps; ``mqSet`` may be null. Raises ValueError."""
         if not isinstance(content, dict):
             raise ValueError("the body is no object")
         group, client_id, queues = content.get("consumerGroup"), content.get("clientId"), content.get("mqSet") or []
@@ -66,7 +66,12 @@ class LockBatch:
             raise ValueError("the body lacks consumerGroup, clientId or mqSet")
         if len(queues) > MOST_QUEUES or not len(group) <= MAX_GROUP_LENGTH or len(client_id) > LONGEST_CLIENT_ID:
             raise ValueError(f"more than {MOST_QUEUES} queues, or a name that is too long")
-        return cls(group, client_id, tuple(dict.fromkeys(map(MessageQueue.from_json, queues))))
+        found: dict[MessageQueue, None] = {}
+        for count, queue in enumerate(queues, 1):
+            found[MessageQueue.from_json(queue)] = None
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+        return cls(group, client_id, tuple(found))
 
 
 class _Lock(NamedTuple):
@@ -106,7 +111,7 @@ class RebalanceLockManager:
         if held is None:
             if len(self._locks) >= MOST_LOCKS:
                 raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MOST_LOCKS} queues are locked already")
-            self._log.info("{client} of group {group} locks {queue}", client=client_id, group=group, queue=queue)
+            self._tell("locks", client_id, group, queue)
         self._locks.pop((group, queue), None)
         self._locks[group, queue] = _Lock(client_id, self._clock.seconds())
         return True
@@ -117,7 +122,16 @@ class RebalanceLockManager:
             held = self._locks.get((group, queue))
             if held is not None and held.client_id == client_id:
                 del self._locks[group, queue]
-                self._log.info("{client} of group {group} unlocks {queue}", client=client_id, group=group, queue=queue)
+                self._tell("unlocks", client_id, group, queue)
+
+    def _tell(self, what: str, client_id: str, group: str, queue: MessageQueue) -> None:
+        self._log.info(
+            "{client} of group {group} {what} {queue}",
+            client=shown(client_id),
+            group=shown(group),
+            what=what,
+            queue=queue,
+        )
 
     def _forget_expired(self) -> Steps[None]:
         since = self._clock.seconds() - LOCK_MAX_LIVE_SECONDS
@@ -126,7 +140,7 @@ class RebalanceLockManager:
                 yield
             if self._locks.get(key) is held:
                 del self._locks[key]
-            self._log.info("{client} of group {group} loses {queue}", client=held.client_id, group=key[0], queue=key[1])
+            self._tell("loses", held.client_id, *key)
 
     def _expired(self, since: float) -> Iterable[tuple[tuple[str, MessageQueue], _Lock]]:
         for key, held in self._locks.items():
@@ -139,18 +153,23 @@ class RebalanceLockManager:
         return {RequestCode.LOCK_BATCH_MQ: self._lock_batch_mq, RequestCode.UNLOCK_BATCH_MQ: self._unlock_batch_mq}
 
     def _lock_batch_mq(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        return connection.turns.run(self._lock_batch(_batch_of(request)))
+        return connection.turns.run(self._lock_batch(request))
 
-    def _lock_batch(self, batch: LockBatch) -> Steps[RemotingCommand]:
+    def _lock_batch(self, request: RemotingCommand) -> Steps[RemotingCommand]:
+        batch = yield from _reading_batch(request)
         locked = yield from self.locking(batch.group, batch.client_id, batch.queues)
-        return RemotingCommand(
-            ResponseCode.SUCCESS, body=dumps_compact({"lockOKMQSet": [queue.to_json() for queue in locked]})
-        )
+        pieces: list[bytes] = []
+        for queue in locked:
+            pieces.append(dumps_strict(queue.to_json()))
+            if len(pieces) % QUEUES_AT_ONCE == 0:
+                yield
+        return RemotingCommand(ResponseCode.SUCCESS, body=b'{"lockOKMQSet":[%s]}' % b",".join(pieces))
 
     def _unlock_batch_mq(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        return connection.turns.run(self._unlock_batch(_batch_of(request)))
+        return connection.turns.run(self._unlock_batch(request))
 
-    def _unlock_batch(self, batch: LockBatch) -> Steps[RemotingCommand]:
+    def _unlock_batch(self, request: RemotingCommand) -> Steps[RemotingCommand]:
+        batch = yield from _reading_batch(request)
         for at in range(0, len(batch.queues), QUEUES_AT_ONCE):
             if at:
                 yield
@@ -158,9 +177,9 @@ class RebalanceLockManager:
         return RemotingCommand(ResponseCode.SUCCESS)
 
 
-def _batch_of(request: RemotingCommand) -> LockBatch:
+def _reading_batch(request: RemotingCommand) -> Steps[LockBatch]:
     """The request's body. Raises RequestRefused."""
     try:
-        return LockBatch.from_json(loads_request(request.body))
+        return (yield from LockBatch.reading(loads_request(request.body)))
     except ValueError as error:
         raise refused(f"no batch of queues: {error}") from error

@@ -137,28 +137,39 @@ class ConsumerOffsetManager:
         self._is_changed = True
         self.changes += 1
 
-    def topics_of(self, group: str) -> list[str]:
-        """The topics in which a group has offsets."""
-        end = f"{TOPIC_GROUP_SEPARATOR}{group}"
-        return [topic for topic, key_group in self._keys(str.endswith, end) if key_group == group]
+    def finding_topics(self, group: str) -> Steps[list[str]]:
+        """The topics in which a group has offsets, found in steps."""
+        found = yield from self._finding_keys(str.endswith, f"{TOPIC_GROUP_SEPARATOR}{group}")
+        return [topic for topic, key_group in found if key_group == group]
 
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that have offsets in a topic."""
-        begin = f"{topic}{TOPIC_GROUP_SEPARATOR}"
-        return [group for key_topic, group in self._keys(str.startswith, begin) if key_topic == topic]
+    def finding_groups(self, topic: str) -> Steps[list[str]]:
+        """The groups that have offsets in a topic, found in steps."""
+        found = yield from self._finding_keys(str.startswith, f"{topic}{TOPIC_GROUP_SEPARATOR}")
+        return [group for key_topic, group in found if key_topic == topic]
 
-    def _keys(self, has: Callable[[str, str], bool], part: str) -> list[tuple[str, str]]:
+    def _finding_keys(self, has: Callable[[str, str], bool], part: str) -> Steps[list[tuple[str, str]]]:
         """Topics and groups of the keys that have this part; no topic has a separator in its name."""
-        parts = [key.partition(TOPIC_GROUP_SEPARATOR) for key in self.table.offset_table if has(key, part)]
-        return [(topic, group) for topic, _, group in parts]
+        found: list[tuple[str, str]] = []
+        keys = list(self.table.offset_table)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            if at:
+                yield
+            parts = (key.partition(TOPIC_GROUP_SEPARATOR) for key in keys[at : at + KEYS_AT_ONCE] if has(key, part))
+            found.extend((topic, group) for topic, _, group in parts)
+        return found
 
-    def remove(self, group: str) -> None:
-        """Forget all offsets of a group."""
-        for topic in self.topics_of(group):
+    def removing(self, group: str) -> Steps[None]:
+        """Forget all offsets of a group, in steps."""
+        topics = yield from self.finding_topics(group)
+        for count, topic in enumerate(topics, 1):
             key = topic_at_group(topic, group)
-            self._count -= len(self.table.offset_table.pop(key))
-            self._key_bytes -= _key_bytes(key)
-            self._changed()
+            offsets = self.table.offset_table.pop(key, None)
+            if offsets is not None:
+                self._count -= len(offsets)
+                self._key_bytes -= _key_bytes(key)
+                self._changed()
+            if count % KEYS_AT_ONCE == 0:
+                yield
 
     def start(self) -> None:
         """Write what has changed each ``flushConsumerOffsetInterval`` from now on."""

@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.broker.budgets import SMALL_FRAME_BYTES, PortBudget
-from rmqha.broker.turns import COST_OF_LONG_REQUEST, Turns
+from rmqha.broker.turns import COST_OF_LONG_REQUEST, Pace, Turns
 from rmqha.connecting import connect_protocol
 from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.command import (
@@ -52,6 +52,8 @@ from rmqha.wire.command import (
 SERVER_CHANNEL_MAX_IDLE_SECONDS = 120
 CALL_TIMEOUT_SECONDS = 3.0
 MAX_OPAQUE = 2**31 - 1
+PIECE_BYTES = 64 * 1024
+"""Pieces of a frame that are smaller are put together."""
 TOTAL_LENGTH = Struct(">I")
 assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
 
@@ -97,6 +99,7 @@ class HoldUp(Enum):
     REQUESTS_IN_PROGRESS = "its requests in progress are too many bytes"
     NO_ROOM = "the port has no room for its frame, or its next request"
     OTHERS_TURN = "many of its requests were taken in this turn"
+    OTHERS_PIECES = "many bytes of large frames were read in this turn"
     LONG_REQUEST = "it has asked for something that takes several turns"
 
 
@@ -161,7 +164,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._calls: dict[int, Deferred[RemotingCommand]] = {}
         self._closed_listeners: list[Callable[[], None]] = []
         self._heard = False
-        self._received = bytearray()
+        self._received = Pieces()
         self._wanted = 0
         self._skipping = 0
         self._wanted_room = False
@@ -203,18 +206,34 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if self._skipping:
             data = self._skip(data)
         if self._received:
-            self._received += data
-            if len(self._received) < self._wanted:
+            self._received.append(data)
+            if self._is_unfinished:
                 self._budget.received(self, len(self._received))
+                if self._wanted > SMALL_FRAME_BYTES:
+                    self._keep_pace(self.turns.large_frames, len(data))
                 return
-            data = bytes(self._received)
+            data = self._received.whole()
         self._take_frames(data)
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether what has come is the start of a frame, and nothing more."""
+        return len(self._received) < self._wanted
 
     def _skip(self, data: bytes) -> bytes:
         """Pass over the body of a request that was refused; what follows it."""
         skipped = min(self._skipping, len(data))
         self._skipping -= skipped
+        if self._skipping:
+            self._keep_pace(self.turns.refused_bodies, skipped)
         return data[skipped:]
+
+    def _keep_pace(self, pace: Pace, size: int) -> None:
+        """A piece of a large frame was read: read the next one when it is this connection's turn."""
+        waiting = None if HoldUp.OTHERS_PIECES in self._hold_ups else pace.take(size)
+        if waiting is not None:
+            self._hold_up(HoldUp.OTHERS_PIECES)
+            waiting.addCallback(lambda _: self._go_on(HoldUp.OTHERS_PIECES))
 
     def _take_frames(self, data: bytes) -> None:
         """Take what is whole, as long as nothing holds it up; keep the rest."""
@@ -241,7 +260,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             if had_room:  # given back when its request, if it is in progress, is counted
                 self._budget.whole(self)
         self._is_taking_frames = False
-        self._received = bytearray(data[at:] if self.is_open else b"")
+        self._received = Pieces(data[at:] if self.is_open else b"")
 
     def _begin_frame(self, data: bytes, at: int, length: int) -> int:
         """A frame is not whole yet. Where to go on: at its start, or after it if what has come of it is passed over."""
@@ -264,10 +283,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             if self._is_refused_early(data[frame_at : frame_at + header_bytes], length - header_bytes):
                 self._wanted = 0
                 self._skipping = length - (end - frame_at)
+                self._keep_pace(self.turns.refused_bodies, end - frame_at)
                 return end
         self._wanted_room = True
         if not self._budget.admit(self, self._wanted, end - at):
             self._hold_up(HoldUp.NO_ROOM)
+        elif length > SMALL_FRAME_BYTES:
+            self._keep_pace(self.turns.large_frames, end - at)
         return at
 
     def _is_refused_early(self, head: bytes, body_bytes: int) -> bool:
@@ -332,7 +354,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def hang_up(self) -> None:
         """Drop the connection; nothing that it has sent counts any more."""
         self.is_open = False
-        self._received = bytearray()
+        self._received = Pieces()
         self._budget.forget(self)
         if ITCPTransport.providedBy(self.transport):
             self.transport.abortConnection()
@@ -499,8 +521,8 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _go_on(self, reason: HoldUp) -> None:
         """That reason is no more: take what has come, and then more, unless there is another."""
         self._hold_ups.discard(reason)
-        if not self._is_taking_frames and not self._hold_ups:
-            self._take_frames(bytes(self._received))
+        if not self._is_taking_frames and not self._hold_ups and not self._is_unfinished:
+            self._take_frames(self._received.whole())
         if self.is_open and not self._hold_ups:
             self._tell_transport("resumeProducing")
 
@@ -516,7 +538,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.is_open = False
         self.setTimeout(None)
-        self._received = bytearray()
+        self._received = Pieces()
         self._budget.forget(self)
         hint = "" if self._heard else "; no byte came: a TLS port, perhaps (tls:HOST:PORT)?"
         self._fail_calls(f"the connection is gone: {reason.getErrorMessage()}{hint}")
@@ -528,6 +550,31 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         calls, self._calls = self._calls, {}
         for waiting in calls.values():
             waiting.errback(RemotingError(reason))
+
+
+class Pieces:
+    """Bytes that come in pieces. They are copied when all are there, small pieces now and then before."""
+
+    __slots__ = ("_length", "_pieces")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._pieces = [bytearray(data)] if data else []
+        self._length = len(data)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, data: bytes) -> None:
+        """So much more has come."""
+        self._length += len(data)
+        if self._pieces and len(self._pieces[-1]) < PIECE_BYTES:
+            self._pieces[-1] += data
+        else:
+            self._pieces.append(bytearray(data))
+
+    def whole(self) -> bytes:
+        """All that has come."""
+        return b"".join(self._pieces)
 
 
 def _size_of(request: RemotingCommand) -> int:

@@ -15,9 +15,14 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.steps import Steps
+
 SAMPLING_SECONDS = 10.0
 RATE_SECONDS = (10, 60, 600)
 """What runtime info tells rates of."""
+
+PLACES_AT_ONCE = 5000
+"""Looked at in a turn."""
 
 GroupAndTopic = tuple[str, str]
 
@@ -141,18 +146,24 @@ class BrokerStats:
         traffic.count(count, size)
         self.gets.count(count, size)
 
-    def topic_deleted(self, topic: str) -> None:
-        """Forget what was counted of a topic."""
+    def forgetting_topic(self, topic: str) -> Steps[None]:
+        """Forget what was counted of a topic, in steps."""
         self._topic_puts.pop(topic, None)
-        self._forget_gets(lambda key: key[1] == topic)
+        return self._forgetting_gets(1, topic)
 
-    def group_deleted(self, group: str) -> None:
-        """Forget what was counted of a group."""
-        self._forget_gets(lambda key: key[0] == group)
+    def forgetting_group(self, group: str) -> Steps[None]:
+        """Forget what was counted of a group, in steps."""
+        return self._forgetting_gets(0, group)
 
-    def _forget_gets(self, is_gone: Callable[[GroupAndTopic], bool]) -> None:
-        for key in [key for key in self._group_gets if is_gone(key)]:
-            del self._group_gets[key]
+    def _forgetting_gets(self, part: int, name: str) -> Steps[None]:
+        """Forget the reads whose key has this name as its group (part 0) or its topic (1)."""
+        keys = list(self._group_gets)
+        for at in range(0, len(keys), PLACES_AT_ONCE):
+            if at:
+                yield
+            for key in keys[at : at + PLACES_AT_ONCE]:
+                if key[part] == name:
+                    self._group_gets.pop(key, None)
 
     def start(self) -> None:
         """Let the windows move from now on."""

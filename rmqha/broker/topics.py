@@ -8,19 +8,20 @@ from twisted.internet.defer import execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.broker.configmanager import ConfigManager
+from rmqha.broker.configmanager import NamedConfigManager
 from rmqha.broker.newnames import NewNameLimits, NewNames
 from rmqha.settings import Settings
 from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import (
+    INT_MIN,
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
-    DataVersion,
     TopicConfig,
     TopicConfigTable,
 )
 from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.fastjson import dumps_strict
 from rmqha.wire.record import MAX_TOPIC_BYTES
 
 AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
@@ -42,6 +43,9 @@ UNIT_SUB_FLAG = 2
 READ_WRITE = PERM_READ | PERM_WRITE
 TOPIC_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
 
+LONGEST_ROW = len(dumps_strict({"": TopicConfig("", INT_MIN, INT_MIN, INT_MIN, topic_sys_flag=INT_MIN).to_json()}))
+"""Bytes of a topic in the table as JSON, without its name, which is there twice."""
+
 TopicsChanged = Callable[[TopicConfig | None], None]
 """Hears of a topic made or changed; None if any number of them did, or one is gone."""
 
@@ -57,13 +61,11 @@ def topic_problem(name: str) -> str | None:
     return None
 
 
-class TopicConfigManager(ConfigManager[TopicConfigTable]):
-    """The topics by name. Each change is persisted, gives the table its next version and is told to who subscribed.
-
-    ``settings`` say whether topics may be made, and may be changed meanwhile.
-    """
+class TopicConfigManager(NamedConfigManager[TopicConfig]):
+    """The topics by name. Who subscribed hears of each change."""
 
     _log = Logger()
+    table: TopicConfigTable
 
     def __init__(
         self,
@@ -73,26 +75,12 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         run_in_thread: RunInThread = execute,
         clock: IReactorTime | None = None,
     ) -> None:
-        """Reads topics.json of ``folder``, and adds the system topics that lack. Raises StoreError, OSError."""
-        super().__init__(folder, TopicConfigTable, run_in_thread, clock)
-        self.settings = settings
-        self._now_ms = now_ms
-        self._new = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000)
+        """Reads topics.json of ``folder``, and adds the system topics that are missing. Raises StoreError, OSError."""
         self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
         self.system_topics = frozenset(seeds) | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
-        topics = self.table.topic_config_table
-        if not topics.keys() >= seeds.keys():
-            version = self.table.data_version
-            new = version == DataVersion()
-            self.table = TopicConfigTable(
-                DataVersion(0, now_ms()) if new else version.next(now_ms()), {**seeds, **topics}
-            )
-            self.persist()
-
-    def get(self, name: str) -> TopicConfig | None:
-        """The topic; None if there is none."""
-        return self.table.topic_config_table.get(name)
+        names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, LONGEST_ROW)
+        super().__init__(folder, TopicConfigTable, settings, seeds, names, now_ms, run_in_thread, clock)
 
     def is_system(self, name: str) -> bool:
         """Whether clients may neither change nor delete the topic."""
@@ -133,10 +121,15 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
     def create_in_send_back(
         self, name: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0
     ) -> TopicConfig:
-        """The topic, made if it was not there: %RETRY% and %DLQ% topics, and those of transactions."""
+        """The topic, made if it was not there: %RETRY% and %DLQ% topics, and those of transactions.
+
+        Raises RequestRefused where the table has no room for it.
+        """
         found = self.get(name)
         if found is not None:
             return found
+        if name not in self.system_topics:
+            self._new.check_room(name)
         return self._add(TopicConfig(name, queue_nums, queue_nums, perm, topic_sys_flag=topic_sys_flag))
 
     def _add(self, config: TopicConfig) -> TopicConfig:
@@ -145,41 +138,16 @@ class TopicConfigManager(ConfigManager[TopicConfigTable]):
         self.update(config)
         return config
 
-    def take_new(self, name: str, by: object | None) -> None:
-        """Count a topic that ``by`` makes, if it is new. Raises RequestRefused for too many."""
-        if name not in self.table.topic_config_table:
-            self._new.take(len(self.table.topic_config_table), by)
-
-    def update(self, config: TopicConfig) -> None:
-        """Make the topic, or give it these settings."""
-        self.table.topic_config_table[config.topic_name] = config
-        self._changed(config)
-
-    def delete(self, name: str) -> bool:
-        """Forget the topic; whether there was one. Its messages are the store's matter."""
-        if self.table.topic_config_table.pop(name, None) is None:
-            return False
-        self._changed(None)
-        return True
-
     def bump_version(self) -> None:
         """Begin the next version though no topic changed: name servers take only what is new to them."""
         self._changed(None)
 
-    def replace(self, table: TopicConfigTable) -> None:
-        """Hold this table instead, with its version: a slave that follows its master."""
-        self.table = table
-        self.persist()
-        self._tell(None)
+    def _name_of(self, row: TopicConfig) -> str:
+        return row.topic_name
 
-    def _changed(self, config: TopicConfig | None) -> None:
-        self.table.data_version = self.table.data_version.next(self._now_ms())
-        self.persist()
-        self._tell(config)
-
-    def _tell(self, config: TopicConfig | None) -> None:
+    def _tell(self, row: TopicConfig | None) -> None:
         for changed in list(self._listeners):
-            changed(config)
+            changed(row)
 
 
 def _system_topics(settings: Settings) -> list[TopicConfig]:

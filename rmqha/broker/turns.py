@@ -22,6 +22,49 @@ COST_OF_LONG_REQUEST = 8
 """Of its first step, in usual requests."""
 
 
+LARGE_FRAME_BYTES_A_TURN = 1024 * 1024
+"""Of all large frames, read in one reactor turn."""
+REFUSED_BYTES_AT_ONCE = 512 * 1024
+REFUSED_BYTES_SECONDS = 0.005
+"""What is passed over is worth nothing to anybody: all connections together send 100 MiB/s of it."""
+
+
+class Pace:
+    """Lets so many bytes be read in each period of ``seconds``. Who comes later waits: first come, first served.
+
+    The last one in a period may have more bytes than are left of it.
+    """
+
+    def __init__(self, clock: IReactorTime, at_once: int, seconds: float = 0.0) -> None:
+        """A period of 0 seconds is a reactor turn."""
+        self._clock = clock
+        self._at_once = at_once
+        self._seconds = seconds
+        self._taken = 0
+        self._waiting: deque[tuple[int, Deferred[None]]] = deque()
+
+    def take(self, size: int) -> Deferred[None] | None:
+        """Count bytes that were read. None if more may be read, else what fires when that is so."""
+        if self._taken < self._at_once and not self._waiting:
+            self._count(size)
+            return None
+        waiting: Deferred[None] = Deferred()
+        self._waiting.append((size, waiting))
+        return waiting
+
+    def _count(self, size: int) -> None:
+        if not self._taken:
+            self._clock.callLater(self._seconds, self._next_period)
+        self._taken += size
+
+    def _next_period(self) -> None:
+        self._taken = 0
+        while self._waiting and self._taken < self._at_once:
+            size, waiting = self._waiting.popleft()
+            self._count(size)
+            waiting.callback(None)
+
+
 class Turns:
     """Whose turn it is: first requests that had to wait, then long work; of each, first come, first served."""
 
@@ -31,6 +74,10 @@ class Turns:
         self._waiting: deque[Deferred[None]] = deque()
         self._call: IDelayedCall | None = None
         self._taken = 0
+        self.large_frames = Pace(clock, LARGE_FRAME_BYTES_A_TURN)
+        """Of frames that have room."""
+        self.refused_bodies = Pace(clock, REFUSED_BYTES_AT_ONCE, REFUSED_BYTES_SECONDS)
+        """Of bodies that are passed over."""
 
     @property
     def is_over(self) -> bool:

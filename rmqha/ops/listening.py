@@ -28,6 +28,10 @@ SPARE_FILES = 12
 """So many files a node can always open, for its own: whoever connects beyond that is refused."""
 
 
+MANY_FILES = 1_000_000
+"""Where there is no limit."""
+
+
 class SparingFactory(Factory[Any]):
     """Builds another factory's connections while there are files to spare."""
 
@@ -37,6 +41,8 @@ class SparingFactory(Factory[Any]):
     def __init__(self, factory: Factory[Any]) -> None:
         self._factory = factory
         self._is_short = False
+        self._uncounted = 0
+        """So many more connections may be made before open files are counted again: a count takes time for each."""
 
     def doStart(self) -> None:
         self._factory.doStart()
@@ -45,12 +51,20 @@ class SparingFactory(Factory[Any]):
         self._factory.doStop()
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
+        self._uncounted -= 1
+        if self._uncounted <= 0:
+            self._count_open_files()
+        return None if self._is_short else self._factory.buildProtocol(addr)
+
+    def _count_open_files(self) -> None:
+        """Decide whether files are short. Half of those left are for connections until the next count."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        is_short = limit != resource.RLIM_INFINITY and limit - len(os.listdir("/proc/self/fd")) < SPARE_FILES
+        left = MANY_FILES if limit == resource.RLIM_INFINITY else limit - len(os.listdir("/proc/self/fd"))
+        is_short = left < SPARE_FILES
         if is_short and not self._is_short:
             self._log.warn("refusing connections: of {limit} open files too few are left", limit=limit)
         self._is_short = is_short
-        return None if is_short else self._factory.buildProtocol(addr)
+        self._uncounted = max(0, left - SPARE_FILES) // 2
 
 
 class ListeningService(Service):

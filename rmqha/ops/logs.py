@@ -1,12 +1,13 @@
 """Where a node's events go: text for a person or JSON lines for a machine; SIGHUP reopens the file."""
 
+import re
 import sys
 from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
-from twisted.logger import FileLogObserver, ILogObserver, LogEvent, formatEvent, textFileLogObserver
+from twisted.logger import FileLogObserver, ILogObserver, LogEvent, formatEvent, formatEventAsClassicLogText
 from twisted.python.reflect import safe_str
 from zope.interface import implementer
 
@@ -47,6 +48,16 @@ def _plain(value: object) -> object:
     return safe_str(value).encode("utf-8", "backslashreplace").decode()
 
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor, hides or reorders text; but for tabs and line breaks, which tracebacks have."""
+
+
+def format_event_as_text(event: LogEvent) -> str | None:
+    """A line as ``twistd`` writes it. Control characters are escaped: what strangers send may be in it."""
+    text = formatEventAsClassicLogText(event)
+    return None if text is None else _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 class ReopenedFile:
     """A log file that can be moved away by others and is then made anew."""
 
@@ -81,7 +92,7 @@ class NodeLogObserver:
         if log_format is LogFormat.JSON:
             self._write = FileLogObserver(stream, format_event_as_json)
         else:
-            self._write = textFileLogObserver(stream)
+            self._write = FileLogObserver(stream, format_event_as_text)
 
     def __call__(self, event: LogEvent) -> None:
         self._write(event)

@@ -30,6 +30,8 @@ PERM_INHERIT = 1
 
 INT_BITS = 32
 LONG_BITS = 64
+INT_MIN = -(2 ** (INT_BITS - 1))
+LONG_MIN = -(2 ** (LONG_BITS - 1))
 
 
 class TopicFilterType(Enum):
@@ -201,6 +203,24 @@ class ConfigTable(ABC):
 
 
 Row = TypeVar("Row")
+
+
+class NamedTable(ConfigTable, Generic[Row]):
+    """A table of named rows, whose content has a version."""
+
+    data_version: DataVersion
+
+    @classmethod
+    @abstractmethod
+    def of(cls, data_version: DataVersion, rows: dict[str, Row]) -> Self:
+        """A table of this version with these rows."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> dict[str, Row]:
+        """The rows by name."""
+
+
 Table = TypeVar("Table", bound=ConfigTable)
 FileIdentity = tuple[int, int, int]
 """Inode, size and time of change: of a file that nobody has touched they are the same."""
@@ -280,13 +300,23 @@ class TableFile(Generic[Table]):
 
 
 @dataclass(slots=True)
-class TopicConfigTable(ConfigTable):
+class TopicConfigTable(NamedTable[TopicConfig]):
     """All topics by name; the answer to GET_ALL_TOPIC_CONFIG."""
 
     FILE_NAME = "topics.json"
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data_version: DataVersion, rows: dict[str, TopicConfig]) -> Self:
+        """A table of this version with these topics."""
+        return cls(data_version, rows)
+
+    @property
+    def rows(self) -> dict[str, TopicConfig]:
+        """The topics by name."""
+        return self.topic_config_table
 
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
@@ -306,13 +336,23 @@ class TopicConfigTable(ConfigTable):
 
 
 @dataclass(slots=True)
-class SubscriptionGroupTable(ConfigTable):
+class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
     """All consumer groups by name; the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
     FILE_NAME = "subscriptionGroup.json"
 
     data_version: DataVersion = DataVersion()
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data_version: DataVersion, rows: dict[str, SubscriptionGroupConfig]) -> Self:
+        """A table of this version with these groups."""
+        return cls(data_version, rows)
+
+    @property
+    def rows(self) -> dict[str, SubscriptionGroupConfig]:
+        """The groups by name."""
+        return self.subscription_group_table
 
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:

@@ -49,17 +49,19 @@ class Figures:
     memory_mib: float
     puts: Latencies
     pings: Latencies
+    control: Latencies
+    """Of the same requests at the same time to a node that nobody attacks: what the machine costs."""
     outcome: str
 
     HEAD = (
         f"{'attack':34} {'s':>6} {'cpu s':>6} {'MiB':>6} | {'put p50':>7} {'p99':>7} {'max':>7} |"
-        f" {'turn p50':>7} {'p99':>7} {'max':>7} | outcome"
+        f" {'turn p50':>7} {'p99':>7} {'max':>7} | {'control p50':>7} {'p99':>7} {'max':>7} | outcome"
     )
 
     def __str__(self) -> str:
         return (
             f"{self.name:34} {self.seconds:6.2f} {self.cpu_seconds:6.2f} {self.memory_mib:6.0f} | {self.puts} |"
-            f" {self.pings} | {self.outcome}"
+            f" {self.pings} |     {self.control} | {self.outcome}"
         )
 
 
@@ -70,8 +72,13 @@ Attack = Callable[[], str]
 class Probe:
     """Watches a node. A context manager: inside an honest producer is at work."""
 
-    def __init__(self, node: TwistdNode, purpose: str = "remoting", only_pings: bool = False) -> None:
+    def __init__(
+        self, node: TwistdNode, purpose: str = "remoting", only_pings: bool = False, control: Self | None = None
+    ) -> None:
+        """``control`` watches a node that is not attacked."""
         self._node = node
+        self._control = control
+        self._asks_for = "ping" if only_pings else "put"
         self._options = ["--only-pings"] if only_pings else []
         self._address = f"127.0.0.1:{node.port(purpose)}"
         self._answers: list[tuple[str, float, float]] = []
@@ -125,16 +132,20 @@ class Probe:
         over.set()
         sampler.join()
         ended = time.monotonic()
-        seen = [answer for answer in list(self._answers) if begun <= answer[1] <= ended]
         return Figures(
             name,
             seconds,
             self.cpu_seconds() - cpu,
             most[0] - memory,
-            Latencies.of([took for what, _, took in seen if what == "put"]),
-            Latencies.of([took for what, _, took in seen if what == "ping"]),
+            self.latencies("put", begun, ended),
+            self.latencies("ping", begun, ended),
+            Latencies.of([]) if self._control is None else self._control.latencies(self._asks_for, begun, ended),
             outcome,
         )
+
+    def latencies(self, kind: str, begun: float, ended: float) -> Latencies:
+        """Of the puts or pings that were asked in that time, by the machine's monotonic clock in seconds."""
+        return Latencies.of([took for what, at, took in list(self._answers) if what == kind and begun <= at <= ended])
 
     def _wait_for_answer_after(self, at: float) -> None:
         """Until the honest producer has an answer to something it asked after that."""

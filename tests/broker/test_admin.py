@@ -1,5 +1,6 @@
 """What operators' tools ask, and what whole tables slaves get (spec/remoting.md 2.12 to 2.19, 9.1)."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import execute
+from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.admin import (
     MOST_QUEUES,
@@ -14,12 +16,15 @@ from rmqha.broker.admin import (
     StatsProcessor,
     TableProcessor,
     TopicAdminProcessor,
+    by_queue,
 )
 from rmqha.broker.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.groups import SubscriptionGroupManager
 from rmqha.broker.offsets import ConsumerOffsetManager
+from rmqha.broker.remoting import RequestRefused
 from rmqha.broker.stats import BrokerStats
 from rmqha.broker.topics import TopicConfigManager
+from rmqha.steps import at_once
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -29,7 +34,7 @@ from rmqha.store.metadata import (
     TopicConfigTable,
     TopicFilterType,
 )
-from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 
 from ..ha.doubles import PEER_NAME, log_lines
@@ -248,9 +253,37 @@ class GroupAdminTests(AdminTestCase):
         self.successResultOf(self.offsets.persist())
         self.assertEqual(set(ConsumerOffsetTable.read(self.folder).offset_table), {"T@H", "%RETRY%G@H"})
 
+    def test_a_strangers_name_reaches_the_log_short_and_without_control_characters(self) -> None:
+        with log_lines() as lines:
+            self.assert_success(
+                self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="\x1b[2J\nforged " + "x" * 10_000)
+            )
+        (line,) = [line for line in lines().split("\n") if "deletes group" in line]
+        self.assertIn(r"\x1b[2J\nforged", line)
+        self.assertTrue(line.isprintable())
+        self.assertLess(len(line), 500)
+
     def test_to_delete_none_in_particular_is_refused(self) -> None:
         answer = self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP)
         self.assert_refused([answer], ResponseCode.SYSTEM_ERROR, "<groupName> is null")
+
+
+class LargeAnswerTests(SynchronousTestCase):
+    """A table of more queues than a frame has room for."""
+
+    def test_it_is_refused_as_soon_as_that_is_seen(self) -> None:
+        taken = 0
+
+        def rows() -> Iterator[tuple[str, Any]]:
+            nonlocal taken
+            while True:
+                taken += 1
+                yield "x" * 1000, taken
+
+        with self.assertRaises(RequestRefused) as caught:
+            at_once(by_queue({}, "offsetTable", rows()))
+        self.assertIn("too many for one answer", str(caught.exception))
+        self.assertLess(taken, FRAME_MAX_LENGTH // 1000 + 2)
 
 
 class SlaveTests(AdminTestCase):

@@ -8,10 +8,13 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker import turns
 from rmqha.broker.clients import (
     CHANNEL_EXPIRED_SECONDS,
+    GROUPS_AT_ONCE,
     HOUSEKEEPING_SECONDS,
     MOST_IN_A_SET,
+    SUBSCRIPTIONS_AT_ONCE,
     ClientHousekeepingService,
     ClientManageProcessor,
     ConsumeFromWhere,
@@ -24,6 +27,7 @@ from rmqha.broker.clients import (
 from rmqha.broker.groups import SubscriptionGroupManager
 from rmqha.broker.topics import TopicConfigManager
 from rmqha.settings import make_settings
+from rmqha.steps import at_once
 from rmqha.store.metadata import SubscriptionGroupConfig
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 
@@ -45,6 +49,14 @@ def consumer(group: str = "G", *topics: str, version: int = 1, tag: str = "*", *
     """A consumer group in a heartbeat, of a client that subscribes to these topics."""
     subscriptions = [{"topic": topic, "subString": tag, "subVersion": version} for topic in topics]
     return {"groupName": group, "subscriptionDataSet": subscriptions, **fields}
+
+
+def heartbeat_body(*consumers: dict[str, Any], client_id: str = "c1", producers: tuple[str, ...] = ()) -> bytes:
+    """A heartbeat of a client in these groups."""
+    producer_groups = [{"groupName": group} for group in producers]
+    return json.dumps(
+        {"clientID": client_id, "consumerDataSet": consumers, "producerDataSet": producer_groups}
+    ).encode()
 
 
 class ClientsTestCase(SynchronousTestCase):
@@ -79,12 +91,7 @@ class ClientsTestCase(SynchronousTestCase):
         self, client: Client, *consumers: dict[str, Any], client_id: str = "c1", producers: tuple[str, ...] = ()
     ) -> list[RemotingCommand]:
         """Send one; the pushes that came before its answer."""
-        content = {
-            "clientID": client_id,
-            "consumerDataSet": consumers,
-            "producerDataSet": [{"groupName": group} for group in producers],
-        }
-        return self.raw_heartbeat(client, json.dumps(content).encode())
+        return self.raw_heartbeat(client, heartbeat_body(*consumers, client_id=client_id, producers=producers))
 
     def raw_heartbeat(self, client: Client, body: bytes) -> list[RemotingCommand]:
         """Send these bytes as one."""
@@ -219,10 +226,11 @@ class HeartbeatTests(ClientsTestCase):
     def test_a_topic_no_longer_subscribed_to_is_forgotten(self) -> None:
         client = self.connect()
         self.heartbeat(client, consumer("G", "T", "U"))
-        self.assertEqual(self.consumers.groups_of("U"), ["G"])
+        self.assertEqual(at_once(self.consumers.finding_groups("U")), ["G"])
         self.heartbeat(client, consumer("G", "T"))
         self.assertIsNone(self.online("G").subscription("U"))
-        self.assertEqual((self.consumers.groups_of("U"), self.consumers.groups_of("T")), ([], ["G"]))
+        found = [at_once(self.consumers.finding_groups(topic)) for topic in ("U", "T")]
+        self.assertEqual(found, [[], ["G"]])
 
 
 class NotificationTests(ClientsTestCase):
@@ -271,6 +279,36 @@ class NotificationTests(ClientsTestCase):
     def test_a_broker_may_be_told_to_tell_nobody(self) -> None:
         self.serve(notifyConsumerIdsChangedEnable="false")
         self.assertEqual(self.heartbeat(self.connect(), consumer("G", "T")), [])
+
+
+class ClosedConnectionTests(ClientsTestCase):
+    """What is left of a client whose connection is gone: nothing, however many groups it was in."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(turns, "TURN_SECONDS", 0.0)
+
+    def test_a_client_in_many_groups_leaves_them_in_turns(self) -> None:
+        client = self.connect()
+        names = tuple(f"P{number}" for number in range(3 * GROUPS_AT_ONCE))
+        client.send(RequestCode.HEART_BEAT, {}, heartbeat_body(producers=names))
+        self.clock.pump([0.0] * 10)
+        self.assertEqual([name for name in names if self.producers.get(name) is None], [])
+        client.line.lose()
+        left = [name for name in names if self.producers.get(name) is not None]
+        self.assertEqual(len(left), 2 * GROUPS_AT_ONCE)
+        self.assertIsNone(self.producers.available(left[0]), "it is closed: nobody is there to be asked")
+        self.clock.pump([0.0] * 10)
+        self.assertEqual([name for name in names if self.producers.get(name) is not None], [])
+
+    def test_a_client_that_goes_while_its_heartbeat_is_read_is_in_no_group(self) -> None:
+        """Its connection was closed before it joined: nothing would have made it leave again."""
+        client = self.connect()
+        topics = tuple(f"T{number}" for number in range(SUBSCRIPTIONS_AT_ONCE + 1))
+        client.send(RequestCode.HEART_BEAT, {}, heartbeat_body(consumer("G", *topics), producers=("P",)))
+        client.line.lose()
+        self.clock.pump([0.0] * 10)
+        self.assertEqual((self.consumers.get("G"), self.producers.get("P")), (None, None))
 
 
 class UnregisterTests(ClientsTestCase):

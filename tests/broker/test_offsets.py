@@ -9,6 +9,7 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.remoting import RequestRefused
+from rmqha.steps import at_once
 from rmqha.store.flush import RunInThread
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
@@ -183,7 +184,7 @@ class HostileCommitTests(OffsetsTestCase):
             self.offsets.commit("G", "T", 0, 1, "client")
             self.offsets.commit("G", "T", 1, 1, "client")
             self.assertRaises(RequestRefused, self.offsets.commit, "G", "T", 2, 1, "client")
-            self.offsets.remove("G")
+            at_once(self.offsets.removing("G"))
 
 
 class InDiskTests(OffsetsTestCase):

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITCPTransport
@@ -21,6 +22,7 @@ from rmqha.broker.remoting import (
     RemotingProtocol,
     RequestRefused,
 )
+from rmqha.broker.turns import REFUSED_BYTES_AT_ONCE, REFUSED_BYTES_SECONDS, Pace, Turns
 from rmqha.wire.command import FRAME_MAX_LENGTH, ONEWAY_FLAG, RemotingCommand, ResponseCode, encode_command
 
 from ..ha.doubles import PEER, LineTransport, log_lines
@@ -44,9 +46,17 @@ class LimitsTestCase(SynchronousTestCase):
         self.line.setTcpNoDelay = lambda enabled: None  # type: ignore[attr-defined]
         self.line.attach(self.protocol)
 
+    def deliver_as_a_socket(self, data: bytes, size: int) -> None:
+        """Bytes come in pieces while the connection is read."""
+        for at in range(0, len(data), size):
+            while self.line.producerState == "paused":
+                self.clock.advance(REFUSED_BYTES_SECONDS)
+            self.line.deliver(data[at : at + size])
+        self.clock.advance(REFUSED_BYTES_SECONDS)
+
     def tearDown(self) -> None:
         self.line.lose()
-        self.clock.advance(0)
+        self.clock.advance(REFUSED_BYTES_SECONDS)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def answer_now(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
@@ -92,8 +102,7 @@ class FrameTests(LimitsTestCase):
         """65536 pieces of a 16 MiB frame took minutes of copying."""
         content = encode_command(RemotingCommand(NOW, 5, body=bytes(16 * MIB - 1000)))
         whole = len(content).to_bytes(4, "big") + content
-        for at in range(0, len(whole), 256):
-            self.line.deliver(whole[at : at + 256])
+        self.deliver_as_a_socket(whole, 256)
         (answer,) = commands_in(self.line.take())
         self.assertEqual((answer.opaque, len(answer.body)), (5, 16 * MIB - 1000))
 
@@ -395,9 +404,7 @@ class BodyLimitTests(LimitsTestCase):
         data = self.frames(NOW, 1, body=bytes(15 * MIB)) + self.frames(NOW, 2)
         self.line.deliver(data[:70_000])
         self.assertEqual(self.answered(), [(1, ResponseCode.MESSAGE_ILLEGAL)])
-        for at in range(70_000, len(data), 1_000_003):
-            self.line.deliver(data[at : at + 1_000_003])
-            self.assertLess(self.protocol.received_bytes, 1000)
+        self.deliver_as_a_socket(data[70_000:], 65_536)
         self.assertEqual(self.answered(), [(2, 0)])
         self.assertEqual(self.budget.used_bytes, 0)
 
@@ -411,8 +418,7 @@ class BodyLimitTests(LimitsTestCase):
 
     def test_the_longest_that_is_taken_is_taken(self) -> None:
         data = self.frames(NOW, 1, body=bytes(100_000))
-        for at in range(0, len(data), 4096):
-            self.line.deliver(data[at : at + 4096])
+        self.deliver_as_a_socket(data, 4096)
         self.assertEqual((self.answered(), self.budget.used_bytes), ([(1, 0)], 0))
 
     def test_a_header_that_is_too_long_ends_the_connection(self) -> None:
@@ -433,3 +439,58 @@ class BodyLimitTests(LimitsTestCase):
         self.finish()
         self.assertEqual(self.line.producerState, "producing")
         other.lose()
+
+
+class PaceTests(SynchronousTestCase):
+    """Large frames of all connections share what is read in a turn."""
+
+    @staticmethod
+    def note(order: list[int], number: int, _: None) -> None:
+        order.append(number)
+
+    def test_who_comes_when_much_was_read_waits_for_a_later_turn(self) -> None:
+        clock = Clock()
+        pace = Pace(clock, 100, 1.0)
+        self.assertEqual([pace.take(60), pace.take(60)], [None, None])
+        order: list[int] = []
+        for number in range(4):
+            waiting = pace.take(70)
+            assert waiting is not None
+            waiting.addCallback(partial(self.note, order, number))
+        clock.advance(1)
+        self.assertEqual(order, [0, 1])
+        self.assertIsNotNone(pace.take(1), "not before those who wait")
+        clock.advance(1)
+        self.assertEqual(order, [0, 1, 2, 3])
+        clock.pump([1.0, 1.0])
+        self.assertIsNone(pace.take(1))
+        clock.advance(1)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_many_refused_bodies_are_passed_over_a_little_at_a_time(self) -> None:
+        """200 of them held each turn for 20 ms and took a processor for themselves."""
+        clock = Clock()
+        turns = Turns(clock)
+        limits = RemotingLimits(bodies={NOW: BodyLimit(1000)})
+        lines = [LineTransport(clock) for _ in range(50)]
+        content = encode_command(RemotingCommand(NOW, 1, body=bytes(10 * MIB)))
+        data = len(content).to_bytes(4, "big") + content[: 2 * MIB]
+        sent = dict.fromkeys(lines, 0)
+        for line in lines:
+            line.attach(RemotingProtocol({NOW: lambda _, request: request}, clock, limits, turns=turns))
+        read = []
+        for _ in range(100):
+            before = sum(sent.values())
+            for line in lines:
+                if line.producerState != "paused":
+                    line.deliver(data[sent[line] : sent[line] + 65_536])
+                    sent[line] += 65_536
+            read.append(sum(sent.values()) - before)
+            clock.advance(REFUSED_BYTES_SECONDS)
+        self.assertEqual(read[0], 50 * 65_536, "each once, to see what it is")
+        self.assertLessEqual(max(read[10:]), REFUSED_BYTES_AT_ONCE)
+        self.assertLess(max(read[1:10]), 4 * REFUSED_BYTES_AT_ONCE)
+        self.assertGreaterEqual(min(read[1:]), REFUSED_BYTES_AT_ONCE // 2, "but it goes on")
+        self.assertLessEqual(max(sent.values()) - min(sent.values()), 3 * 65_536, "all alike")
+        for line in lines:
+            line.lose()

@@ -6,6 +6,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.stats import BrokerStats, StatsData
+from rmqha.steps import at_once
 
 NOON_MS = int(datetime(2026, 11, 21, 12).timestamp() * 1000)
 HOUR = 3600.0
@@ -126,8 +127,8 @@ class WindowTests(StatsTestCase):
             self.stats.messages_put(topic, 1, 1)
             for group in ("G", "H"):
                 self.stats.messages_got(group, topic, 1, 1)
-        self.stats.topic_deleted("T")
-        self.stats.group_deleted("G")
+        at_once(self.stats.forgetting_topic("T"))
+        at_once(self.stats.forgetting_group("G"))
         self.assertIsNone(self.stats.view("TOPIC_PUT_NUMS", "T"))
         kept = [key for key in ("T@G", "T@H", "U@G", "U@H") if self.stats.view("GROUP_GET_NUMS", key)]
         self.assertEqual(kept, ["U@H"])

@@ -112,6 +112,11 @@ class ObserverTests(SynchronousTestCase):
         self.log(NodeLogObserver(LogFormat.TEXT, self.path), "caf\xe9 \udcff")
         self.assertRegex(self.path.read_text("utf-8"), r"^\d{4}-\S+ \[rmqha.test#info\] caf\xe9 \\udcff\n$")
 
+    def test_control_characters_of_strangers_do_not_reach_a_terminal(self) -> None:
+        self.log(NodeLogObserver(LogFormat.TEXT, self.path), "\x1b[2Jgone\r\x07\x9b\u202ereversed\nforged\tline")
+        text = self.path.read_text("utf-8")
+        self.assertIn(r"\x1b[2Jgone\r\x07\x9b\u202ereversed" + "\n\tforged\tline\n", text)
+
     def test_without_a_path_it_is_standard_output(self) -> None:
         output = StringIO()
         self.patch(sys, "stdout", output)

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import BrokerRole, FlushDiskType, Settings
+from rmqha.store import put
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.message import (
     AppendMessageResult,
@@ -813,3 +814,33 @@ class FullDiskTests(PutTestCase):
         self.stores.remove(self.store)
         self.successResultOf(self.store.close(self.flusher))
         self.assertTrue((self.root / "abort").exists())
+
+
+class PlacedBatchTests(SynchronousTestCase):
+    """The places of a batch's records, written with arrays or one by one."""
+
+    @given(
+        st.lists(st.integers(0, 40), min_size=1, max_size=200),
+        HOSTS,
+        INT64.filter(lambda number: number < 2**62),
+        INT64.filter(lambda number: number < 2**62),
+        INT64,
+    )
+    def test_both_ways_write_the_same(
+        self, sizes: list[int], host: Host, queue_offset: int, physical_offset: int, timestamp: int
+    ) -> None:
+        written = []
+        for many in (1, 10**9):
+            with patch.object(put, "MANY_RECORDS", many):
+                batch = put.PreparedBatch(MessageBatch("T", [], {}, born_host=host))
+                for size in sizes:
+                    batch.starts.append(len(batch.data))
+                    batch.data += encode_record(Record("T", b"x" * size, born_host=host))
+                written.append(batch.placed(queue_offset, physical_offset, timestamp))
+        self.assertEqual(written[0], written[1])
+        first = decode_record(written[0])
+        assert isinstance(first, Record)
+        self.assertEqual(
+            (first.queue_offset, first.physical_offset, first.store_timestamp),
+            (queue_offset, physical_offset, timestamp),
+        )
