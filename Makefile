@@ -14,7 +14,7 @@ SIZES := RMQHA_SIM_SEEDS=0..499 RMQHA_STORE_CASES=500
 SIM_SECONDS ?= 300
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300
-ROCKETMQ_VERSIONS ?= 4.9.8
+ROCKETMQ_VERSIONS ?= 4.9.7
 
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
