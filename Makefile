@@ -62,7 +62,7 @@ trial-smoke: $(READY)  ## trial loads all unit tests, and runs those of three pa
 	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --dry-run --reporter=minimal tests
 	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --reporter=minimal tests.client tests.namesrv tests.ops
 
-trial: $(READY)  ## all unit tests under trial, with branch coverage, of which pyproject.toml says the least
+trial: $(READY)  ## all unit tests under trial, with branch coverage
 	$(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=minimal tests
 	$(BIN)/coverage report
 
