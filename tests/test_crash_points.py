@@ -190,14 +190,16 @@ def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path, seed
     writers = Writers(root, tmp_path / "errors")
     acknowledged: list[Acknowledged] = []
     unchecked: list[Acknowledged] = []
-    checked_until = kills = number = 0
+    checked_until = kills = number = sure = 0
     while kills < KILLS_A_STORE:
         number += 1
         stops = rng.random() < CLEAN_STOPS
         seconds = rng.random() ** 2 * LONGEST_ROUND_SECONDS
+        after_first_ack = stops or rng.random() < 0.7  # else it may still be opening the store
+        sure += after_first_ack
         found = writers.round(
             seed * 1_000_000 + number,
-            after_first_ack=stops or rng.random() < 0.7,  # else it may still be opening the store
+            after_first_ack=after_first_ack,
             seconds=seconds,
             number=signal.SIGTERM if stops else signal.SIGKILL,
         )
@@ -215,4 +217,4 @@ def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path, seed
         check_acknowledged(store, acknowledged)
         check_agreement(store, 0)
         print(f"{seed=} {kills=} rounds={number} acknowledged={len(acknowledged)} log={store.commit_log.max_offset}")
-    assert len(acknowledged) > 10 * kills
+    assert len(acknowledged) >= sure > kills / 2

@@ -244,7 +244,7 @@ class ArchiveTests(SynchronousTestCase):
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdout=subprocess.PIPE,
             check=True,
-            timeout=300,
+            timeout=3000,
         ).stdout.splitlines()
         runs = [json.loads(line) for line in lines]
         self.assertGreater(sum(not run["whole"] for run in runs), KILLS)

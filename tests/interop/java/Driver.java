@@ -44,6 +44,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.RequestCode;
 import org.apache.rocketmq.common.protocol.ResponseCode;
 import org.apache.rocketmq.common.protocol.body.KVTable;
+import org.apache.rocketmq.common.protocol.header.GetMinOffsetRequestHeader;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyRemotingClient;
@@ -459,13 +460,26 @@ public final class Driver {
                 throw new MQClientException("no address of " + queue.getBrokerName(), null);
             }
             try {
-                offsets.put(queue, client.getMQClientAPIImpl()
-                    .getMinOffset(broker.getBrokerAddr(), topic, queue.getQueueId(), RPC_TIMEOUT_MS));
+                offsets.put(queue, minOffset(client, broker.getBrokerAddr(), queue));
             } catch (InterruptedException interrupted) {
                 throw new IllegalStateException(interrupted);
             }
         }
         return offsets;
+    }
+
+    /** The request itself, because the client's own method has other arguments since 4.9.4. */
+    private static long minOffset(MQClientInstance client, String address, MessageQueue queue)
+        throws InterruptedException, RemotingException, MQBrokerException {
+        GetMinOffsetRequestHeader header = new GetMinOffsetRequestHeader();
+        header.setTopic(queue.getTopic());
+        header.setQueueId(queue.getQueueId());
+        RemotingCommand response = client.getMQClientAPIImpl().getRemotingClient().invokeSync(
+            address, RemotingCommand.createRequestCommand(RequestCode.GET_MIN_OFFSET, header), RPC_TIMEOUT_MS);
+        if (response.getCode() != ResponseCode.SUCCESS) {
+            throw new MQBrokerException(response.getCode(), response.getRemark());
+        }
+        return Long.parseLong(response.getExtFields().get("offset"));
     }
 
     /** One line a message; the digest of all of them, sorted, tells two sets of messages apart. */
