@@ -22,6 +22,8 @@ from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name
 
 UNIT = Struct(">qiq")
+PLACE = Struct(">qi")
+"""The begin of a unit: which bytes of the log are its message."""
 CQ_STORE_UNIT_SIZE = 20
 assert UNIT.size == CQ_STORE_UNIT_SIZE
 UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -449,6 +451,9 @@ class _Units:
         self._queue = queue
         self._folder = str(queue.folder)
         self._fd, self._base = -1, -1
+        self._data_end = queue.file_size
+        """Where the open file has nothing but a hole, as far as that is known."""
+        self._page, self._page_at = b"", 0
 
     def __enter__(self) -> "_Units":
         return self
@@ -463,7 +468,7 @@ class _Units:
                 os.close(self._fd)
             self._fd, self._base = -1, -1
             self._fd = os.open(f"{self._folder}/{file_name(base)}", os.O_RDONLY)
-            self._base = base
+            self._base, self._data_end = base, self._queue.file_size
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         return self._fd
 
@@ -476,10 +481,22 @@ class _Units:
 
     def _one(self, at: int) -> tuple[int, int]:
         """Physical offset and size."""
+        if not self._page_at <= at <= self._page_at + len(self._page) - CQ_STORE_UNIT_SIZE:
+            self._read_page(at)
+        found: tuple[int, int] = PLACE.unpack_from(self._page, at - self._page_at)
+        return found
+
+    def _read_page(self, at: int) -> None:
+        """Keep the page that has the unit at ``at``, from its first whole unit on: neighbours are asked for next."""
         base = at - at % self._queue.file_size
-        data = os.pread(self._open(base), CQ_STORE_UNIT_SIZE, at - base).ljust(CQ_STORE_UNIT_SIZE, b"\0")
-        physical_offset, size, _ = UNIT.unpack(data)
-        return physical_offset, size
+        fd, position = self._open(base), at - base
+        page = position - position % PAGE_BYTES
+        start = page + -page % CQ_STORE_UNIT_SIZE
+        if position + CQ_STORE_UNIT_SIZE > page + PAGE_BYTES:  # the unit goes on in the next page
+            start = position
+        self._page_at = base + start
+        size = max(CQ_STORE_UNIT_SIZE, page + PAGE_BYTES - start)
+        self._page = os.pread(fd, size, start).ljust(at - self._page_at + CQ_STORE_UNIT_SIZE, b"\0")
 
     def _can_be_one(self, at: int) -> bool:
         physical_offset, size = self._one(at)
@@ -496,7 +513,9 @@ class _Units:
         unclean one there may be zeros; then the end is that of one of the runs, not of one before the first.
         """
         for base in reversed(self._queue.bases):
-            for start, end in reversed(list(self._data_ranges(base))):
+            ranges = list(self._data_ranges(base))
+            self._data_end = ranges[-1][1] if ranges else 0
+            for start, end in reversed(ranges):
                 found = self._last_run_end(base + start - start % CQ_STORE_UNIT_SIZE, base + end)
                 if found is not None:
                     return found
@@ -544,8 +563,8 @@ class _Units:
         if not self._queue.bases or at >= self._queue.end_offset or at % self._queue.file_size == 0:
             return False
         base = at - at % self._queue.file_size
-        size = min(2 * PAGE_BYTES - at % PAGE_BYTES, self._queue.end_offset - at)
-        data = os.pread(self._open(base), size, at - base)
+        fd, position = self._open(base), at - base
+        data = os.pread(fd, max(0, min(2 * PAGE_BYTES - position % PAGE_BYTES, self._data_end - position)), position)
         return data != bytes(len(data))
 
     def has_bytes_behind(self, at: int) -> bool:

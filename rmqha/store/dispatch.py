@@ -84,6 +84,8 @@ class QueueTable:
         self._dirty: Marks = {}
         self._unflushed: Marks = {}
         self.queues: dict[QueueKey, ConsumeQueue] = {}
+        self._topic_folder = folder
+        """Of the topic asked for last: making paths takes long where queues are many."""
         for key in list_queues(folder):
             try:
                 self._open(*key)
@@ -102,7 +104,9 @@ class QueueTable:
 
     def folder_of(self, topic: str, queue_id: int) -> Path:
         """Where the files of a queue are, or would be."""
-        return self._folder / topic / str(queue_id)
+        if self._topic_folder.name != topic or self._topic_folder.parent != self._folder:
+            self._topic_folder = self._folder / topic
+        return self._topic_folder / str(queue_id)
 
     def forget(self, topic: str, queue_id: int) -> None:
         """Close a queue and leave it out."""

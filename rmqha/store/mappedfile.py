@@ -305,15 +305,18 @@ class MappedFileQueue:
                 self._disk.remove(self.folder / file_name(empty))
         expected = sizes[0][0] if sizes else 0
         for base, size in sizes:
-            path = self.folder / file_name(base)
-            if size != self.file_size:
-                raise StoreError(f"{path} has {size} bytes, not {self.file_size} ({self._size_key})")
-            if base % self.file_size:
-                raise StoreError(f"{path}: the name is no multiple of the file size {self.file_size}")
-            if base != expected:
-                raise StoreError(f"{self.folder / file_name(expected)} is missing; the next segment is {path.name}")
+            if size != self.file_size or base % self.file_size or base != expected:
+                raise StoreError(self._problem_of(base, size, expected))
             expected = base + self.file_size
         return sizes
+
+    def _problem_of(self, base: int, size: int, expected: int) -> str:
+        path = self.folder / file_name(base)
+        if size != self.file_size:
+            return f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
+        if base % self.file_size:
+            return f"{path}: the name is no multiple of the file size {self.file_size}"
+        return f"{self.folder / file_name(expected)} is missing; the next segment is {path.name}"
 
     def __len__(self) -> int:
         return len(self._bases)
@@ -415,21 +418,22 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
 
     Raises StoreError for anything in the folder that is no segment.
     """
+    segments = []
     try:
-        entries = list(os.scandir(folder))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:  # a node deletes what has expired
+                    continue
+                if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or not stat.S_ISREG(status.st_mode):
+                    raise StoreError(f"{entry.path} is no segment: move it elsewhere")
+                segments.append((int(name), status.st_size))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    segments = []
-    for entry in entries:
-        is_named_so = entry.name.isdecimal() and len(entry.name) == FILE_NAME_DIGITS
-        try:
-            status = entry.stat()
-        except FileNotFoundError:  # a node deletes what has expired
-            continue
-        if not (is_named_so and stat.S_ISREG(status.st_mode)):
-            raise StoreError(f"{entry.path} is no segment: move it elsewhere")
-        segments.append((int(entry.name), status.st_size))
-    return sorted(segments)
+    segments.sort()
+    return segments
 
 
 def sync_folder(folder: Path) -> None:
