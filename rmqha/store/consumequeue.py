@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name
+from rmqha.store.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name, sync_all
 
 UNIT = Struct(">qiq")
 PLACE = Struct(">qi")
@@ -109,6 +109,8 @@ class QueueDamaged(StoreError):
 
 Marks = dict["ConsumeQueue", None]
 """Queues in the order in which they were marked."""
+Unflushed = dict["ConsumeQueue", int]
+"""Queues, and the byte from which on their files are not flushed."""
 
 
 class ConsumeQueue:
@@ -126,21 +128,20 @@ class ConsumeQueue:
         owned: bool = True,
         listing: list[tuple[int, int]] | None = None,
         dirty: Marks | None = None,
-        unflushed: Marks | None = None,
+        unflushed: Unflushed | None = None,
     ) -> None:
         """Opens it as its files are; ``listing`` has their offsets and sizes, if known. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
         self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", listing=listing)
         self._dirty: Marks = dirty if dirty is not None else {}
-        self._unflushed: Marks = unflushed if unflushed is not None else {}
+        self._unflushed: Unflushed = unflushed if unflushed is not None else {}
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, what is pending not counted
         self._min = self._queue.first_base or 0
         self._min_physical_offset: int | None = None
         """Of the log, if the queue's first message in it was not looked for since."""
         self._filling_to: int | None = None
-        self._unflushed_from: int | None = None
         self.last_message: tuple[int, int, int] | None = None
         """Queue offset, physical offset and size of the last message, as ``recover`` has left it."""
         self.max_physical_offset = -1
@@ -280,9 +281,7 @@ class ConsumeQueue:
         if not len(self._queue) or self._end == self._queue.end_offset:
             self._queue.create(self._end)
         mapped_file = self._file(self._end)
-        if self._unflushed_from is None:
-            self._unflushed_from = self._end
-            self._unflushed[self] = None
+        self._unflushed.setdefault(self, self._end)
         mapped_file.write(self._end - mapped_file.base_offset, self._pending)
         self._end += len(self._pending)
         self._pending = bytearray()
@@ -363,8 +362,8 @@ class ConsumeQueue:
             mapped_file = self._file(end)
             mapped_file.zero_from(end - mapped_file.base_offset)
             mapped_file.sync()
-        if self._unflushed_from is not None:
-            self._unflushed_from = min(self._unflushed_from, end)
+        if self in self._unflushed:
+            self._unflushed[self] = min(self._unflushed[self], end)
         self._end = end
         self._filling_to = None
 
@@ -425,10 +424,11 @@ class ConsumeQueue:
 
     def take_unflushed(self) -> list[UnflushedFile]:
         """The files with bytes written since the last call."""
-        start, self._unflushed_from = self._unflushed_from, None
-        self._unflushed.pop(self, None)
-        if start is None:
-            return []
+        start = self._unflushed.pop(self, None)
+        return [] if start is None else self.files_after(start)
+
+    def files_after(self, start: int) -> list[UnflushedFile]:
+        """The files that end after this byte. May run in another thread."""
         folder, bases = self._queue.folder, self._queue.bases
         return [UnflushedFile(folder / file_name(base)) for base in bases if base + self.file_size > start]
 
@@ -439,6 +439,17 @@ class ConsumeQueue:
     def close(self) -> None:
         """Close all files; what is pending must have been written."""
         self._queue.close()
+
+
+class UnflushedQueues:
+    """Files of very many queues, to be brought to the disk. They are listed in the thread that does it."""
+
+    def __init__(self, queues: Unflushed) -> None:
+        self._queues = queues
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk. Raises OSError."""
+        sync_all([file for queue, start in self._queues.items() for file in queue.files_after(start)])
 
 
 class _Units:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Protocol
 
 from rmqha.store.errors import StoreError
@@ -418,20 +419,20 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
 
     Raises StoreError for anything in the folder that is no segment.
     """
-    segments = []
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = entry.name
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:  # a node deletes what has expired
-                    continue
-                if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or not stat.S_ISREG(status.st_mode):
-                    raise StoreError(f"{entry.path} is no segment: move it elsewhere")
-                segments.append((int(name), status.st_size))
+        entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
+    segments = []
+    for entry in entries:
+        name = entry.name
+        try:
+            status = entry.stat()
+        except FileNotFoundError:  # a node deletes what has expired
+            continue
+        if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or not stat.S_ISREG(status.st_mode):
+            raise StoreError(f"{entry.path} is no segment: move it elsewhere, such as by: mv {quote(entry.path)} ~")
+        segments.append((int(name), status.st_size))
     segments.sort()
     return segments
 
