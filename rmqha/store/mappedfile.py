@@ -30,6 +30,7 @@ many again while a flush that has begun holds it."""
 MAX_OPEN_FILES = min(64, MAX_UNFLUSHED_FILES)
 """Segments a queue keeps open beside those not flushed yet."""
 SEARCH_BYTES = 1 << 20
+COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
 MOST_PIECES = os.sysconf("SC_IOV_MAX")
 
 
@@ -278,7 +279,7 @@ class MappedFileQueue:
         file_size: int,
         writable: bool = True,
         syncs_parent: bool = False,
-        size_key: str = "mappedFileSizeCommitLog",
+        size_key: str = COMMIT_LOG_SIZE_KEY,
         disk: Disk = DISK,
         listing: list[tuple[int, int]] | None = None,
     ) -> None:
@@ -317,7 +318,12 @@ class MappedFileQueue:
             return f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
         if base % self.file_size:
             return f"{path}: the name is no multiple of the file size {self.file_size}"
-        return f"{self.folder / file_name(expected)} is missing; the next segment is {path.name}"
+        missing = self.folder / file_name(expected)
+        told = f"{missing} is missing; the next segment is {path.name}"
+        if self._size_key != COMMIT_LOG_SIZE_KEY:
+            return told
+        copying = f"cp REPLICA/commitlog/{missing.name} {quote(str(missing))}"
+        return f"{told}: a stopped replica's file of this name has the same bytes: {copying}"
 
     def __len__(self) -> int:
         return len(self._bases)
