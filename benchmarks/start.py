@@ -15,19 +15,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
 
 from rmqha.settings import Settings, make_settings
+from rmqha.store.dispatch import SLICE_SECONDS
 from rmqha.store.mappedfile import file_name
+from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.opening import Opening, OpeningPhase
+from rmqha.store.retention import Retention
 from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.records import make_record
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, encode_blank, encode_record
@@ -38,6 +43,7 @@ SEGMENT_BYTES = 1 << 30
 MIB = 1 << 20
 RECORDS_AT_ONCE = 1 << 16
 FIRST_NUMBER = 10_000_000
+BODY = b"b" * 100
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -163,6 +169,35 @@ def open_and_close(store: Path) -> dict[str, float]:
     }
 
 
+def put_everywhere(store: Path) -> dict[str, float]:
+    """The longest of each of the turns that a message to each of very many queues takes, in seconds."""
+    opened = MessageStore(settings_of(store))
+    dispatcher, keys = opened.derived.dispatcher, list(opened.derived.queues.queues)
+    clock = Clock()
+    opened.start_flushing(clock, lambda call: succeed(call()), lambda failure: failure.printTraceback())
+    longest: dict[str, float] = {}
+
+    def timed(name: str, call: Callable[[], object]) -> None:
+        began = time.perf_counter()
+        call()
+        longest[name] = max(longest.get(name, 0.0), time.perf_counter() - began)
+
+    for topic, queue_id in keys:
+        message = Message(topic, BODY, queue_id=queue_id)
+        timed("put", partial(opened.put_message, message))
+    run_slice = dispatcher.run_slice
+    dispatcher.run_slice = lambda deadline=None: timed("dispatch", partial(run_slice, deadline))  # type: ignore[method-assign]
+    opened.start_dispatching(clock, lambda failure: failure.printTraceback())
+    while dispatcher.behind_bytes:
+        clock.advance(SLICE_SECONDS)
+    timed("begin of a flush", opened.take_unflushed)
+    log, derived = opened.commit_log, opened.derived
+    timed("queues' share of retention", Retention(log, derived.queues, derived.index, opened.settings).delete_derived)
+    timed("state file", lambda: opened.node_state.write(opened.root))
+    opened.close()
+    return longest
+
+
 def follow(store: Path) -> dict[str, float]:
     """Seconds in which a slave's reactor dispatches all there is, and the longest of its turns."""
     from twisted.internet import reactor
@@ -202,6 +237,8 @@ def bench_queues(queues: int) -> None:
             f"{queues} queues after a {stop} stop: open {found['open']:.2f} s (processor {found['open_cpu']:.2f}), "
             f"close {found['close']:.2f} s (processor {found['close_cpu']:.2f}), {cached:.0f} MiB in the page cache"
         )
+    turns = child("put", store)
+    print("  longest turns of the reactor:", ", ".join(f"{what} {1000 * took:.0f} ms" for what, took in turns.items()))
     shutil.rmtree(store)
 
 
@@ -248,20 +285,22 @@ def end_by(store: Path, number: signal.Signals, phase: OpeningPhase) -> str:
 def main() -> None:
     """The table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", nargs="?", choices=("open", "follow"), help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs="?", choices=("open", "put", "follow"), help=argparse.SUPPRESS)
     parser.add_argument("store", nargs="?", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--queues", type=int, default=10_000, help="consume queues, with a message each")
-    parser.add_argument("--log-mib", type=int, default=1024, help="size of the log without queues")
+    parser.add_argument("--queues", type=int, default=10_000, help="consume queues, with a message each; 0 for none")
+    parser.add_argument("--log-mib", type=int, default=1024, help="size of the log without queues; 0 for none")
     options = parser.parse_args()
     if options.command is not None:
-        run = {"open": open_and_close, "follow": follow}[options.command]
+        run = {"open": open_and_close, "put": put_everywhere, "follow": follow}[options.command]
         print(json.dumps(run(options.store)))
         return
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
     try:
-        bench_queues(options.queues)
-        bench_dispatch(options.log_mib * MIB)
+        if options.queues:
+            bench_queues(options.queues)
+        if options.log_mib:
+            bench_dispatch(options.log_mib * MIB)
     finally:
         shutil.rmtree(WORK)
 

@@ -398,6 +398,9 @@ class Node(ProcessService):
     def _warnings(self) -> list[str]:
         """What an operator should know, whatever the state is."""
         found = [] if self._slave is None else self._slave.warnings
+        progress = self.store.derived.dispatcher.progress
+        if progress is not None:
+            found = [*found, progress]
         return found if self._controller is None else [*found, *self._controller.warnings()]
 
     def _final_state(self) -> NodeState:

@@ -18,7 +18,6 @@ LEAST_SEGMENT_BYTES = 91 + END_FILE_MIN_BLANK_LENGTH
 """The smallest message, and the blank after it."""
 DEFAULT_SEGMENT_SIZE = 1024 * 1024 * 1024
 REWRITE_BYTES = 1 << 20
-PROVING_BYTES = 16 << 20
 
 
 @implementer(ICommitLog)
@@ -41,8 +40,6 @@ class CommitLog:
         self.verified_offset: int = self._start
         self.flushed_offset: int = self._start
         self.truncations = 0
-        self.proving: Callable[[int], None] | None = None
-        """Told where a ``scan`` is, every now and then; it may raise to end it."""
         self._untouched_end = self.max_offset
         """Nothing before it was written since the log was opened, so that it needs no flush to be let go of."""
         self.last_message_offset: int | None = None
@@ -197,24 +194,11 @@ class CommitLog:
         while result.end < limit and result.problem is None:
             mapped_file = self._find(result.end)
             segment_limit = min(limit, mapped_file.end_offset)
-            found = self._scan_segment(mapped_file, result.end, segment_limit)
+            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, segment_limit)
             result = result.then(found)
             if found.end < mapped_file.end_offset:
                 break
         return result
-
-    def _scan_segment(self, mapped_file: MappedFile, start: int, limit: int) -> Scan:
-        """Prove the records of one segment; in windows, if somebody wants to know how far that is."""
-        base, result = mapped_file.base_offset, Scan(end=start)
-        while self.proving is not None and limit - result.end > PROVING_BYTES and result.problem is None:
-            self.proving(result.end)
-            found = scan_records(mapped_file.segment, base, result.end, result.end + PROVING_BYTES)
-            if found.end == result.end:  # a record longer than the window, or none
-                break
-            result = result.then(found)
-        if result.problem is not None:
-            return result
-        return result.then(scan_records(mapped_file.segment, base, result.end, limit))
 
     def _advance(self, found: Scan) -> None:
         if found.end == self.verified_offset:

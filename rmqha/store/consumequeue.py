@@ -19,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name
+from rmqha.store.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name, sync_all
 
 UNIT = Struct(">qiq")
+PLACE = Struct(">qi")
+"""The begin of a unit: which bytes of the log are its message."""
 CQ_STORE_UNIT_SIZE = 20
 assert UNIT.size == CQ_STORE_UNIT_SIZE
 UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -107,6 +109,8 @@ class QueueDamaged(StoreError):
 
 Marks = dict["ConsumeQueue", None]
 """Queues in the order in which they were marked."""
+Unflushed = dict["ConsumeQueue", int]
+"""Queues, and the byte from which on their files are not flushed."""
 
 
 class ConsumeQueue:
@@ -124,21 +128,20 @@ class ConsumeQueue:
         owned: bool = True,
         listing: list[tuple[int, int]] | None = None,
         dirty: Marks | None = None,
-        unflushed: Marks | None = None,
+        unflushed: Unflushed | None = None,
     ) -> None:
         """Opens it as its files are; ``listing`` has their offsets and sizes, if known. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
         self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", listing=listing)
         self._dirty: Marks = dirty if dirty is not None else {}
-        self._unflushed: Marks = unflushed if unflushed is not None else {}
+        self._unflushed: Unflushed = unflushed if unflushed is not None else {}
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, what is pending not counted
         self._min = self._queue.first_base or 0
         self._min_physical_offset: int | None = None
         """Of the log, if the queue's first message in it was not looked for since."""
         self._filling_to: int | None = None
-        self._unflushed_from: int | None = None
         self.last_message: tuple[int, int, int] | None = None
         """Queue offset, physical offset and size of the last message, as ``recover`` has left it."""
         self.max_physical_offset = -1
@@ -278,9 +281,7 @@ class ConsumeQueue:
         if not len(self._queue) or self._end == self._queue.end_offset:
             self._queue.create(self._end)
         mapped_file = self._file(self._end)
-        if self._unflushed_from is None:
-            self._unflushed_from = self._end
-            self._unflushed[self] = None
+        self._unflushed.setdefault(self, self._end)
         mapped_file.write(self._end - mapped_file.base_offset, self._pending)
         self._end += len(self._pending)
         self._pending = bytearray()
@@ -361,8 +362,8 @@ class ConsumeQueue:
             mapped_file = self._file(end)
             mapped_file.zero_from(end - mapped_file.base_offset)
             mapped_file.sync()
-        if self._unflushed_from is not None:
-            self._unflushed_from = min(self._unflushed_from, end)
+        if self in self._unflushed:
+            self._unflushed[self] = min(self._unflushed[self], end)
         self._end = end
         self._filling_to = None
 
@@ -423,10 +424,11 @@ class ConsumeQueue:
 
     def take_unflushed(self) -> list[UnflushedFile]:
         """The files with bytes written since the last call."""
-        start, self._unflushed_from = self._unflushed_from, None
-        self._unflushed.pop(self, None)
-        if start is None:
-            return []
+        start = self._unflushed.pop(self, None)
+        return [] if start is None else self.files_after(start)
+
+    def files_after(self, start: int) -> list[UnflushedFile]:
+        """The files that end after this byte. May run in another thread."""
         folder, bases = self._queue.folder, self._queue.bases
         return [UnflushedFile(folder / file_name(base)) for base in bases if base + self.file_size > start]
 
@@ -439,6 +441,17 @@ class ConsumeQueue:
         self._queue.close()
 
 
+class UnflushedQueues:
+    """Files of very many queues, to be brought to the disk. They are listed in the thread that does it."""
+
+    def __init__(self, queues: Unflushed) -> None:
+        self._queues = queues
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk. Raises OSError."""
+        sync_all([file for queue, start in self._queues.items() for file in queue.files_after(start)])
+
+
 class _Units:
     """Units of a queue's files, read one by one or a few at once: only the pages looked at enter the page cache.
 
@@ -449,6 +462,9 @@ class _Units:
         self._queue = queue
         self._folder = str(queue.folder)
         self._fd, self._base = -1, -1
+        self._data_end = queue.file_size
+        """Where the open file has nothing but a hole, as far as that is known."""
+        self._page, self._page_at = b"", 0
 
     def __enter__(self) -> "_Units":
         return self
@@ -463,7 +479,7 @@ class _Units:
                 os.close(self._fd)
             self._fd, self._base = -1, -1
             self._fd = os.open(f"{self._folder}/{file_name(base)}", os.O_RDONLY)
-            self._base = base
+            self._base, self._data_end = base, self._queue.file_size
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         return self._fd
 
@@ -476,10 +492,22 @@ class _Units:
 
     def _one(self, at: int) -> tuple[int, int]:
         """Physical offset and size."""
+        if not self._page_at <= at <= self._page_at + len(self._page) - CQ_STORE_UNIT_SIZE:
+            self._read_page(at)
+        found: tuple[int, int] = PLACE.unpack_from(self._page, at - self._page_at)
+        return found
+
+    def _read_page(self, at: int) -> None:
+        """Keep the page that has the unit at ``at``, from its first whole unit on: neighbours are asked for next."""
         base = at - at % self._queue.file_size
-        data = os.pread(self._open(base), CQ_STORE_UNIT_SIZE, at - base).ljust(CQ_STORE_UNIT_SIZE, b"\0")
-        physical_offset, size, _ = UNIT.unpack(data)
-        return physical_offset, size
+        fd, position = self._open(base), at - base
+        page = position - position % PAGE_BYTES
+        start = page + -page % CQ_STORE_UNIT_SIZE
+        if position + CQ_STORE_UNIT_SIZE > page + PAGE_BYTES:  # the unit goes on in the next page
+            start = position
+        self._page_at = base + start
+        size = max(CQ_STORE_UNIT_SIZE, page + PAGE_BYTES - start)
+        self._page = os.pread(fd, size, start).ljust(at - self._page_at + CQ_STORE_UNIT_SIZE, b"\0")
 
     def _can_be_one(self, at: int) -> bool:
         physical_offset, size = self._one(at)
@@ -496,7 +524,9 @@ class _Units:
         unclean one there may be zeros; then the end is that of one of the runs, not of one before the first.
         """
         for base in reversed(self._queue.bases):
-            for start, end in reversed(list(self._data_ranges(base))):
+            ranges = list(self._data_ranges(base))
+            self._data_end = ranges[-1][1] if ranges else 0
+            for start, end in reversed(ranges):
                 found = self._last_run_end(base + start - start % CQ_STORE_UNIT_SIZE, base + end)
                 if found is not None:
                     return found
@@ -544,8 +574,8 @@ class _Units:
         if not self._queue.bases or at >= self._queue.end_offset or at % self._queue.file_size == 0:
             return False
         base = at - at % self._queue.file_size
-        size = min(2 * PAGE_BYTES - at % PAGE_BYTES, self._queue.end_offset - at)
-        data = os.pread(self._open(base), size, at - base)
+        fd, position = self._open(base), at - base
+        data = os.pread(fd, max(0, min(2 * PAGE_BYTES - position % PAGE_BYTES, self._data_end - position)), position)
         return data != bytes(len(data))
 
     def has_bytes_behind(self, at: int) -> bool:

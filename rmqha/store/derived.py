@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
@@ -27,11 +28,14 @@ from rmqha.store.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
 from rmqha.store.mappedfile import file_name, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER, replace_file
+from rmqha.store.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
 from rmqha.store.recovery import Recovery
 from rmqha.store.request import read_dispatch_request, read_place
 
 QUEUES_AT_ONCE = 4
 QUEUES_A_ROUND = 256
+QUEUES_A_TURN = 16
+"""A thread recovers so many queues one after another."""
 MOST_SEGMENTS_OPEN = 64
 MARK_FILE = "dispatched-from"
 MARKED_BYTES = 16 << 20
@@ -171,15 +175,19 @@ class Derived:
         problems: dict[QueueKey, str] = {}
         self.queues = open_queues(root, settings, problems=problems)
         self._tell_other_queue_size()
+        self._root = root
+        self._commit_log = log
+        self._log_end = log.verified_offset
+        self._known_ends = read_ends(root, recovery.end) if recovery.clean_stop else {}
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
+        refill_from = self._tell_lost_units(problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
         if problems:  # the other queues leave what they have alone
             start = log.min_offset
-        self._log_end = log.verified_offset
         self._mark = root / NODE_FOLDER / MARK_FILE
-        start = max(log.min_offset, min(start, self._marked()))
+        start = max(log.min_offset, min(start, self._marked(), refill_from))
         self.index, damaged = open_index(root, settings, with_slots=recovery.clean_stop)
         self._tell_other_index_sizes()
         if damaged:
@@ -234,12 +242,13 @@ class Derived:
         replace_file(self._mark, str(offset).encode("ascii"))
 
     def settle(self) -> None:
-        """What is dispatched is on the disk now: note how far that is, if it was not all. Raises OSError."""
+        """What is dispatched is on the disk now: note where queues end, and where to go on. Raises OSError."""
         if self.dispatcher.reput_offset < self._log_end:
             self._write_mark(self.dispatcher.reput_offset)
         elif self._mark.exists():
             self._mark.unlink()
             sync_folder(self._mark.parent)
+        write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset)
 
     def _recover_queues(
         self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]
@@ -249,13 +258,17 @@ class Derived:
         checked_to = recovery.end if checked_from is None else checked_from
         is_master = self._settings.broker_role is not BrokerRole.SLAVE
 
-        def recover(item: tuple[QueueKey, ConsumeQueue]) -> str | None:
-            key, queue = item
+        def recover(key: QueueKey, queue: ConsumeQueue) -> str | None:
             try:
                 queue.recover(checked_from)
             except QueueDamaged as error:
                 return str(error)
-            return _problem_of_last(key, queue, heads, recovery.checked_from, checked_to) if is_master else None
+            if not is_master or self._known_ends.get(key) == end_of(queue):
+                return None
+            return _problem_of_last(key, queue, heads, recovery.checked_from, checked_to)
+
+        def recover_some(some: list[tuple[QueueKey, ConsumeQueue]]) -> list[str | None]:
+            return [recover(*item) for item in some]
 
         heads = _LogHeads(log)
         items = list(self.queues.queues.items())
@@ -264,7 +277,9 @@ class Derived:
                 for begin in range(0, len(items), QUEUES_A_ROUND):
                     checkpoint()
                     some = items[begin : begin + QUEUES_A_ROUND]
-                    for (key, queue), problem in zip(some, threads.map(recover, some), strict=True):
+                    parts = [some[at : at + QUEUES_A_TURN] for at in range(0, len(some), QUEUES_A_TURN)]
+                    found = chain.from_iterable(threads.map(recover_some, parts))
+                    for (key, queue), problem in zip(some, found, strict=True):
                         if problem is not None:
                             self.queues.forget(*key)
                             problems[key] = problem
@@ -272,6 +287,25 @@ class Derived:
                             self._agree_with_log(queue, log, recovery)
         finally:
             heads.close()
+
+    def _tell_lost_units(self, problems: Mapping[QueueKey, str]) -> int:
+        """Say which queues ended further on at the clean stop. Gives from where on the log has their units."""
+        refill_from = self._log_end
+        for key, known in self._known_ends.items():
+            queue = self.queues.queues.get(key)
+            if key in problems or (queue is not None and queue.max_offset >= known.max_offset):
+                continue
+            found = QueueEnd(0, -1) if queue is None else end_of(queue)
+            refill_from = min(refill_from, found.max_physical_offset)
+            self._log.error(
+                "queue {queue_id} of {topic} ends at {found}, and ended at {known} when the store was closed: units "
+                "are lost, and are made anew from the log",
+                topic=key[0],
+                queue_id=key[1],
+                found=found.max_offset,
+                known=known.max_offset,
+            )
+        return refill_from
 
     def _agree_with_log(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
         """Drop units that lead beyond the log's end, and a last one that is torn. Raises OSError."""
@@ -348,8 +382,12 @@ class Derived:
         return bool(self.queues.queues) or (self.index is not None and self.index.has_files)
 
     def queue_offsets(self) -> dict[tuple[str, int], int]:
-        """The next offset of each queue (upstream's topicQueueTable). Right only when dispatch has caught up."""
-        return {key: queue.max_offset for key, queue in self.queues.queues.items()}
+        """The next offset of each queue (upstream's topicQueueTable). Right only when dispatch has caught up.
+
+        None is lower than at the last clean stop, whatever was lost since.
+        """
+        known = {key: end.max_offset for key, end in self._known_ends.items()}
+        return {**known, **{key: max(queue.max_offset, known.get(key, 0)) for key, queue in self.queues.queues.items()}}
 
     def close(self) -> None:
         """Close all files. Nothing is flushed."""
@@ -366,3 +404,4 @@ def remove_derived(root: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+    ends_path(root).unlink(missing_ok=True)

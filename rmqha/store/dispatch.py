@@ -6,7 +6,7 @@ Everything here is derived: it can be thrown away and built again (spec/store.md
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -18,11 +18,12 @@ from twisted.python.failure import Failure
 
 from rmqha.store.bulk import BulkDispatch, Dispatched
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import BLANKS_ALLOWED_BYTES, ConsumeQueue, Marks, Unit, Units
+from rmqha.store.consumequeue import BLANKS_ALLOWED_BYTES, ConsumeQueue, Marks, Unflushed, UnflushedQueues, Unit, Units
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.flush import Syncable
 from rmqha.store.index import IndexedKey, IndexService
-from rmqha.store.mappedfile import MAX_UNFLUSHED_FILES, UnflushedFile
+from rmqha.store.mappedfile import MANY_FILES, MAX_UNFLUSHED_FILES
+from rmqha.store.opening import LOG_SECONDS, OpeningPhase
 from rmqha.store.request import DispatchRequest, is_no_folder, is_possible_offset, next_sound_position, read_if_sound
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
@@ -58,6 +59,8 @@ SLICE_QUEUES = 128
 """So many queues at most get units in a slice, where their files are still to be opened or made."""
 OPEN_QUEUE_COST = 32
 """A queue whose files are open costs a slice this part of another one."""
+SLICE_RUNS = 512
+"""Where small messages are of more queues than this, a slice takes fewer of them."""
 FILL_BYTES = 256 * 1024
 """Blanks before a message, in one slice."""
 NOTICE_SECONDS = 10.0
@@ -82,8 +85,10 @@ class QueueTable:
         self._owned = owned
         self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
         self._dirty: Marks = {}
-        self._unflushed: Marks = {}
+        self._unflushed: Unflushed = {}
         self.queues: dict[QueueKey, ConsumeQueue] = {}
+        self._topic_folder = folder
+        """Of the topic asked for last: making paths takes long where queues are many."""
         for key in list_queues(folder):
             try:
                 self._open(*key)
@@ -102,7 +107,9 @@ class QueueTable:
 
     def folder_of(self, topic: str, queue_id: int) -> Path:
         """Where the files of a queue are, or would be."""
-        return self._folder / topic / str(queue_id)
+        if self._topic_folder.name != topic or self._topic_folder.parent != self._folder:
+            self._topic_folder = self._folder / topic
+        return self._topic_folder / str(queue_id)
 
     def forget(self, topic: str, queue_id: int) -> None:
         """Close a queue and leave it out."""
@@ -141,8 +148,12 @@ class QueueTable:
         """The end, in the log, of the last message that any queue has; -1 without any."""
         return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
-    def take_unflushed(self) -> list[UnflushedFile]:
-        """The files with bytes written since the last call."""
+    def take_unflushed(self) -> Sequence[Syncable]:
+        """What has bytes written since the last call: files, or very many at once."""
+        if len(self._unflushed) > MANY_FILES:
+            taken = UnflushedQueues(dict(self._unflushed))
+            self._unflushed.clear()
+            return [taken]
         return [file for queue in list(self._unflushed) for file in queue.take_unflushed()]
 
     @property
@@ -216,6 +227,12 @@ class _Run(NamedTuple):
     units: Units
 
 
+def _queues_in(found: Dispatched) -> int:
+    """How many queues the messages are of."""
+    units = found.units
+    return len(np.unique(units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF))
+
+
 class Dispatcher:
     """Follows the log's proved prefix. ``reput_offset`` is where it is.
 
@@ -254,6 +271,9 @@ class Dispatcher:
         self._filled: ConsumeQueue | None = None
         """The queue that is being filled with blanks."""
         self._notices = _Notices()
+        self._next_line: float | None = None
+        """When to say how far dispatch is, if it is still behind the log by then."""
+        self._is_told = False
         self.reput_offset = start
         self.last_store_timestamp = 0
 
@@ -261,6 +281,13 @@ class Dispatcher:
     def behind_bytes(self) -> int:
         """How far dispatch is behind the log."""
         return self._commit_log.verified_offset - self.reput_offset
+
+    @property
+    def progress(self) -> str | None:
+        """How far dispatch is, if it has been behind the log for some seconds."""
+        if not self._is_told:
+            return None
+        return f"{OpeningPhase.DISPATCHING.value}: at {self.reput_offset} of {self._commit_log.verified_offset}"
 
     def subscribe(self, message_arrived: MessageArrived) -> None:
         """Call ``message_arrived`` with each queued message and its tagsCode."""
@@ -285,8 +312,21 @@ class Dispatcher:
         except OSError as error:
             self._refused(error)
             return
+        self._tell_progress(self._clock.seconds())
         if self.behind_bytes > 0:
             self._next_slice = self._clock.callLater(self._pause(), self._run_scheduled)
+
+    def _tell_progress(self, now: float) -> None:
+        """Say in the log, now and then, how far dispatch is that has been behind for a while, and when it is not."""
+        if self._next_line is None:
+            self._next_line = now + LOG_SECONDS
+        elif now >= self._next_line and self.behind_bytes > 0:
+            self._next_line, self._is_told = now + LOG_SECONDS, True
+            self._log.info("{progress}", progress=self.progress)
+        if self.behind_bytes <= 0:
+            if self._is_told:
+                self._log.info("queues and index are built, up to {end}", end=self.reput_offset)
+            self._next_line, self._is_told = None, False
 
     def _refused(self, error: OSError) -> None:
         """The disk takes nothing: if it is full, try again later."""
@@ -428,6 +468,9 @@ class Dispatcher:
             return False
         records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
         found = self._bulk(records)
+        if self._clock is not None and len(starts) > 2 * LEAST_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
+            self._bulk_messages = 2 * LEAST_BULK_MESSAGES  # else finding all these queues alone takes a turn
+            return self._dispatch_many(data)
         runs = None if found.refused else self._runs_of(found)
         if runs is None:
             self._singly_until = self.reput_offset + end

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Protocol
 
 from rmqha.store.errors import StoreError
@@ -29,6 +30,7 @@ many again while a flush that has begun holds it."""
 MAX_OPEN_FILES = min(64, MAX_UNFLUSHED_FILES)
 """Segments a queue keeps open beside those not flushed yet."""
 SEARCH_BYTES = 1 << 20
+COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
 MOST_PIECES = os.sysconf("SC_IOV_MAX")
 
 
@@ -277,7 +279,7 @@ class MappedFileQueue:
         file_size: int,
         writable: bool = True,
         syncs_parent: bool = False,
-        size_key: str = "mappedFileSizeCommitLog",
+        size_key: str = COMMIT_LOG_SIZE_KEY,
         disk: Disk = DISK,
         listing: list[tuple[int, int]] | None = None,
     ) -> None:
@@ -305,15 +307,23 @@ class MappedFileQueue:
                 self._disk.remove(self.folder / file_name(empty))
         expected = sizes[0][0] if sizes else 0
         for base, size in sizes:
-            path = self.folder / file_name(base)
-            if size != self.file_size:
-                raise StoreError(f"{path} has {size} bytes, not {self.file_size} ({self._size_key})")
-            if base % self.file_size:
-                raise StoreError(f"{path}: the name is no multiple of the file size {self.file_size}")
-            if base != expected:
-                raise StoreError(f"{self.folder / file_name(expected)} is missing; the next segment is {path.name}")
+            if size != self.file_size or base % self.file_size or base != expected:
+                raise StoreError(self._problem_of(base, size, expected))
             expected = base + self.file_size
         return sizes
+
+    def _problem_of(self, base: int, size: int, expected: int) -> str:
+        path = self.folder / file_name(base)
+        if size != self.file_size:
+            return f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
+        if base % self.file_size:
+            return f"{path}: the name is no multiple of the file size {self.file_size}"
+        missing = self.folder / file_name(expected)
+        told = f"{missing} is missing; the next segment is {path.name}"
+        if self._size_key != COMMIT_LOG_SIZE_KEY:
+            return told
+        copying = f"cp REPLICA/commitlog/{missing.name} {quote(str(missing))}"
+        return f"{told}: a stopped replica's file of this name has the same bytes: {copying}"
 
     def __len__(self) -> int:
         return len(self._bases)
@@ -421,15 +431,16 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
         return []
     segments = []
     for entry in entries:
-        is_named_so = entry.name.isdecimal() and len(entry.name) == FILE_NAME_DIGITS
+        name = entry.name
         try:
             status = entry.stat()
         except FileNotFoundError:  # a node deletes what has expired
             continue
-        if not (is_named_so and stat.S_ISREG(status.st_mode)):
-            raise StoreError(f"{entry.path} is no segment: move it elsewhere")
-        segments.append((int(entry.name), status.st_size))
-    return sorted(segments)
+        if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or not stat.S_ISREG(status.st_mode):
+            raise StoreError(f"{entry.path} is no segment: move it elsewhere, such as by: mv {quote(entry.path)} ~")
+        segments.append((int(name), status.st_size))
+    segments.sort()
+    return segments
 
 
 def sync_folder(folder: Path) -> None:

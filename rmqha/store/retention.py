@@ -102,7 +102,7 @@ class Retention:
         if must_go or ratio > self._settings.disk_max_used_space_ratio / 100 or self._is_hour(now):
             deleted, held_at = self._delete_segments(now, must_go)
         if deleted:
-            self._delete_derived()
+            self.delete_derived()
         return Cleaning(deleted, ratio > DISK_SPACE_WARNING_RATIO, held_at)
 
     def _is_hour(self, now: datetime) -> bool:
@@ -132,7 +132,8 @@ class Retention:
             return held_from
         return max(held_from, self._commit_log.verified_offset - self._max_hold_bytes)
 
-    def _delete_derived(self) -> None:
+    def delete_derived(self) -> None:
+        """Delete the files of queues and index all of whose messages the log no longer has. Raises OSError."""
         min_offset = self._commit_log.min_offset
         for queue in self._queues.queues.values():
             queue.delete_files_before(min_offset)

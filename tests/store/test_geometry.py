@@ -1,6 +1,7 @@
 """The slots and entries of index files are proved by what is in them (spec/store.md 7.1)."""
 
 import contextlib
+import json
 import os
 import shutil
 from datetime import datetime
@@ -277,6 +278,58 @@ class GeometryTests(SynchronousTestCase):
         store = self.open()
         check_derived(self, store.commit_log, store.derived)
         self.successResultOf(store.close())
+
+    def test_last_units_that_rot_to_zeros_are_missed_after_a_clean_stop(self) -> None:
+        """Zeros look like the place of the next unit: what the clean stop noted tells that units were there."""
+        for units in (1, 3, 17):
+            for role in ("ASYNC_MASTER", "SLAVE"):
+                self.root = new_folder(self) / "store"
+                self.grow(100)
+                path = sorted((self.root / "consumequeue/T0/0").iterdir())[-1]
+                content = bytearray(path.read_bytes())
+                end = -(-len(content.rstrip(b"\0")) // 20) * 20
+                begin = max(0, end - 20 * units)
+                content[begin:end] = bytes(end - begin)
+                path.write_bytes(content)
+                with capturedLogs() as logs:
+                    store = self.open(brokerRole=role)
+                told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.error]
+                self.assertIn("queue 0 of T0 ends at", told[0])
+                store.derived.dispatcher.catch_up()
+                check_derived(self, store.commit_log, store.derived)
+                self.successResultOf(store.close())
+                self.check_sound()
+
+    def test_a_queue_that_is_gone_after_a_clean_stop_is_missed(self) -> None:
+        self.grow(100)
+        shutil.rmtree(self.root / "consumequeue/T0/0")
+        store = self.open()
+        check_derived(self, store.commit_log, store.derived)
+        self.successResultOf(store.close())
+
+    def test_noted_ends_that_rotted_do_no_harm(self) -> None:
+        """Unreadable, of a longer log, impossible, or simply wrong: the store opens, and no offset goes down."""
+        self.grow(100)
+        path = self.root / "rmqha" / "queue-ends.json"
+        sound = json.loads(path.read_text())
+        queue = sound["queues"]["T0"]["0"]
+        sound_end = queue[0]
+        for content in (
+            "\0" * 50,
+            "[]",
+            '{"logEnd": "x", "queues": {}}',
+            '{"logEnd": 1, "queues": {"T0": {"0": 7}}}',
+            json.dumps({**sound, "logEnd": sound["logEnd"] + 1}),
+            json.dumps({**sound, "queues": {"T0": {"0": [2**62, 5]}}}),
+            json.dumps({**sound, "queues": {"T0": {"0": [sound_end, 5]}, "Unknown": {"3": [2, 9]}}}),
+            json.dumps({**sound, "queues": {"T0": {"0": [sound_end - 5, queue[1]]}}}),
+        ):
+            path.write_text(content)
+            store = self.open()
+            check_derived(self, store.commit_log, store.derived)
+            self.assertEqual(store.derived.queue_offsets()["T0", 0], sound_end)
+            self.successResultOf(store.close())
+            self.assertEqual(json.loads(path.read_text()), sound)
 
     def test_a_death_while_a_queue_is_made_anew_loses_no_unit(self) -> None:
         self.grow(100)
