@@ -83,7 +83,7 @@ class Jobs(CommandGroup):
         """As ``CommandGroup`` says."""
         if isinstance(error, ModuleNotFoundError):
             return MISSING.format(module=error.name)
-        return in_one_line(error) if is_of_spark(error) else str(error)
+        return in_one_line(error) if is_of_spark(error) else super().reason_of(error)
 
 
 class Job(click.Command):
