@@ -214,6 +214,18 @@ class DumpTests(CommandTestCase):
         self.assertTrue(line.isprintable() and line.endswith("…"), line)
 
     @pytest.mark.process
+    def test_ctrl_c_while_a_broker_does_not_answer_ends_with_130(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            command = [RMQHA, "status", f"127.0.0.1:{deaf.getsockname()[1]}"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                connection, _ = deaf.accept()
+                with connection:
+                    self.assertTrue(connection.recv(1))
+                    process.send_signal(signal.SIGINT)
+                    self.assertEqual(process.communicate(), (b"", b"rmqha: interrupted\n"))
+            self.assertEqual(process.returncode, 130)
+
+    @pytest.mark.process
     def test_ctrl_c_ends_with_130(self) -> None:
         """A dump that nobody reads on waits for ever in its write."""
         command = [RMQHA, "dump", str(unpacked("slave")), "--json"]

@@ -10,6 +10,7 @@ import click
 from rmqha.cli.shared import (
     JSON,
     TLS,
+    Interrupted,
     Trouble,
     open_store,
     print_json,
@@ -97,5 +98,7 @@ def _ask(address: str, certificate: str | None, key: str | None, authorities: st
         raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
     try:
         return run_reactor(reactor, lambda: status_of_broker(endpoint, reactor))
+    except Interrupted:
+        raise
     except Exception as error:  # whatever kept it from an answer, to the user it is one line
         raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {error or type(error).__name__}") from error
