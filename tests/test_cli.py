@@ -770,6 +770,14 @@ class StatusCheckTests(CommandTestCase):
                 self.check(code, state=state, reason="so it is", says=f"{state}: so it is" if code else "")
         self.check(0, role="SYNC_MASTER", state="SERVING")
 
+    def test_a_slave_that_copies_and_notes_no_contact_any_more_hangs(self) -> None:
+        """As after SIGSTOP, or before a disk that does not answer: the last state.json still says IN_SYNC."""
+        now = time.time()
+        for state in ("IN_SYNC", "CATCHING_UP"):
+            self.check(0, state=state, last_contact=iso_of(now - 5))
+            self.check(0, state=state, last_contact=None)
+            self.check(6, state=state, last_contact=iso_of(now - 3600))
+
     def test_a_handshake_is_fine_soon_after_the_last_contact(self) -> None:
         now = iso_of(time.time())
         self.check(0, state="HANDSHAKE", last_contact=now)
