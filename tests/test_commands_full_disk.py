@@ -23,6 +23,7 @@ from rmqha.testing.records import write_log
 from tests.store.logs import write_at
 from tests.test_node import small_disk
 
+pytestmark = pytest.mark.process
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SEGMENT_SIZE = 65536
 LOG_BYTES = 200_000

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.process
 INTERRUPTING = """
 import os, signal, sys
 

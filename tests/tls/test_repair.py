@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rmqha.testing.nodes import TwistdNode
 from tests.fixtures import copy_of, max_offset, segment_size
 from tests.store.logs import file_bytes, write_at
 
 from .authority import Authority
 
+pytestmark = pytest.mark.process
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SIZE = segment_size()
 END = max_offset("slave")
