@@ -1,5 +1,6 @@
 """What all commands share that need no reactor: how they end, and the options that say how a store was made."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -11,13 +12,21 @@ import click
 
 from rmqha.confkeys import parse_override, store_settings
 from rmqha.exitcodes import ExitCode, table
+from rmqha.printing import printable
 from rmqha.settings import Settings, SettingsError, read_properties
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, a used-up quota, a limit on the size of files: every command can be run again after these."""
 DEBUG = "RMQHA_DEBUG"
 """Set in the environment, errors are shown with their tracebacks."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def say(line: str, err: bool = False) -> None:
+    """Print one line for people. It may hold what strangers have written: no terminal obeys it."""
+    click.echo(printable(line), err=err)
 
 
 class CommandGroup(click.Group):
@@ -32,6 +41,8 @@ class CommandGroup(click.Group):
 
     def reason_of(self, error: Exception) -> str:
         """The error in one line."""
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return f"{error}: nothing is lost: make room, then run the same command again"
         return str(error)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -53,7 +64,7 @@ class CommandGroup(click.Group):
 
     @staticmethod
     def _end(ctx: click.Context, code: ExitCode, reason: str) -> NoReturn:
-        click.echo(f"rmqha: {reason}", err=True)
+        say(f"rmqha: {reason}", err=True)
         ctx.exit(code)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

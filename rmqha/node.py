@@ -99,6 +99,7 @@ class Node(ProcessService):
         self._repairing: Deferred[list[Mended]] | None = None
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
+        self._state_file: StateFileService | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
         self._ha_factory: HAMasterFactory | None = None
@@ -196,8 +197,8 @@ class Node(ProcessService):
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
         acknowledged = self._ha_factory.acknowledged if self._ha_factory is not None else dict
         CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self._services)
-        state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
-        state_file.setServiceParent(self._services)
+        self._state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
+        self._state_file.setServiceParent(self._services)
         self._services.setServiceParent(self)
         gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
@@ -365,7 +366,12 @@ class Node(ProcessService):
         return {**self._controller.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
     def _slave_in_state(self, state: ReplicaState) -> None:
-        """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again."""
+        """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again.
+
+        Readers of state.json learn of the change as soon as readers of the log do.
+        """
+        if self._state_file is not None:
+            self._state_file.write_soon()
         if self._controller is not None and self._plan.settings.unregister_unfit_slave:
             self._controller.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 

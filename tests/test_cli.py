@@ -214,6 +214,18 @@ class DumpTests(CommandTestCase):
         self.assertTrue(line.isprintable() and line.endswith("…"), line)
 
     @pytest.mark.process
+    def test_ctrl_c_while_a_broker_does_not_answer_ends_with_130(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            command = [RMQHA, "status", f"127.0.0.1:{deaf.getsockname()[1]}"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                connection, _ = deaf.accept()
+                with connection:
+                    self.assertTrue(connection.recv(1))
+                    process.send_signal(signal.SIGINT)
+                    self.assertEqual(process.communicate(), (b"", b"rmqha: interrupted\n"))
+            self.assertEqual(process.returncode, 130)
+
+    @pytest.mark.process
     def test_ctrl_c_ends_with_130(self) -> None:
         """A dump that nobody reads on waits for ever in its write."""
         command = [RMQHA, "dump", str(unpacked("slave")), "--json"]
@@ -757,6 +769,14 @@ class StatusCheckTests(CommandTestCase):
             with self.subTest(state):
                 self.check(code, state=state, reason="so it is", says=f"{state}: so it is" if code else "")
         self.check(0, role="SYNC_MASTER", state="SERVING")
+
+    def test_a_slave_that_copies_and_notes_no_contact_any_more_hangs(self) -> None:
+        """As after SIGSTOP, or before a disk that does not answer: the last state.json still says IN_SYNC."""
+        now = time.time()
+        for state in ("IN_SYNC", "CATCHING_UP"):
+            self.check(0, state=state, last_contact=iso_of(now - 5))
+            self.check(0, state=state, last_contact=None)
+            self.check(6, state=state, last_contact=iso_of(now - 3600))
 
     def test_a_handshake_is_fine_soon_after_the_last_contact(self) -> None:
         now = iso_of(time.time())

@@ -1,11 +1,17 @@
 """What a node tells of itself in state.json, without a process."""
 
+import gc
+from pathlib import Path
+
+from twisted.internet.defer import execute
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.endpoints import make_endpoint
 from rmqha.node import Node, NodePlan
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState
 from tests.fixtures import new_folder
 from tests.ha.doubles import make_image
 
@@ -36,3 +42,38 @@ class ConfirmedTests(SynchronousTestCase):
         log.sync()
         self.assertEqual(node.state().offsets.flushed, IMAGE.messages[4] + 50)
         self.assertEqual(node.state().offsets.confirmed, IMAGE.messages[4], "half a record is no record")
+
+
+class StateFileTests(SynchronousTestCase):
+    """``rmqha status`` reads a file: it must not be older than what the log has said."""
+
+    def test_a_slaves_change_of_state_is_in_the_file_at_once(self) -> None:
+        root, clock = new_folder(self), MemoryReactorClock()
+        self.addCleanup(gc.unfreeze)
+        self.addCleanup(gc.set_threshold, *gc.get_threshold())
+        settings = make_settings(
+            {
+                "storePathRootDir": str(root),
+                "brokerRole": "SLAVE",
+                "mappedFileSizeCommitLog": "4096",
+                "haMasterAddress": "127.0.0.1:10912",
+            }
+        )
+        store = MessageStore(settings)
+        node = Node(NodePlan(settings, master=make_endpoint(clock, "127.0.0.1:10912")), clock, lambda *_: None)
+        self.patch(node, "_store", store)
+        self.patch(node, "_run_in_thread", execute)
+        node._start_services(store)
+        self.addCleanup(lambda: self.successResultOf(store.close()))
+        node._services.startService()
+        self.assertEqual(self.state_in(root), "CONNECTING")
+        clock.advance(0.125)
+        assert node._slave is not None
+        node._slave.replica.connected()
+        clock.advance(0)
+        self.assertEqual(self.state_in(root), "HANDSHAKE")
+
+    def state_in(self, root: Path) -> str:
+        found = NodeState.read(root)
+        assert found is not None
+        return found.state

@@ -89,6 +89,15 @@ class Reader:
     def waits_for_line(self, log: Path, text: str) -> None:
         self.waits(lambda: text in log.read_text(), self._processes[-1], log)
 
+    def waits_for_status(self, log: Path, store: str) -> None:
+        """Until `rmqha status` finds nothing wrong with the store of the node that was started last."""
+        command = ["bash", "-c", self.typed(f"rmqha status {store}")]
+
+        def is_fine() -> bool:
+            return subprocess.run(command, env=self._environ, capture_output=True, check=False).returncode == 0
+
+        self.waits(is_fine, self._processes[-1], log)
+
     def runs(self, command: str) -> str:
         """A command that ends well; what it prints."""
         done = subprocess.run(
@@ -167,7 +176,7 @@ def test_a_copy_of_your_broker(reader: Reader) -> None:
     slave, *commands = commands_of("A copy of your broker")
     reader.starts("twistd -n --pidfile= rmqha --role=async-master --store=/data/master", reader.master)
     put(reader)
-    reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
+    reader.waits_for_status(reader.starts(slave, reader.slave), "/data/replica")
     when_stopped = ("rebuild", "recover", "repair", "restore-cut")
     at_any_time = [command for command in commands if command.split()[1] not in when_stopped]
     assert len(at_any_time) == len(commands) - len(when_stopped) == 4

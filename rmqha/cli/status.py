@@ -10,10 +10,12 @@ import click
 from rmqha.cli.shared import (
     JSON,
     TLS,
+    Interrupted,
     Trouble,
     open_store,
     print_json,
     run_reactor,
+    say,
     the_reactor,
     tls_files,
     with_options,
@@ -68,14 +70,14 @@ def _parse_lag(text: str | None) -> MaxLag | None:
 def _print(found: Status) -> None:
     for name, value in found.as_json().items():
         if name not in ("peers", "tables", "warnings") and value is not None:
-            click.echo(f"{name:<11}  {value}")
+            say(f"{name:<11}  {value}")
     if found.tables is not None:
-        click.echo(f"{'tables':<11}  {_tables_line(found.tables)}")
+        say(f"{'tables':<11}  {_tables_line(found.tables)}")
     for warning in found.warnings:
-        click.echo(f"{'warning':<11}  {warning}")
+        say(f"{'warning':<11}  {warning}")
     for peer in found.peers:
         facts = "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None)
-        click.echo(f"{'peer':<11}  {facts}")
+        say(f"{'peer':<11}  {facts}")
 
 
 def _tables_line(tables: Mapping[str, Any]) -> str:
@@ -96,5 +98,7 @@ def _ask(address: str, certificate: str | None, key: str | None, authorities: st
         raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
     try:
         return run_reactor(reactor, lambda: status_of_broker(endpoint, reactor))
+    except Interrupted:
+        raise
     except Exception as error:  # whatever kept it from an answer, to the user it is one line
         raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {error or type(error).__name__}") from error

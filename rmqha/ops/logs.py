@@ -1,15 +1,18 @@
 """Where a node's events go: text for a person or JSON lines for a machine; SIGHUP reopens the file."""
 
-import re
 import sys
 from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
-from twisted.logger import FileLogObserver, ILogObserver, LogEvent, formatEvent, formatEventAsClassicLogText
+from twisted.logger import FileLogObserver, ILogObserver, LogEvent, eventAsText, formatEvent
 from twisted.python.reflect import safe_str
 from zope.interface import implementer
+
+from rmqha.printing import printable, printable_json
+
+OWN_NAMESPACE = "rmqha"
 
 
 class LogFormat(Enum):
@@ -17,6 +20,22 @@ class LogFormat(Enum):
 
     TEXT = "text"
     JSON = "json"
+
+
+def format_event_as_text(event: LogEvent) -> str | None:
+    """Time, namespace and level, the text, and a traceback below it; None for an event without text.
+
+    Strangers choose much of the text. So all that a terminal would obey is escaped, and an event of ours is one line.
+    """
+    is_ours = str(event.get("log_namespace")).partition(".")[0] == OWN_NAMESPACE
+    text = eventAsText(event, includeTraceback=False)
+    lines = [printable(text, keep="" if is_ours else "\n\t")]
+    failure = event.get("log_failure")
+    if failure is not None:
+        lines.append(printable(failure.getTraceback(), keep="\n\t"))
+    elif not formatEvent(event):
+        return None
+    return "\n".join(lines).replace("\n", "\n\t") + "\n"
 
 
 def format_event_as_json(event: LogEvent) -> str:
@@ -39,23 +58,13 @@ def format_event_as_json(event: LogEvent) -> str:
 
 
 def _dump(fields: dict[str, Any]) -> str:
-    return orjson.dumps(fields, default=safe_str, option=orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    return printable_json(orjson.dumps(fields, default=safe_str, option=orjson.OPT_NON_STR_KEYS).decode()) + "\n"
 
 
 def _plain(value: object) -> object:
     if value is None or isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 64):
         return value
     return safe_str(value).encode("utf-8", "backslashreplace").decode()
-
-
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What moves a terminal's cursor, hides or reorders text; but for tabs and line breaks, which tracebacks have."""
-
-
-def format_event_as_text(event: LogEvent) -> str | None:
-    """A line as ``twistd`` writes it. Control characters are escaped: what strangers send may be in it."""
-    text = formatEventAsClassicLogText(event)
-    return None if text is None else _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class ReopenedFile:

@@ -1,4 +1,4 @@
-"""Keeps ``<store>/rmqha/state.json`` true while a node runs: at most once a second, and at stop."""
+"""Keeps ``<store>/rmqha/state.json`` true while a node runs: soon after a change of state, else once a second."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -18,7 +18,11 @@ WRITE_INTERVAL_SECONDS = 1.0
 
 
 class StateFileService(Service):
-    """Writes ``current()`` whenever it has changed. ``failed`` hears if the disk refuses."""
+    """Writes ``current()`` whenever it has changed. ``failed`` gets the error if the disk refuses.
+
+    Offsets change all the time and are written once a second. ``write_soon`` writes a change that the log tells of too,
+    so that the file is never older than the log by more than the write itself. One write runs at a time.
+    """
 
     _log = Logger()
 
@@ -32,18 +36,40 @@ class StateFileService(Service):
     ) -> None:
         self._store = store
         self._current = current
+        self._clock = clock
         self._run_in_thread = run_in_thread
         self._failed = failed
         self._written: NodeState | None = None
         self._writing: Deferred[None] | None = None
+        self._soon: IDelayedCall | None = None
         self._loop = LoopingCall(self._write_if_changed)
         self._loop.clock = clock
 
     def startService(self) -> None:
         Service.startService(self)
-        self._loop.start(WRITE_INTERVAL_SECONDS, now=True).addErrback(self._failed)
+        self._loop.start(WRITE_INTERVAL_SECONDS, now=True).addErrback(self._refused)
+
+    def write_soon(self) -> None:
+        """Write in the next turn of the reactor, or after the write that runs."""
+        if self._loop.running and self._soon is None:
+            self._soon = self._clock.callLater(0, self._write_now)
+
+    def _write_now(self) -> None:
+        self._soon = None
+        if self._writing is not None and not self._writing.called:
+            self._writing.addCallback(self._write_again)
+        elif self._loop.running:
+            writing = self._write_if_changed()
+            if writing is not None:
+                writing.addErrback(self._refused)
+
+    def _write_again(self, result: None) -> None:
+        self.write_soon()
+        return result
 
     def _write_if_changed(self) -> Deferred[None] | None:
+        if self._writing is not None and not self._writing.called:
+            return None  # what has changed since is written after it
         state = self._current()
         if state == self._written:
             return None
@@ -51,11 +77,22 @@ class StateFileService(Service):
         self._writing = self._run_in_thread(partial(state.write, self._store))
         return self._writing
 
+    def _refused(self, failure: Failure) -> None:
+        """The disk takes no state any more: this is told once, and nothing more is written."""
+        self._stop_writing()
+        self._failed(failure)
+
+    def _stop_writing(self) -> None:
+        if self._loop.running:
+            self._loop.stop()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+
     def stopService(self) -> Deferred[None]:
         """Fires when nothing is being written any more: whoever closes the store writes the last state."""
         Service.stopService(self)
-        if self._loop.running:
-            self._loop.stop()
+        self._stop_writing()
         written: Deferred[None] = Deferred()
         if self._writing is None or self._writing.called:
             written.callback(None)

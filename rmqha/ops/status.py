@@ -22,6 +22,9 @@ KILLED = "KILLED"
 """The state of a node that does not run and has not stopped by itself."""
 HANDSHAKE_SECONDS = 30.0
 """A handshake is fine for so long after the last contact."""
+LONGEST_SILENCE_SECONDS = 60.0
+"""A slave that copies notes a contact with its master every few seconds. One that does not for so long stands still."""
+COPYING = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 EXIT_CODES = {
     ReplicaState.GAP.name: ExitCode.GAP,
     ReplicaState.AHEAD.name: ExitCode.AHEAD,
@@ -157,6 +160,8 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
         code = ExitCode.FINE
     if code is not ExitCode.FINE:
         return code, f"{status.state}{reason}"
+    if status.state in COPYING and _is_old(status.last_contact, now):
+        return ExitCode.STALLED, f"{status.state}, but no contact is noted since {status.last_contact}: the node hangs"
     breach = max_lag.breach(status) if max_lag is not None and status.role == BrokerRole.SLAVE.value else None
     if breach is not None:
         return ExitCode.STALLED, breach
@@ -169,6 +174,12 @@ def _is_recent(contact: str | None, now: float) -> bool:
     """Whether the master was heard so lately that a handshake is nothing to worry about."""
     seconds = seconds_of(contact)
     return seconds is not None and now - seconds < HANDSHAKE_SECONDS
+
+
+def _is_old(contact: str | None, now: float) -> bool:
+    """Whether a slave that copies has noted no contact for so long that the process must be standing still."""
+    seconds = seconds_of(contact)
+    return seconds is not None and now - seconds > LONGEST_SILENCE_SECONDS
 
 
 def status_of_store(store: StoreReader) -> Status:

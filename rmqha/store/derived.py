@@ -5,11 +5,14 @@ import shutil
 import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
+import orjson
 from twisted.logger import Logger
 
 from rmqha.settings import BrokerRole, Settings
@@ -38,6 +41,9 @@ QUEUES_A_TURN = 16
 """A thread recovers so many queues one after another."""
 MOST_SEGMENTS_OPEN = 64
 MARK_FILE = "dispatched-from"
+SIZES_FILE = "derived-sizes.json"
+"""In ``rmqha`` while queues and index are made anew: the sizes of their files, as the old ones had them."""
+NOTED_SIZES = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
 MARKED_BYTES = 16 << 20
 """Of log: where more of it is to be dispatched at once, a death meanwhile is to be known of."""
 
@@ -95,6 +101,29 @@ def settings_anew(root: Path, settings: Settings) -> Settings:
     return replace(
         settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
     )
+
+
+def note_sizes(root: Path, settings: Settings) -> None:
+    """Write down the sizes that ``settings_anew`` gave, before the files that show them are removed. Raises OSError."""
+    sizes = {name: getattr(settings, name) for name in NOTED_SIZES}
+    replace_file(root / NODE_FOLDER / SIZES_FILE, orjson.dumps(sizes))
+
+
+def noted_sizes(root: Path, settings: Settings) -> Settings:
+    """The settings, with sizes from a rebuild that did not end where none are configured. Raises OSError."""
+    try:
+        noted = orjson.loads((root / NODE_FOLDER / SIZES_FILE).read_bytes())
+        sizes: dict[str, Any] = {name: int(noted[name]) for name in NOTED_SIZES if getattr(settings, name) is None}
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was cut short, or the note has rotted
+        return settings
+    return replace(settings, **sizes) if all(size > 0 for size in sizes.values()) else settings
+
+
+def forget_sizes(root: Path) -> None:
+    """The new files show their sizes: the note is needed no more. Raises OSError."""
+    (root / NODE_FOLDER / SIZES_FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # it holds other files, or is not there
+        (root / NODE_FOLDER).rmdir()
 
 
 def index_geometry(root: Path, settings: Settings) -> Geometry:
@@ -380,6 +409,11 @@ class Derived:
     def has_files(self) -> bool:
         """Whether there is any queue or index file yet."""
         return bool(self.queues.queues) or (self.index is not None and self.index.has_files)
+
+    @property
+    def shows_sizes(self) -> bool:
+        """Whether there are files that show the sizes of both queue and index files."""
+        return bool(self.queues.queues) and (self.index is None or self.index.has_files)
 
     def queue_offsets(self) -> dict[tuple[str, int], int]:
         """The next offset of each queue (upstream's topicQueueTable). Right only when dispatch has caught up.

@@ -1,6 +1,7 @@
 """What can be wrong with a store. An I/O error stays an OSError."""
 
 import errno
+from pathlib import Path
 
 
 class StoreError(Exception):
@@ -17,6 +18,12 @@ class StoreInUse(StoreError):
 
 class UnsupportedStore(NoStore):
     """The store is of a kind that rmqha cannot read; nothing is wrong with it."""
+
+
+def name_file(error: OSError, path: Path | str) -> None:
+    """Let the error say which file it is about, as those of ``open`` do and those of ``write`` do not."""
+    if error.filename is None:
+        error.filename = str(path)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.steps import Steps, at_once
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import StoreError, name_file
 from rmqha.store.geometry import (
     DEFAULT_GEOMETRY,
     ENTRIES_A_SLOT,
@@ -108,13 +108,16 @@ class IndexFile:
                 os.ftruncate(fd, size)
             elif os.fstat(fd).st_size != size:
                 raise StoreError(f"{path} has {os.fstat(fd).st_size} bytes, not {size} (maxHashSlotNum, maxIndexNum)")
-            os.posix_fallocate(fd, 0, self._entries_at)
+            # Whole pages: the kernel gives all blocks of a page room when it is written, and there SIGBUS is its error.
+            os.posix_fallocate(fd, 0, min(size, -(-self._entries_at // mmap.PAGESIZE) * mmap.PAGESIZE))
             self._file = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
             self._front = mmap.mmap(fd, self._entries_at)
-        except BaseException:  # whatever it is, what was opened is given back before it travels on
+        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
             os.close(fd)
             if create:  # else it would count as a file of the index
                 path.unlink()
+            if isinstance(error, OSError):
+                name_file(error, path)
             raise
         self._fd = fd
         self.close = weakref.finalize(self, os.close, fd)
@@ -166,14 +169,21 @@ class IndexFile:
         chained = self._chain(keys["hash"].astype(np.int64) % self._slot_count, header.index_count)
         entries["previous"] = chained.previous
         data, at = memoryview(entries.tobytes()), self._entries_at + ENTRY_BYTES * header.index_count
-        while data:  # a disk that is filling up takes a part first
-            written = os.pwrite(self._fd, data, at)
-            data, at = data[written:], at + written
+        self._write_entries(data, at)
         self._slots[chained.slots] = chained.newest
         header.hash_slot_count += chained.slots_begun
         header.index_count += len(keys)
         header.end_timestamp, header.end_phy_offset = keys[-1][["store_timestamp", "physical_offset"]].item()
         self._write_header()
+
+    def _write_entries(self, data: memoryview, at: int) -> None:
+        try:
+            while data:  # a disk that is filling up takes a part first
+                written = os.pwrite(self._fd, data, at)
+                data, at = data[written:], at + written
+        except OSError as error:
+            name_file(error, self.path)
+            raise
 
     def _seconds(self, store_timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if self.header.begin_timestamp <= 0:

@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Protocol
 
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import StoreError, name_file
 from rmqha.wire.record import Buffer
 
 FILE_NAME_DIGITS = 20
@@ -78,8 +78,10 @@ class MappedFile:
         try:
             os.ftruncate(fd, file_size)
             return cls(path, file_size)
-        except BaseException:  # whatever it is, what was opened is given back before it travels on
+        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
             path.unlink()  # else the next try would find it there
+            if isinstance(error, OSError):
+                name_file(error, path)
             raise
         finally:
             os.close(fd)
@@ -90,7 +92,14 @@ class MappedFile:
         return self.base_offset + self.file_size
 
     def write(self, position: int, *pieces: Buffer) -> None:
-        """Write all pieces at ``position``, one behind the other. Raises OSError."""
+        """Write all pieces at ``position``, one after another. Raises OSError."""
+        try:
+            self._write(position, *pieces)
+        except OSError as error:
+            name_file(error, self.path)
+            raise
+
+    def _write(self, position: int, *pieces: Buffer) -> None:
         if len(pieces) == 1 and os.pwritev(self._fd, pieces, position) == len(pieces[0]):
             return
         for start in range(0, len(pieces), MOST_PIECES):
@@ -256,15 +265,19 @@ class Disk:
 
     def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:
         """A new file of these pieces, sparse where they are zero; waits for the disk."""
-        with path.open("wb") as file:
-            for piece in pieces:
-                if piece == bytes(len(piece)):
-                    file.seek(len(piece), os.SEEK_CUR)
-                else:
-                    file.write(piece)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with path.open("wb") as file:
+                for piece in pieces:
+                    if piece == bytes(len(piece)):
+                        file.seek(len(piece), os.SEEK_CUR)
+                    else:
+                        file.write(piece)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            name_file(error, path)
+            raise
 
 
 DISK = Disk()

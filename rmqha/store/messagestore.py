@@ -17,7 +17,7 @@ from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog, segment_size_of
-from rmqha.store.derived import Derived, remove_derived, settings_anew
+from rmqha.store.derived import Derived, forget_sizes, note_sizes, noted_sizes, remove_derived, settings_anew
 from rmqha.store.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import is_disk_full
@@ -135,9 +135,12 @@ class MessageStore:
         (self.root / ABORT_FILE).touch()  # before queues and index are: whoever dies among them stopped uncleanly
         sync_folder(self.root)
         try:
+            self.settings = noted_sizes(self.root, self.settings)
             if self._without_derived:
                 self._remove_derived()
             self._open_derived(self.recovery)
+            if not self._without_derived and self.derived.shows_sizes:
+                forget_sizes(self.root)
         except OpeningStopped:
             self._stop_opening()
             raise
@@ -325,10 +328,15 @@ class MessageStore:
         min_offset, end = self.commit_log.min_offset, self.commit_log.verified_offset
         self._open_derived(Recovery(True, min_offset, checked_from=end, end=end, messages=0), progress)
         self.derived.dispatcher.catch_up(progress)  # a slave's too
+        forget_sizes(self.root)
 
     def _remove_derived(self) -> None:
-        """Remove queues and index. Those made from now on have the sizes of these, or as configured. Raises OSError."""
+        """Remove queues and index. Those made from now on have the sizes of these, or as configured. Raises OSError.
+
+        Whoever goes on after a rebuild that was cut short makes them with these sizes, too.
+        """
         self.settings = settings_anew(self.root, self.settings)
+        note_sizes(self.root, self.settings)
         remove_derived(self.root)
 
     def adopt_segment_size(self, size: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import StoreError, name_file
 from rmqha.store.mappedfile import sync_folder
 
 NODE_FOLDER = "rmqha"
@@ -179,9 +179,13 @@ def replace_file(path: Path, content: bytes) -> None:
     """Give the file this content, whole or not at all, durably: temporary file, fsync, rename, fsync of the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        name_file(error, temporary)
+        raise
     temporary.rename(path)
     sync_folder(path.parent)

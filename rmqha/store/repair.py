@@ -6,16 +6,17 @@ been mended is still bad, and the next repair finds it.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from types import TracebackType
 from typing import Self
 
 from rmqha.settings import Settings
 from rmqha.store.audit import wrong_units
 from rmqha.store.commitlog import CommitLog
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.errors import StoreError, StoreInUse, name_file
 from rmqha.store.lockfile import LockFile, is_locked
 from rmqha.store.mappedfile import file_name
 from rmqha.store.messagestore import CUT_FOLDER, LOCK_FILE, examine_store, open_log
@@ -229,13 +230,26 @@ class Mend:
         return size > 0 and not self._blank_left
 
     def _stage(self, size: int) -> None:
-        self.staged.write(self._held[:size])
+        try:
+            self.staged.write(self._held[:size])
+        except OSError as error:
+            name_file(error, gettempdir())
+            raise
         del self._held[:size]
         self.end += size
 
+    def rewind(self) -> None:
+        """Let what was staged be read from its start. Raises OSError."""
+        try:
+            self.staged.seek(0)  # which writes what Python still holds of it
+        except OSError as error:
+            name_file(error, gettempdir())
+            raise
+
     def discard(self) -> None:
         """Let go of what was staged."""
-        self.staged.close()
+        with suppress(OSError):  # a full disk, which was told before, keeps Python from writing its last bytes
+            self.staged.close()
 
 
 def _first_difference(ours: memoryview, theirs: memoryview, at: int) -> int:
@@ -299,7 +313,7 @@ class StoreRepair:
         assert mend.done, "all was proved"
         start, end = mend.gap.start, mend.end
         kept_in = self._keep(start, end)
-        mend.staged.seek(0)
+        mend.rewind()
         at = start
         while at < end:
             piece = mend.staged.read(min(COPY_BYTES, end - at, self.log.segment_size - at % self.log.segment_size))

@@ -4,14 +4,14 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from rmqha.settings import Settings
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.errors import StoreError, StoreInUse, name_file
 from rmqha.store.lockfile import LockFile, is_locked
 from rmqha.store.mappedfile import FILE_NAME_DIGITS, sync_folder
 from rmqha.store.messagestore import ABORT_FILE, CUT_FOLDER, LOCK_FILE, open_log
@@ -71,6 +71,12 @@ def kept_file(path: Path) -> Kept | None:
     return Kept(path, int(name), path.stat().st_size)
 
 
+def _write_all(file: Any, piece: bytes) -> None:
+    view = memoryview(piece)
+    while view:  # a disk that is filling up takes a part first
+        view = view[file.write(view) :]
+
+
 class KeptLog:
     """Kept bytes, seen as the part of a log that they were. Proves them without touching the log."""
 
@@ -91,14 +97,17 @@ class KeptLog:
 
     def _read(self, base: int, end: int) -> memoryview:
         """The bytes, in a file of its own that has no name, with the zeros that follow them in the segment."""
-        with TemporaryFile() as copy, self._kept.path.open("rb") as file:
+        with TemporaryFile(buffering=0) as copy, self._kept.path.open("rb") as file:
             file.seek(base - self._kept.offset)
             left = end - base
-            while piece := file.read(min(COPY_BYTES, left)):
-                left -= len(piece)
-                copy.write(piece)
-            copy.truncate(end - base)
-            copy.flush()
+            try:
+                while piece := file.read(min(COPY_BYTES, left)):
+                    left -= len(piece)
+                    _write_all(copy, piece)
+                copy.truncate(end - base)
+            except OSError as error:
+                name_file(error, gettempdir())
+                raise
             return memoryview(mmap.mmap(copy.fileno(), end - base, access=mmap.ACCESS_READ))
 
     def scan(self, start: int, limit: int | None = None) -> Scan:

@@ -16,6 +16,8 @@ from typing import IO, Any, ClassVar, Self, TypeVar
 from rmqha.store.nodestate import NodeState
 
 POLL_SECONDS = 0.02
+PATIENCE_SECONDS = 300.0
+"""A wait that is over when something has happened; a busy machine may take long."""
 
 Found = TypeVar("Found")
 
@@ -104,11 +106,13 @@ class TwistdNode:
         """What state.json says, None before the node has written one."""
         return NodeState.read(self.store)
 
-    def wait_for_event(self, text: str, seconds: float = 30.0) -> dict[str, Any]:
+    def wait_for_event(self, text: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """The first event since the last start whose message holds ``text``. Raises NodeError."""
         return self.wait_until_found(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
 
-    def wait_for_state(self, reached: Callable[[NodeState], bool], what: str, seconds: float = 30.0) -> NodeState:
+    def wait_for_state(
+        self, reached: Callable[[NodeState], bool], what: str, seconds: float = PATIENCE_SECONDS
+    ) -> NodeState:
         """The first state.json that ``reached`` accepts. Raises NodeError."""
 
         def look() -> NodeState | None:
@@ -131,11 +135,11 @@ class TwistdNode:
                 raise NodeError(f"{self.name}: no {what} within {seconds:g} s:\n{self._tail()[-3000:]}")
             time.sleep(POLL_SECONDS)
 
-    def port(self, purpose: str = "ha", seconds: float = 30.0) -> int:
+    def port(self, purpose: str = "ha", seconds: float = PATIENCE_SECONDS) -> int:
         """The port that the node listens at for ``purpose``: ha, remoting or fast remoting. Raises NodeError."""
         return int(self.wait_for_event(f"{purpose} port is ", seconds)["port"])
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """The exit status of a node that ends by itself. Raises NodeError."""
         assert self._process is not None, "it was started"
         try:
@@ -143,7 +147,7 @@ class TwistdNode:
         except subprocess.TimeoutExpired:
             raise NodeError(f"{self.name} did not end within {seconds:g} s:\n{self._tail()[-3000:]}") from None
 
-    def stop(self, seconds: float = 15.0) -> int:
+    def stop(self, seconds: float = PATIENCE_SECONDS) -> int:
         """SIGTERM; gives the exit status. Raises NodeError."""
         os.kill(self.pid, signal.SIGTERM)
         return self.wait(seconds)

@@ -64,7 +64,7 @@ QUEUE_BYTES = 4 << 20
 """What may wait in the proxy for one way of one connection; a source that has sent so much is not read."""
 BACKLOG = 1024
 POLL_SECONDS = 0.01
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 300.0
 
 
 class Flow(Enum):

@@ -67,6 +67,30 @@ class WritingTests(StateFileTestCase):
         assert found is not None
         self.assertEqual(found.offsets.written, 10 + 39)
 
+    def test_a_change_of_state_is_written_at_once(self) -> None:
+        self.clock.advance(0.125)
+        self.state = replace(self.state, state="IN_SYNC")
+        self.running.write_soon()
+        self.clock.advance(0)
+        self.assertEqual(self.times, [0, 0.125])
+        self.assertEqual(NodeState.read(self.store), self.state)
+
+    def test_several_changes_of_one_turn_are_one_write(self) -> None:
+        for _ in range(5):
+            self.grow()
+            self.running.write_soon()
+        self.clock.advance(0)
+        self.assertEqual(self.times, [0, 0])
+        self.assertEqual(NodeState.read(self.store), self.state)
+
+    def test_a_change_of_state_is_not_written_after_the_stop(self) -> None:
+        self.grow()
+        self.running.write_soon()
+        self.successResultOf(self.running.stopService())
+        self.running.write_soon()
+        self.clock.pump([WRITE_INTERVAL_SECONDS] * 3)
+        self.assertEqual(self.times, [0])
+
     def test_what_has_not_changed_is_not_written(self) -> None:
         self.clock.pump([WRITE_INTERVAL_SECONDS] * 10)
         self.assertEqual(self.times, [0])
@@ -111,6 +135,19 @@ class SlowDiskTests(StateFileTestCase):
         self.assertEqual(NodeState.read(self.store), self.state)
         self.successResultOf(self.running.stopService())
 
+    def test_a_change_during_a_write_is_written_right_after_it(self) -> None:
+        for _ in range(3):
+            self.grow()
+            self.running.write_soon()
+            self.clock.advance(0)
+        self.assertEqual(self.times, [0])
+        self.finish_write(0)
+        self.clock.advance(0)
+        self.assertEqual(self.times, [0, 0])
+        self.finish_write(1)
+        self.assertEqual(NodeState.read(self.store), self.state)
+        self.successResultOf(self.running.stopService())
+
     def test_stopping_waits_for_the_write_that_runs(self) -> None:
         stopped = self.running.stopService()
         self.assertNoResult(stopped)
@@ -142,6 +179,27 @@ class RefusingDiskTests(StateFileTestCase):
         self.assertEqual((len(self.failures), self.times), (1, [0]))
         self.successResultOf(running.stopService())
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_change_of_state_after_a_failed_write_is_not_written(self) -> None:
+        (self.store / "rmqha").write_text("a file where the folder should be")
+        running = self.service()
+        running.startService()
+        self.grow()
+        running.write_soon()
+        self.clock.pump([WRITE_INTERVAL_SECONDS] * 3)
+        self.assertEqual((len(self.failures), self.times), (1, [0]))
+        self.successResultOf(running.stopService())
+
+    def test_a_failed_write_of_a_change_is_told_once(self) -> None:
+        running = self.service()
+        running.startService()
+        (self.store / "rmqha" / "state.json.tmp").mkdir()
+        self.grow()
+        running.write_soon()
+        self.clock.pump([WRITE_INTERVAL_SECONDS] * 3)
+        self.assertEqual([type(failure.value) for failure in self.failures], [IsADirectoryError])
+        self.assertEqual(len(self.writes), 2)
+        self.successResultOf(running.stopService())
 
     def test_the_old_state_stays_whole_when_the_new_one_cannot_be_written(self) -> None:
         running = self.service()

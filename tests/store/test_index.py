@@ -208,6 +208,18 @@ class RollingTests(IndexTestCase):
         index.put(keys, NOW)
         self.check_answers(index, keys)
 
+    def test_the_room_of_whole_pages_is_reserved(self) -> None:
+        """A page that is written through the mapping gets all its blocks, and SIGBUS if the disk is full."""
+        page, folder = os.sysconf("SC_PAGESIZE"), new_folder(self)
+        for slots, entries in ((7, 12), (7, 3000), (page // 4 - 10, 3000), (3 * page, 5)):
+            path = folder / f"{slots}-{entries}"
+            with self.subTest(slots=slots, entries=entries), mock.patch("os.posix_fallocate") as reserve:
+                IndexFile(path, slots, entries, create=True).close()
+                ((_, start, size),) = (call.args for call in reserve.call_args_list)
+                self.assertEqual(start, 0)
+                self.assertGreaterEqual(size, HEADER_BYTES + 4 * slots)
+                self.assertTrue(size % page == 0 or size == path.stat().st_size, size)
+
     def test_a_message_whose_keys_are_refused_midway_gets_them_all_later(self) -> None:
         """Its first keys are in the full file; the disk has no room for another one."""
         keys = [key(f"k{number}", 100 * (1 + number // 4), number) for number in range(16)]
