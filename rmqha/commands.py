@@ -11,6 +11,7 @@ import click
 
 from rmqha.confkeys import parse_override, store_settings
 from rmqha.exitcodes import ExitCode, table
+from rmqha.printing import printable
 from rmqha.settings import Settings, SettingsError, read_properties
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
 
@@ -18,6 +19,11 @@ DEBUG = "RMQHA_DEBUG"
 """Set in the environment, errors are shown with their tracebacks."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def say(line: str, err: bool = False) -> None:
+    """Print one line for people. It may hold what strangers have written: no terminal obeys it."""
+    click.echo(printable(line), err=err)
 
 
 class CommandGroup(click.Group):
@@ -53,7 +59,7 @@ class CommandGroup(click.Group):
 
     @staticmethod
     def _end(ctx: click.Context, code: ExitCode, reason: str) -> NoReturn:
-        click.echo(f"rmqha: {reason}", err=True)
+        say(f"rmqha: {reason}", err=True)
         ctx.exit(code)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -18,6 +18,7 @@ from rmqha.cli.shared import (
     open_store,
     print_json,
     record_line,
+    say,
     settings_of,
 )
 from rmqha.exitcodes import ExitCode
@@ -89,11 +90,9 @@ def dump(
             wanted = iter(_last(reader, partial(_wanted, reader, end=end, topic=topic), start, tail))
         for offset, record in islice(wanted, first):
             if isinstance(record, Blank):
-                click.echo(blank_line(offset, record, as_json))
+                say(blank_line(offset, record, as_json))
             else:
-                click.echo(
-                    record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record))
-                )
+                say(record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record)))
 
 
 def _wanted(reader: StoreReader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
@@ -162,4 +161,4 @@ def queues(store: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool)
         return
     for topic, by_id in found.items():
         for number, offsets in by_id.items():
-            click.echo(f"{topic} {number}: {offsets['min']} to {offsets['max']}")
+            say(f"{topic} {number}: {offsets['min']} to {offsets['max']}")

@@ -15,6 +15,7 @@ from rmqha.cli.shared import (
     print_json,
     record_line,
     run_reactor,
+    say,
     the_reactor,
     tls_files,
     with_options,
@@ -93,7 +94,7 @@ def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: s
     finally:
         if not as_json:
             for status, number in statuses.items():
-                click.echo(f"{status.name} {number}")
+                say(f"{status.name} {number}")
     if set(statuses) - {SendStatus.SEND_OK}:
         raise Trouble(ExitCode.STALLED, "not all messages are where they were to be")
 
@@ -166,7 +167,7 @@ def pull(
         if only_body:
             click.echo(record.body)
         else:
-            click.echo(record_line(record.physical_offset, record, as_json))
+            say(record_line(record.physical_offset, record, as_json))
 
     work = BulkPull(PullConsumer(client, group), reactor, got, start, follow, tags, most)
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, result_of, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, result_of, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreInUse
@@ -96,21 +96,21 @@ def _tell(found: Found, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(found))
         return
-    click.echo(
+    say(
         f"log is {recovery.min_offset} to {recovery.end}; {recovery.messages} messages checked from "
         f"{recovery.checked_from} on, after {'a clean' if recovery.clean_stop else 'an unclean'} stop"
     )
     cut = f"{recovery.cut_bytes} bytes at {recovery.end}: {recovery.problem}"
     if found.applied:
         if recovery.problem is not None:
-            click.echo(f"cut {cut}; they are kept in {recovery.kept_in}")
+            say(f"cut {cut}; they are kept in {recovery.kept_in}")
         if recovery.removed_segments:
-            click.echo(f"removed {recovery.removed_segments} segments behind the end")
+            say(f"removed {recovery.removed_segments} segments behind the end")
     elif recovery.damage is None:
         if recovery.problem is not None:
-            click.echo(f"a start would cut {cut}; it would keep them")
+            say(f"a start would cut {cut}; it would keep them")
         if recovery.removed_segments:
-            click.echo(f"a start would remove {recovery.removed_segments} segments behind the end")
+            say(f"a start would remove {recovery.removed_segments} segments behind the end")
 
 
 def _as_json(found: Found) -> dict[str, Any]:
@@ -159,4 +159,4 @@ def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
         opened.rebuild(progress)
     count, end = len(opened.derived.queues.queues), log.verified_offset
     result_of(opened.close())
-    click.echo(f"{count} queues and the index made anew from {log.min_offset} to {end}")
+    say(f"{count} queues and the index made anew from {log.min_offset} to {end}")

@@ -20,6 +20,7 @@ from rmqha.cli.shared import (
     progress_bar,
     result_of,
     run_reactor,
+    say,
     settings_of,
     the_reactor,
     tls_files,
@@ -168,18 +169,16 @@ def _tell(store: Path, done: list[Done], dry_run: bool, as_json: bool) -> None:
     for each in done:
         range_text = f"{each.end - each.gap.start} bytes from {each.gap.start} to {each.end}, {each.messages} messages"
         if each.mended is None:
-            click.echo(f"can repair {range_text}")
+            say(f"can repair {range_text}")
             continue
         kept = f"the bad bytes are kept in {each.mended.kept_in}" if each.mended.kept_in else "there were only zeros"
-        click.echo(f"repaired {range_text}; {kept}")
+        say(f"repaired {range_text}; {kept}")
         if each.mended.wrong_units is None or each.mended.wrong_units:
-            click.echo(f"queues do not agree with these messages: 'rmqha rebuild {store}' makes queues and index anew")
+            say(f"queues do not agree with these messages: 'rmqha rebuild {store}' makes queues and index anew")
         if each.mended.differs_at is not None:
-            click.echo(
-                f"beside it, at {each.mended.differs_at}, the logs differ where no checksum looks: left as it is"
-            )
+            say(f"beside it, at {each.mended.differs_at}, the logs differ where no checksum looks: left as it is")
     if not done:
-        click.echo("nothing repaired")
+        say("nothing repaired")
 
 
 def _as_json(done: Done) -> dict[str, Any]:
@@ -278,9 +277,9 @@ def _list_kept(settings: Settings, as_json: bool) -> None:
         fits = f"{row['messages']} messages, fits" if row["problem"] is None else f"does not fit: {row['problem']}"
         if row["problem"] is None and row["badBytes"]:
             fits += f" with --force ({row['badBytes']} bad bytes)"
-        click.echo(f"{row['file']}  {row['bytes']} bytes at {row['offset']}: {fits}")
+        say(f"{row['file']}  {row['bytes']} bytes at {row['offset']}: {fits}")
     if not rows:
-        click.echo("nothing is kept")
+        say("nothing is kept")
 
 
 def _row(settings: Settings, kept: Kept) -> dict[str, Any]:
@@ -310,4 +309,4 @@ def _tell_restored(found: Restoration, applied: bool, as_json: bool) -> None:
         return
     verb = "put back" if applied else "would put back"
     left = f"; the last {found.left_bytes} bytes are no whole record and stay in the file" if found.left_bytes else ""
-    click.echo(f"{verb} {found.messages} messages from {kept.offset} to {found.end}{left}")
+    say(f"{verb} {found.messages} messages from {kept.offset} to {found.end}{left}")

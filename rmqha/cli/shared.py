@@ -14,8 +14,9 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
 from rmqha.client import MQBrokerError, MQClientError, TopicNotFound
-from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, settings_of
+from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 from rmqha.exitcodes import ExitCode
+from rmqha.printing import printable_json
 from rmqha.settings import Settings
 from rmqha.store.reader import StoreReader
 from rmqha.times import iso_time
@@ -23,7 +24,7 @@ from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
 
-__all__ = ["SETTINGS", "Trouble", "settings_of"]  # of ``rmqha.commands``, for the commands here
+__all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # of ``rmqha.commands``, for the commands here
 
 STORE = click.argument("store", type=click.Path(path_type=Path))
 TLS = (
@@ -103,7 +104,12 @@ def progress_bar(title: str, start: int, end: int) -> Iterator[Callable[[int], N
 
 
 def print_json(content: dict[str, Any]) -> None:
-    click.echo(orjson.dumps(content).decode())
+    click.echo(json_line(content))
+
+
+def json_line(content: dict[str, Any]) -> str:
+    """JSON for machines, in one line; a terminal obeys nothing of it either."""
+    return printable_json(orjson.dumps(content).decode())
 
 
 def result_of(done: Deferred[None]) -> None:
@@ -160,14 +166,14 @@ def run_reactor(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) ->
 
 def blank_line(offset: int, blank: Blank, as_json: bool) -> str:
     if as_json:
-        return orjson.dumps({"blank": blank.size, "offset": offset, "magic": BLANK_MAGIC_CODE}).decode()
+        return json_line({"blank": blank.size, "offset": offset, "magic": BLANK_MAGIC_CODE})
     return f"{offset:>20}  blank of {blank.size} bytes"
 
 
 def record_line(offset: int, record: Record, as_json: bool) -> str:
     fields = record_as_json(record)
     if as_json:
-        return orjson.dumps(fields).decode()
+        return json_line(fields)
     keys = " ".join(f"{name}={fields['properties'][name]}" for name in ("TAGS", "KEYS") if name in fields["properties"])
     return (
         f"{offset:>20}  {fields['topic']} queue {record.queue_id} offset {record.queue_offset}  "

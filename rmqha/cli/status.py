@@ -14,6 +14,7 @@ from rmqha.cli.shared import (
     open_store,
     print_json,
     run_reactor,
+    say,
     the_reactor,
     tls_files,
     with_options,
@@ -68,14 +69,14 @@ def _parse_lag(text: str | None) -> MaxLag | None:
 def _print(found: Status) -> None:
     for name, value in found.as_json().items():
         if name not in ("peers", "tables", "warnings") and value is not None:
-            click.echo(f"{name:<11}  {value}")
+            say(f"{name:<11}  {value}")
     if found.tables is not None:
-        click.echo(f"{'tables':<11}  {_tables_line(found.tables)}")
+        say(f"{'tables':<11}  {_tables_line(found.tables)}")
     for warning in found.warnings:
-        click.echo(f"{'warning':<11}  {warning}")
+        say(f"{'warning':<11}  {warning}")
     for peer in found.peers:
         facts = "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None)
-        click.echo(f"{'peer':<11}  {facts}")
+        say(f"{'peer':<11}  {facts}")
 
 
 def _tables_line(tables: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, open_store, print_json, progress_bar, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, open_store, print_json, progress_bar, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
 from rmqha.store.audit import Audit, audit
@@ -58,7 +58,7 @@ def verify(
         print_json({**_proof_as_json(looks[0].proof), **_audit_as_json(looks[0]), **_comparison_as_json(comparison)})
     else:
         for line in _lines(looks, comparison):
-            click.echo(line)
+            say(line)
     problems = [problem for look in looks for problem in _problems(look)]
     problems += _differences(looks, comparison, exact)
     if problems:

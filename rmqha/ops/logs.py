@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
-from twisted.logger import FileLogObserver, ILogObserver, LogEvent, formatEvent, textFileLogObserver
+from twisted.logger import FileLogObserver, ILogObserver, LogEvent, eventAsText, formatEvent
 from twisted.python.reflect import safe_str
 from zope.interface import implementer
+
+from rmqha.printing import printable, printable_json
+
+OWN_NAMESPACE = "rmqha"
 
 
 class LogFormat(Enum):
@@ -16,6 +20,22 @@ class LogFormat(Enum):
 
     TEXT = "text"
     JSON = "json"
+
+
+def format_event_as_text(event: LogEvent) -> str | None:
+    """Time, namespace and level, the text, and a traceback below it; None for an event without text.
+
+    Strangers choose much of the text. So all that a terminal would obey is escaped, and an event of ours is one line.
+    """
+    is_ours = str(event.get("log_namespace")).partition(".")[0] == OWN_NAMESPACE
+    text = eventAsText(event, includeTraceback=False)
+    lines = [printable(text, keep="" if is_ours else "\n\t")]
+    failure = event.get("log_failure")
+    if failure is not None:
+        lines.append(printable(failure.getTraceback(), keep="\n\t"))
+    elif not formatEvent(event):
+        return None
+    return "\n".join(lines).replace("\n", "\n\t") + "\n"
 
 
 def format_event_as_json(event: LogEvent) -> str:
@@ -38,7 +58,7 @@ def format_event_as_json(event: LogEvent) -> str:
 
 
 def _dump(fields: dict[str, Any]) -> str:
-    return orjson.dumps(fields, default=safe_str, option=orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    return printable_json(orjson.dumps(fields, default=safe_str, option=orjson.OPT_NON_STR_KEYS).decode()) + "\n"
 
 
 def _plain(value: object) -> object:
@@ -81,7 +101,7 @@ class NodeLogObserver:
         if log_format is LogFormat.JSON:
             self._write = FileLogObserver(stream, format_event_as_json)
         else:
-            self._write = textFileLogObserver(stream)
+            self._write = FileLogObserver(stream, format_event_as_text)
 
     def __call__(self, event: LogEvent) -> None:
         self._write(event)

@@ -21,6 +21,7 @@ from twisted.python.components import Componentized
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.logs import LogFormat, NodeLogObserver
+from rmqha.printing import printable
 from rmqha.settings import LARGEST_PORT, SettingsError
 
 LAST_STANDARD_FD = 2
@@ -205,4 +206,4 @@ def _leave_now(code: ExitCode, reason: str) -> NoReturn:
 
 def _complain(reason: str) -> None:
     if sys.__stderr__ is not None:
-        print(f"rmqha: {reason}", file=sys.__stderr__, flush=True)
+        print(f"rmqha: {printable(reason)}", file=sys.__stderr__, flush=True)

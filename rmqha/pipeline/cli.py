@@ -15,10 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, settings_of
+from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 from rmqha.confkeys import with_nearest
 from rmqha.exitcodes import ExitCode
 from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
+from rmqha.printing import printable_json
 
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
     from rmqha.pipeline.jobs.chart import Draw
@@ -217,7 +218,7 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _print_json(content: dict[str, Any]) -> None:
-    click.echo(orjson.dumps(content).decode())
+    click.echo(printable_json(orjson.dumps(content).decode()))
 
 
 @job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", "dropBehind"))
@@ -235,9 +236,9 @@ def verify(asked: Asked) -> None:
     if asked.as_json:
         _print_json(found.as_json())
     else:
-        click.echo(f"{found.messages} sound messages from {found.start} to {found.end}")
+        say(f"{found.messages} sound messages from {found.start} to {found.end}")
         for problem in found.problems:
-            click.echo(f"{problem.offset} to {problem.end}: {problem.reason}")
+            say(f"{problem.offset} to {problem.end}: {problem.reason}")
     if found.problem_count:
         raise Trouble(ExitCode.CORRUPT, f"{found.problem_count} stretches of the log are no records")
 
@@ -259,7 +260,7 @@ def compare(asked: Asked, against: Path) -> None:
     if asked.as_json:
         _print_json(found.as_json())
     elif common.differs_at is None:
-        click.echo(f"identical from {common.start} to {common.end}")
+        say(f"identical from {common.start} to {common.end}")
     if common.differs_at is not None:
         raise Trouble(
             ExitCode.CORRUPT, f"the logs differ at {common.differs_at}, in {common.different_bytes} bytes in all"
@@ -322,7 +323,7 @@ def _print_table(found: "Stats") -> None:
         table.add_row(*(Text(row[number]) for number in columns))
     console.print(table)
     if len(columns) < len(HEADINGS):
-        click.echo("(a wider terminal, or --json, shows more columns)", err=True)
+        say("(a wider terminal, or --json, shows more columns)", err=True)
 
 
 @job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", *RECORDS, *COLUMNS, "compression"))
@@ -343,13 +344,13 @@ def archive(asked: Asked, output: Path) -> None:
         return
     if done.proved is not None:
         start, end = done.proved
-        click.echo(f"{output} was the archive of another store: its log is the same from {start} to {end}")
+        say(f"{output} was the archive of another store: its log is the same from {start} to {end}")
     if not done.messages and done.log_end < done.end:
-        click.echo(f"nothing is new: {output} reaches to {done.end}, the log to {done.log_end}")
+        say(f"nothing is new: {output} reaches to {done.end}, the log to {done.log_end}")
         return
-    click.echo(f"{done.messages} messages from {done.start} to {done.end} in {done.files} new files of {output}")
+    say(f"{done.messages} messages from {done.start} to {done.end} in {done.files} new files of {output}")
     if done.skipped:
-        click.echo(f"{done.skipped} stretches of the log are no records, and were skipped")
+        say(f"{done.skipped} stretches of the log are no records, and were skipped")
 
 
 @job.command(cls=Job, takes=READING)
@@ -368,6 +369,6 @@ def rebuild(asked: Asked, output: Path | None) -> None:
     if asked.as_json:
         _print_json(done.as_json())
         return
-    click.echo(f"{done.queues} queues and {done.keys} keys of {done.messages} messages from {done.start} to {done.end}")
+    say(f"{done.queues} queues and {done.keys} keys of {done.messages} messages from {done.start} to {done.end}")
     if done.mended or done.refused:
-        click.echo(f"{done.mended} queues had offsets with gaps or out of order; {done.refused} messages fit no queue")
+        say(f"{done.mended} queues had offsets with gaps or out of order; {done.refused} messages fit no queue")

@@ -12,7 +12,7 @@ from twisted.logger import LogEvent, Logger, LogLevel
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ops.logs import LogFormat, NodeLogObserver, ReopenedFile, format_event_as_json
+from rmqha.ops.logs import LogFormat, NodeLogObserver, ReopenedFile, format_event_as_json, format_event_as_text
 from tests.fixtures import new_folder
 
 
@@ -89,8 +89,51 @@ class JsonTests(SynchronousTestCase):
     def test_a_file_name_that_is_no_utf8_is_told_with_escapes(self) -> None:
         self.assertEqual(self.line(peer="a\udcffb")["message"], "slave a\\udcffb is at 7")
 
+    def test_a_terminal_obeys_nothing_of_it(self) -> None:
+        hostile = "\x1b[2J\x9b31m\u202e\U000e0001"
+        text = format_event_as_json(event(peer=hostile)).rstrip("\n")
+        self.assertTrue(text.isprintable(), ascii(text))
+        self.assertEqual(orjson.loads(text)["peer"], hostile)
+
     def test_what_a_format_lacks_is_told_too(self) -> None:
         self.assertIn("lacking", self.line(log_format="{lacking}")["message"])
+
+
+class TextTests(SynchronousTestCase):
+    """For people, on a terminal: strangers choose names, topics and what an error says."""
+
+    def text(self, **fields: Any) -> str:
+        text = format_event_as_text(event(**fields))
+        assert text is not None
+        self.assertTrue(text.endswith("\n"))
+        return text
+
+    def test_a_strangers_control_characters_are_escaped(self) -> None:
+        text = self.text(peer="\x1b[2J\r\x07\x9b1m\u202e\udcff")
+        self.assertTrue(
+            text.endswith("[rmqha.ha.slave#warn] slave \\x1b[2J\\r\\x07\\x9b1m\\u202e\\udcff is at 7\n"), text
+        )
+
+    def test_a_stranger_starts_no_line(self) -> None:
+        text = self.text(peer="x\n2026-11-21T00:00:00+0000 [rmqha.node#info] all is well")
+        self.assertEqual(text.count("\n"), 1)
+        self.assertIn("slave x\\n2026-11-21", text)
+
+    def test_a_traceback_keeps_its_lines_and_is_escaped(self) -> None:
+        try:
+            raise ValueError("no topic: \x1b[31m")
+        except ValueError:
+            text = self.text(log_failure=Failure())
+        self.assertIn("slave 10.0.0.1:5 is at 7\n\t", text)
+        self.assertIn("ValueError: no topic: \\x1b[31m", text)
+        self.assertTrue(text.replace("\n", "").replace("\t", "").isprintable(), ascii(text))
+
+    def test_lines_of_twisteds_own_stay(self) -> None:
+        text = self.text(log_namespace="twisted.python.log", peer="one\ntwo\x1b")
+        self.assertIn("slave one\n\ttwo\\x1b is at 7\n", text)
+
+    def test_an_event_without_text_is_no_line(self) -> None:
+        self.assertIsNone(format_event_as_text({"log_namespace": "rmqha", "log_format": ""}))
 
 
 class ObserverTests(SynchronousTestCase):
@@ -111,6 +154,10 @@ class ObserverTests(SynchronousTestCase):
     def test_text_is_for_people(self) -> None:
         self.log(NodeLogObserver(LogFormat.TEXT, self.path), "caf\xe9 \udcff")
         self.assertRegex(self.path.read_text("utf-8"), r"^\d{4}-\S+ \[rmqha.test#info\] caf\xe9 \\udcff\n$")
+
+    def test_text_holds_nothing_that_a_terminal_obeys(self) -> None:
+        self.log(NodeLogObserver(LogFormat.TEXT, self.path), "\x1b[2J\n")
+        self.assertTrue(self.path.read_text("utf-8").endswith("[rmqha.test#info] \\x1b[2J\\n\n"))
 
     def test_without_a_path_it_is_standard_output(self) -> None:
         output = StringIO()
