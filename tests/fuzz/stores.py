@@ -17,6 +17,7 @@ log, queues, index, ``state.json``, tables, checkpoint), and runs commands and n
 """
 
 import argparse
+import atexit
 import gc
 import json
 import os
@@ -665,12 +666,26 @@ def _no_hanging(seconds: float) -> Iterator[None]:
 
 def run_one(number: int, tell: Callable[[str], None] = lambda _: None) -> Counter[str]:
     """One case, in a folder of its own. Raises what ``run_case`` raises."""
-    root = tempfile.mkdtemp(prefix="rmqha-fuzz-", dir=fast_folder())
+    root = tempfile.mkdtemp(dir=work_folder())
     try:
         with _no_hanging(HANGS_AFTER_SECONDS), _as_delivered(number):
             return run_case(number, Path(root), tell)
     finally:
         _remove(root)
+
+
+@cache
+def work_folder() -> str:
+    """Where all stores of this run are, a worker's too: who ends early leaves some."""
+    folder = tempfile.mkdtemp(prefix="rmqha-fuzz-", dir=fast_folder())
+    process = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # and no worker
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 class _OneThread:
@@ -809,6 +824,7 @@ def run(cases: int, seconds: float, jobs: int, seed: int, most_findings: int, pr
     starts = range(seed + done.cases, seed + cases, PIECE_CASES)
     pieces = ((start, min(PIECE_CASES, seed + cases - start), deadline, most_findings) for start in starts)
     prepare()
+    work_folder()
     for number in range(TEMPLATES):  # once, before there are more processes
         template(number)
     gc.collect()
