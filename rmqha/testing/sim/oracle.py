@@ -51,7 +51,7 @@ class Seen:
     compared: int = 0
     promise: Promise = field(default_factory=Promise)
     data_lost_at: float = -1.0
-    set_asides: int = 0
+    folders_renamed: int = 0
 
 
 class Oracle:
@@ -69,7 +69,8 @@ class Oracle:
     def down(self, node: SimNode) -> None:
         """The node's process has ended; what it had reached is what it must have again."""
         if node.store is not None:
-            promise = Promise() if node.store.setting_aside else _promise(node.store.commit_log)
+            began_anew = node.disk.folders_renamed != self.seen(node).folders_renamed
+            promise = Promise() if began_anew else _promise(node.store.commit_log)
             self.seen(node).promise = promise
             if node is self._master:
                 self._note_growth(node)
@@ -96,7 +97,12 @@ class Oracle:
             written = self.histories[-1]
             if log.verified_offset < len(written):
                 self.histories.append(written[: log.verified_offset])
-        self._seen[node.name] = Seen(log.min_offset, log.verified_offset, data_lost_at=seen.data_lost_at)
+        self._seen[node.name] = Seen(
+            log.min_offset,
+            log.verified_offset,
+            data_lost_at=seen.data_lost_at,
+            folders_renamed=node.disk.folders_renamed,
+        )
         self.check(node)
 
     def _check_sound(self, node: SimNode) -> None:
@@ -125,9 +131,8 @@ class Oracle:
     @staticmethod
     def _began_anew(node: SimNode, seen: Seen) -> bool:
         """Whether the log was empty, or has been set aside since it was last seen."""
-        assert node.store is not None
-        set_asides, seen.set_asides = seen.set_asides, node.store.set_asides
-        return set_asides != node.store.set_asides or seen.verified == seen.min_offset
+        before, seen.folders_renamed = seen.folders_renamed, node.disk.folders_renamed
+        return before != seen.folders_renamed or seen.verified == seen.min_offset
 
     def _note_growth(self, master: SimNode) -> None:
         """What the master has proved is what it has written."""

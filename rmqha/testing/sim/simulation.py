@@ -3,11 +3,15 @@
 Every step is a line of the trace, and is followed by the oracle's look at every node that runs.
 """
 
+import os
 import random as global_random
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 from typing import Any, cast
 
 from twisted.internet.interfaces import IProtocolFactory
@@ -30,6 +34,11 @@ WALL_CLOCK_BEGIN_MS = 1_795_000_000_000
 CONVERGENCE_SECONDS = 300.0
 """Longer than the longest retry, a connection's silence and a connection attempt that nobody answers, together."""
 MASTER = "master"
+
+
+def memory_folder() -> str | None:
+    """A folder in memory, if there is one, for the files of queues and index."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,12 @@ class Simulation:
         self._bugs: list[str] = []
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
         shared: tuple[Any, ...] = (self.clock, self.network, self.random, self._now_ms, self.say, self._down)
-        self.master = SimNode(MASTER, {**common, **config.master}, *shared)
+        self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
+        self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, *shared)
         self.slaves = [
             SimSlave(
                 f"slave-{number}",
+                self._folder / f"slave-{number}",
                 {**common, "brokerRole": "SLAVE", **slave.properties},
                 *shared,
                 master_name=MASTER,
@@ -98,6 +109,7 @@ class Simulation:
             for node in self.nodes.values():
                 if node.process is not None:
                     node.process.die("the simulation is over")
+            shutil.rmtree(self._folder, ignore_errors=True)
             globalLogPublisher.removeObserver(observer)
             global_random.setstate(state)
 
@@ -114,7 +126,7 @@ class Simulation:
 
     def say(self, name: str, text: str) -> None:
         """A line of the trace."""
-        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text}")
+        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text.replace(str(self._folder), '')}")
 
     def note(self, problem: str) -> None:
         """Something is wrong that was seen in the midst of the code's own work; the next check raises it."""
