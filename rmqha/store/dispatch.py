@@ -260,7 +260,8 @@ class Dispatcher:
     @property
     def behind_bytes(self) -> int:
         """How far dispatch is behind the log."""
-        return self._commit_log.verified_offset - self.reput_offset
+        log = self._commit_log
+        return log.verified_offset - max(self.reput_offset, log.min_offset)
 
     def subscribe(self, message_arrived: MessageArrived) -> None:
         """Call ``message_arrived`` with each queued message and its tagsCode."""

@@ -301,6 +301,11 @@ class MessageStore:
             return succeed(self._put_failed(error))
         return self._put_waits.answer(appended, waits)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the disk has refused a write or a flush: nothing more is acknowledged."""
+        return self._broken
+
     def end_puts(self) -> None:
         """Take no more puts, and wait for no more replicas: whoever asked may still be told."""
         self._takes_puts = False

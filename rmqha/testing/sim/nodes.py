@@ -10,32 +10,40 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from rmqha.broker.schedule import ScheduleMessageService
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.master import HAMasterProtocol
 from rmqha.ha.replica import MasterView
 from rmqha.ha.service import HASlaveService, SlaveOptions
 from rmqha.ha.serving import LogServing, confirmed_offset
 from rmqha.ops.statefile import StateFileService
-from rmqha.settings import Settings, make_settings
+from rmqha.settings import BrokerRole, Settings, make_settings
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import StoreError
 from rmqha.store.flush import FlushService
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
 from rmqha.store.recovery import LogDamaged, MayCut
+from rmqha.testing.sim.audit import DELAY_SECONDS
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.testing.sim.network import Network
 from rmqha.testing.sim.process import Process
 
 CORRUPT = "the store is corrupt"
-DERIVED_SIZES = {"mappedFileSizeConsumeQueue": "400", "maxHashSlotNum": "7", "maxIndexNum": "30"}
-"""Small files, so that queues and the index have several."""
+COMMON_SETTINGS = {
+    "mappedFileSizeConsumeQueue": "400",
+    "maxHashSlotNum": "7",
+    "maxIndexNum": "30",
+    "messageDelayLevel": " ".join(f"{seconds}s" for seconds in DELAY_SECONDS),
+}
+"""Small files, so that queues and the index have several; short delays."""
 
 
 @lru_cache(maxsize=256)
 def settings_of(properties: tuple[tuple[str, str], ...]) -> Settings:
     """Settings by RocketMQ's keys."""
-    return make_settings({**DERIVED_SIZES, **dict(properties)})
+    return make_settings({**COMMON_SETTINGS, **dict(properties)})
 
 
 class SimNode:
@@ -66,6 +74,7 @@ class SimNode:
         self.flusher: FlushService | None = None
         self.serving: LogServing | None = None
         self._state_file: StateFileService | None = None
+        self._schedule: ScheduleMessageService | None = None
         self.stopping = False
         self.network = network
         self._clock = clock
@@ -131,6 +140,10 @@ class SimNode:
         """Start the services."""
         self.serving = LogServing(store, self.settings, process.clock)
         self.serving.factory.doStart()
+        if self.settings.broker_role is not BrokerRole.SLAVE:
+            folder = store.root / CONFIG_FOLDER
+            self._schedule = ScheduleMessageService(folder, store, self.settings, process.clock, self._now_ms)
+            self._schedule.start()
 
     def state(self) -> NodeState:
         """What it writes into its state.json now."""
@@ -166,6 +179,8 @@ class SimNode:
     def _stop(self, process: Process, store: MessageStore) -> None:
         assert self.serving is not None
         assert self._state_file is not None
+        if self._schedule is not None:
+            self._schedule.stop()
         store.end_puts()
         self.serving.factory.close_connections()
         self.serving.factory.doStop()
@@ -179,7 +194,7 @@ class SimNode:
         )
 
     def _died(self, process: Process, reason: str) -> None:
-        self.process = self.flusher = self.serving = self._state_file = None
+        self.process = self.flusher = self.serving = self._state_file = self._schedule = None
         self.disk.locked.clear()
         self._down(self, process, reason)
         store, self.store = self.store, None
