@@ -33,10 +33,9 @@ from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.allowlist import AllowList, SlaveCheck
 from rmqha.ha.contact import iso_of
-from rmqha.ha.grouptransfer import GroupTransferService
-from rmqha.ha.master import HAMasterFactory, MasterOptions
 from rmqha.ha.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
+from rmqha.ha.serving import LogServing, confirmed_offset
 from rmqha.ha.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
@@ -102,9 +101,8 @@ class Node(ProcessService):
         self._state_file: StateFileService | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
-        self._ha_factory: HAMasterFactory | None = None
+        self._serving: LogServing | None = None
         self._controller: BrokerController | None = None
-        self._group_transfer: GroupTransferService | None = None
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
         self._started_at = time.time()
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
@@ -195,7 +193,7 @@ class Node(ProcessService):
         self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
         store.start_dispatching(clock, self._disk_failed)
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
-        acknowledged = self._ha_factory.acknowledged if self._ha_factory is not None else dict
+        acknowledged = self._serving.factory.acknowledged if self._serving is not None else dict
         CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self._services)
         self._state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
         self._state_file.setServiceParent(self._services)
@@ -233,29 +231,14 @@ class Node(ProcessService):
         self._serve_slaves(store)
         self._listen_for_remoting()
 
-    def run_sync_master(self, store: MessageStore, flusher: FlushService) -> None:
-        """As ``run_master``; puts wait for slaves."""
-        log = store.commit_log
-        confirmed = max(log.min_offset, min(log.verified_offset, store.node_state.offsets.confirmed))
-        self._group_transfer = GroupTransferService(
-            log, self._plan.settings, IReactorTime(self._reactor), confirmed_offset=confirmed
-        )
-        store.replicate_by(self._group_transfer)
-        self.run_master(store, flusher)
-
     def _serve_slaves(self, store: MessageStore) -> None:
         settings = self._plan.settings
         half_of_files = max(1, _open_files() // 2)  # the rest is left to the store and the other ports
-        self._ha_factory = HAMasterFactory(
-            store.commit_log,
-            IReactorTime(self._reactor),
-            MasterOptions.of(settings, max_connections=half_of_files),
-            self._group_transfer,
-            self._slave_check,
+        self._serving = LogServing(
+            store, settings, IReactorTime(self._reactor), self._slave_check, max_connections=half_of_files
         )
-        self._listen(
-            "ha", settings.ha_port, self._ha_factory, ": whoever reaches it can read the log", self._ha_listening
-        )
+        factory = self._serving.factory
+        self._listen("ha", settings.ha_port, factory, ": whoever reaches it can read the log", self._ha_listening)
 
     def _ha_listening(self, port: int) -> None:
         if self._controller is not None:
@@ -383,8 +366,8 @@ class Node(ProcessService):
         return replace(
             self.store.node_state,
             role=self._plan.settings.broker_role.value,
-            offsets=self.store.offsets(self._confirmed_offset()),
-            peers=tuple(connection.facts() for connection in self._ha_factory.connections) if self._ha_factory else (),
+            offsets=self.store.offsets(confirmed_offset(self.store, self._plan.settings, self._serving)),
+            peers=self._peers(),
             **(_facts_of_master(self._started_at) if self._slave is None else self._facts_of_slave(self._slave)),
             warnings=tuple(self._warnings()),
         )
@@ -414,12 +397,8 @@ class Node(ProcessService):
         state = self.state()
         return state if self._slave is not None else replace(state, state=STOPPED, since=iso_of(time.time()))
 
-    def _confirmed_offset(self) -> int:
-        """What no failover can take back: confirmed by enough slaves where puts wait for them, else on our own disk."""
-        log = self.store.commit_log
-        if self._group_transfer is not None and self._plan.settings.in_sync_replicas > 1:
-            return min(log.verified_offset, max(log.min_offset, self._group_transfer.confirmed_offset))
-        return max(log.min_offset, min(log.verified_offset, log.flushed_offset))
+    def _peers(self) -> tuple[dict[str, Any], ...]:
+        return () if self._serving is None else tuple(each.facts() for each in self._serving.factory.connections)
 
     def _disk_failed(self, failure: Failure) -> None:
         self.stop_with(
@@ -488,6 +467,6 @@ def _connections_of(settings: Settings) -> int:
 
 SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {
     BrokerRole.ASYNC_MASTER: Node.run_master,
-    BrokerRole.SYNC_MASTER: Node.run_sync_master,
+    BrokerRole.SYNC_MASTER: Node.run_master,
     BrokerRole.SLAVE: Node.run_slave,
 }

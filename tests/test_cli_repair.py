@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,10 @@ from rmqha.settings import make_settings
 from rmqha.store.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
 from rmqha.store.reader import StoreReader
-from rmqha.wire.record import Record
+from rmqha.store.repair import Gap, StoreRepair
+from rmqha.wire.record import Record, encode_blank
 from tests.fixtures import copy_of, max_offset, new_folder, segment_size
-from tests.store.logs import write_at
+from tests.store.logs import make_log, write_at
 from tests.test_cli import CommandTestCase, files_of, flip_bit, records_of
 
 END = max_offset("slave")
@@ -82,6 +84,28 @@ class RepairCommandTests(CommandTestCase):
         line = self.complaint(1, "repair", self.one, "--from", other)
         self.assertRegex(line, rf"^{self.one} is not repaired: {other}: the other log has nothing for \d+")
         self.assertEqual(log_files(self.one), before)
+
+    def test_a_forged_blank_between_bad_stretches_does_not_hold_it_up(self) -> None:
+        """The repair of the first stretch also mends the second, and what was sound between them is no border then."""
+        bad, good = (self.folder / name for name in ("bad", "good"))
+        offsets = make_log(good / "commitlog", *[500] * 20)
+        shutil.copytree(good, bad)
+        end = offsets[8]
+        start = offsets[5]
+        write_at(bad / "commitlog", start, bytes(end - start))
+        write_at(bad / "commitlog", start + 50, encode_blank(end - start - 50))
+        write_at(bad / "commitlog", end + 100, b"!")
+        find, found = StoreRepair.find, []
+
+        def counted(*arguments: Any, **more: Any) -> list[Gap]:
+            found.append(find(*arguments, **more))
+            assert len(found) < 5, f"it goes round in circles: {found}"
+            return found[-1]
+
+        self.patch(StoreRepair, "find", counted)
+        text = self.output_of("repair", bad, "--from", good)
+        self.assertIn(f"bytes from {start} to {offsets[9]}, 4 messages", text)
+        self.assertEqual(log_files(bad), log_files(good))
 
     def test_wrong_usage(self) -> None:
         self.assertIn("there is no such store", self.complaint(2, "repair", "/no/store", "--from", self.other))

@@ -145,7 +145,8 @@ async def _mend_all(opened: StoreRepair, gaps: list[Gap], feed: Feed, dry_run: b
                 finished += gap.end - gap.start
         if dry_run or gaps[-1].is_tail:
             return
-        gaps = _find(opened, gaps[-1].anchor)  # of very many only the first were found
+        # Of very many only the first were found. All is sound from the last repaired one's anchor to its end.
+        gaps = _find(opened, done[-1].gap.anchor)
 
 
 def _shifted(progress: Progress, by: int, offset: int) -> None:

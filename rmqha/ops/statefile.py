@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.store.flush import RunInThread
+from rmqha.store.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
 
 WRITE_INTERVAL_SECONDS = 1.0
@@ -33,8 +34,10 @@ class StateFileService(Service):
         clock: IReactorTime,
         run_in_thread: RunInThread,
         failed: Callable[[Failure], None],
+        disk: Disk = DISK,
     ) -> None:
         self._store = store
+        self._disk = disk
         self._current = current
         self._clock = clock
         self._run_in_thread = run_in_thread
@@ -74,7 +77,7 @@ class StateFileService(Service):
         if state == self._written:
             return None
         self._written = state
-        self._writing = self._run_in_thread(partial(state.write, self._store))
+        self._writing = self._run_in_thread(partial(state.write, self._store, self._disk))
         return self._writing
 
     def _refused(self, failure: Failure) -> None:

@@ -10,7 +10,7 @@ from zope.interface import implementer
 
 from rmqha.interfaces import ICommitLog
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name, list_segments
+from rmqha.store.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records
 
@@ -362,12 +362,12 @@ class CommitLog:
         self._queue.close()
 
 
-def segment_size_of(folder: Path, configured: int | None) -> int:
+def segment_size_of(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
     """The size of the segments in ``folder``; as configured, or 1 GiB, where there are none yet.
 
     Raises StoreError if segments have another size than configured, or can hold no message.
     """
-    counts = Counter(size for _, size in list_segments(folder) if size)
+    counts = Counter(size for _, size in disk.list_segments(folder) if size)
     if not counts:
         return configured or DEFAULT_SEGMENT_SIZE
     size = max(counts, key=lambda size: (counts[size], size))  # one that was cut short is then named as such

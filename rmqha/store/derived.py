@@ -1,6 +1,5 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
-import os
 import shutil
 import struct
 from collections.abc import Callable, Mapping
@@ -29,7 +28,7 @@ from rmqha.store.consumequeue import (
 from rmqha.store.dispatch import Dispatcher, QueueKey, QueueTable
 from rmqha.store.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
-from rmqha.store.mappedfile import file_name, sync_folder
+from rmqha.store.mappedfile import Readable, file_name, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER, replace_file
 from rmqha.store.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
 from rmqha.store.recovery import Recovery
@@ -136,13 +135,13 @@ class _LogHeads:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._fds: dict[int, int] = {}
+        self._files: dict[int, Readable] = {}
         self._lock = Lock()
 
     def close(self) -> None:
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
     @property
     def min_offset(self) -> int:
@@ -154,13 +153,12 @@ class _LogHeads:
             return b""
         base = offset - offset % self._log.segment_size
         with self._lock:
-            fd = self._fds.get(base)
-            if fd is None:
-                if len(self._fds) >= MOST_SEGMENTS_OPEN:  # no other thread reads while the lock is held
+            file = self._files.get(base)
+            if file is None:
+                if len(self._files) >= MOST_SEGMENTS_OPEN:  # no other thread reads while the lock is held
                     self.close()
-                fd = self._fds[base] = os.open(self._log.folder / file_name(base), os.O_RDONLY)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-            return os.pread(fd, size, offset - base)
+                file = self._files[base] = self._log.disk.open_pages(self._log.folder / file_name(base))
+            return file.read(offset - base, size)
 
 
 def _problem_of_last(key: QueueKey, queue: ConsumeQueue, heads: _LogHeads, proved_from: int, end: int) -> str | None:

@@ -280,7 +280,8 @@ class Dispatcher:
     @property
     def behind_bytes(self) -> int:
         """How far dispatch is behind the log."""
-        return self._commit_log.verified_offset - self.reput_offset
+        log = self._commit_log
+        return log.verified_offset - max(self.reput_offset, log.min_offset)
 
     @property
     def progress(self) -> str | None:

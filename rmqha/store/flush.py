@@ -21,7 +21,6 @@ from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import is_disk_full
 from rmqha.store.mappedfile import Syncable as Syncable
-from rmqha.store.mappedfile import sync_all
 
 OS_PAGE_SIZE = 4096
 
@@ -124,7 +123,7 @@ class FlushService:
 
     def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
         """Runs in the thread, on values only."""
-        sync_all(files)
+        self._commit_log.disk.sync_all(files)
         self._commit_log.disk.sync_folder(self._commit_log.folder)
         if checkpoint is not None:
             try:
@@ -168,7 +167,7 @@ class FlushService:
             self._loop.stop()
         self._commit_log.sync()
         checkpoint = self._next_checkpoint()
-        sync_all(self._derived.take_unflushed() if self._derived is not None else [])
+        self._commit_log.disk.sync_all(self._derived.take_unflushed() if self._derived is not None else [])
         checkpoint.write(self._checkpoint_path, self._commit_log.disk)
         self._tell()
 

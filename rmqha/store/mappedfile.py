@@ -19,6 +19,7 @@ from shlex import quote
 from typing import Protocol
 
 from rmqha.store.errors import StoreError, name_file
+from rmqha.store.lockfile import LockFile
 from rmqha.wire.record import Buffer
 
 FILE_NAME_DIGITS = 20
@@ -206,8 +207,39 @@ def _sync_file_system(folder: Path) -> None:
         os.close(fd)
 
 
+class Readable(Protocol):
+    """A file of which a few bytes are read here and there."""
+
+    def read(self, position: int, size: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None: ...
+
+
+class PagesRead:
+    """A file read so that only the pages looked at enter the page cache. For several threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes. Raises OSError."""
+        return os.pread(self._fd, size, position)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
 class Disk:
-    """The file system as the log and its recovery use it; ``rmqha.testing.sim`` has one in memory.
+    """The file system as a store uses it, but for queues and index; ``rmqha.testing.sim`` has one in memory.
 
     Everything raises OSError.
     """
@@ -232,9 +264,13 @@ class Disk:
         """Make a folder, and those above it, if it is not there."""
         folder.mkdir(parents=True, exist_ok=True)
 
-    def remove(self, path: Path) -> None:
-        """Delete a file."""
-        path.unlink()
+    def remove(self, path: Path, missing_ok: bool = False) -> None:
+        """Delete a file. Raises FileNotFoundError, unless it may be missing."""
+        path.unlink(missing_ok)
+
+    def touch(self, path: Path) -> None:
+        """Make an empty file if there is no file of this name."""
+        path.touch()
 
     def rename(self, path: Path, new_path: Path) -> None:
         """Give a file or folder another name."""
@@ -278,6 +314,33 @@ class Disk:
         except OSError as error:
             name_file(error, path)
             raise
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Give a file this content, whole or not at all, durably; make its folder if it is not there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            name_file(error, temporary)
+            raise
+        temporary.rename(path)
+        sync_folder(path.parent)
+
+    def open_pages(self, path: Path) -> Readable:
+        """A file to read a few bytes of."""
+        return PagesRead(path)
+
+    def lock(self, path: Path) -> Lock:
+        """Lock the file, which is made if need be, for this process alone. Raises StoreInUse."""
+        return LockFile(path)
+
+    def sync_all(self, files: Sequence[Syncable]) -> None:
+        """As the function of this name."""
+        sync_all(files)
 
 
 DISK = Disk()

@@ -22,8 +22,7 @@ from rmqha.store.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import is_disk_full
 from rmqha.store.flush import FlushService, RunInThread, Syncable
-from rmqha.store.lockfile import LockFile
-from rmqha.store.mappedfile import sync_all, sync_folder
+from rmqha.store.mappedfile import DISK, Disk
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
@@ -41,24 +40,26 @@ LAST_DISPATCH_SECONDS = 5.0
 """A store that closes gives its queues so long to catch up with the log; the rest follows at the next start."""
 
 
-def open_log(settings: Settings, owned: bool = True) -> CommitLog:
+def open_log(settings: Settings, owned: bool = True, disk: Disk = DISK) -> CommitLog:
     """The log of a store, as its files are. Raises StoreError, OSError."""
     folder = settings.commit_log_folder
-    return CommitLog(folder, segment_size_of(folder, settings.mapped_file_size_commit_log), owned)
+    return CommitLog(folder, segment_size_of(folder, settings.mapped_file_size_commit_log, disk), owned, disk)
 
 
-def examine_store(settings: Settings, proving: Callable[[int, int], None] = lambda at, end: None) -> Examination:
+def examine_store(
+    settings: Settings, proving: Callable[[int, int], None] = lambda at, end: None, disk: Disk = DISK
+) -> Examination:
     """What recovery would find in a store that no process has open. Changes nothing. Raises StoreError, OSError.
 
     ``proving`` hears how far it has come, and where the log's files end.
     """
     root = settings.store_path_root_dir
-    state = NodeState.read(root)
+    state = NodeState.read(root, disk)
     vouched = Vouched() if state is None else Vouched(state.confirmed_offset, state.flushed_offset)
-    log = open_log(settings, owned=False)
+    log = open_log(settings, owned=False, disk=disk)
     try:
-        checkpoint = Checkpoint.read(root / CHECKPOINT_FILE)
-        clean_stop = not (root / ABORT_FILE).exists()
+        checkpoint = Checkpoint.read(root / CHECKPOINT_FILE, disk)
+        clean_stop = not disk.exists(root / ABORT_FILE)
         return examine(log, checkpoint, clean_stop, vouched, lambda at: proving(at, log.max_offset))
     finally:
         log.close()
@@ -69,16 +70,16 @@ class MessageStore:
 
     _log = Logger()
 
-    _opening = Opening()
-
     def __init__(
         self,
         settings: Settings,
         opening: Opening | None = None,
         may_cut: MayCut = MayCut.TORN_END,
         without_derived: bool = False,
+        disk: Disk = DISK,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """Opens it. Recovery cuts what ``may_cut`` allows.
+        """Opens it. Recovery cuts what ``may_cut`` allows. ``now_ms`` gives STORETIMESTAMP of puts.
 
         With ``without_derived`` queues and index are removed unread, whatever is in their files: ``rebuild`` is to be
         called next, and makes them anew.
@@ -87,41 +88,42 @@ class MessageStore:
         """
         self.settings = settings
         self._without_derived = without_derived
-        if opening is not None:
-            self._opening = opening
+        self._opening = Opening() if opening is None else opening
         self.root = settings.store_path_root_dir
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.disk = disk
+        self._now_ms = now_ms
+        disk.make_folder(self.root)
         check_no_dledger(self.root)
-        self._lock_file = LockFile(self.root / LOCK_FILE)
+        self._lock_file = disk.lock(self.root / LOCK_FILE)
         try:
             self._check_log(may_cut)
             self._open()
         except BaseException as error:  # whatever it is, what was opened is given back before it travels on
-            if isinstance(error, OpeningStopped | LogDamaged) and state_path(self.root).exists():
-                self.node_state.write(self.root)
+            if isinstance(error, OpeningStopped | LogDamaged) and disk.exists(state_path(self.root)):
+                self.node_state.write(self.root, disk)
             self._lock_file.release()
             raise
         finally:
-            self._opening = MessageStore._opening
+            self._opening = Opening()  # whoever could stop the opening cannot stop what follows
 
     def _check_log(self, may_cut: MayCut) -> None:
         """Look at the log as recovery will, without changing a byte of it.
 
         Raises LogDamaged, StoreError, OSError, OpeningStopped.
         """
-        known = NodeState.read(self.root)
+        known = NodeState.read(self.root, self.disk)
         self.node_state = known or NodeState.new()
         if known is not None:  # a store that is refused gets no state of ours
             self._opening.write_state = self._write_opening_state
         self._examined = examine_store(
-            self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end)
+            self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end), self.disk
         )
         if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends again what is gone
             may_cut = max(may_cut, MayCut.LOST_END)
         check_may_cut(self._examined, may_cut, self.root)
 
     def _open(self) -> None:
-        self.commit_log = open_log(self.settings)
+        self.commit_log = open_log(self.settings, disk=self.disk)
         self._opening.write_state = self._write_opening_state
         self.recovery = self._recover()
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
@@ -132,8 +134,8 @@ class MessageStore:
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         self._takes_puts = self._broken = False
-        (self.root / ABORT_FILE).touch()  # before queues and index are: whoever dies among them stopped uncleanly
-        sync_folder(self.root)
+        self.disk.touch(self.root / ABORT_FILE)  # before queues and index: whoever dies among them stopped uncleanly
+        self.disk.sync_folder(self.root)
         try:
             self.settings = noted_sizes(self.root, self.settings)
             if self._without_derived:
@@ -147,19 +149,19 @@ class MessageStore:
 
     def _write_opening_state(self, phase: OpeningPhase) -> None:
         """Say in state.json what opening is at; all else stays as the last run left it. Raises OSError."""
-        replace(self.node_state, state=phase.name).write(self.root)
+        replace(self.node_state, state=phase.name).write(self.root, self.disk)
 
     def _stop_opening(self) -> None:
         """Leave the store as after a clean stop, with what was dispatched so far, if it was opened that far."""
         if hasattr(self, "derived"):
             self.derived.dispatcher.write_pending()
             self.commit_log.sync()
-            sync_all(self.take_unflushed())
+            self.disk.sync_all(self.take_unflushed())
             self.derived.settle()
             self.derived.close()
         if hasattr(self, "derived") or self.recovery.clean_stop:
-            (self.root / ABORT_FILE).unlink(missing_ok=True)
-        sync_folder(self.root)
+            self.disk.remove(self.root / ABORT_FILE, missing_ok=True)
+        self.disk.sync_folder(self.root)
         self.commit_log.close()
 
     def _open_derived(self, recovery: Recovery, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -179,14 +181,14 @@ class MessageStore:
             self.derived.queue_offsets(),
             self.settings.message_delay_level,
             self.settings.max_message_size_bytes,
-            now_ms=lambda: int(time.time() * 1000),
+            self._now_ms,
         )
         self.reader = MessageReader(
             self.commit_log, self.derived.queues, self.derived.index, self.settings, self.is_slave
         )
 
     def _recover(self) -> Recovery:
-        checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE)
+        checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
         recovery = settle(self.commit_log, self._examined, self.root / NODE_FOLDER / CUT_FOLDER)
         self._lower_checkpoint(checkpoint)
         self._tell_loss(recovery.end)
@@ -214,14 +216,14 @@ class MessageStore:
         """Keep the checkpoint from being ahead of the log: what was cut may come again, and not be on disk yet."""
         physic = self.commit_log.last_store_timestamp
         if checkpoint.physic_msg_timestamp > physic:
-            replace(checkpoint, physic_msg_timestamp=physic).write(self.root / CHECKPOINT_FILE)
+            replace(checkpoint, physic_msg_timestamp=physic).write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _tell_loss(self, end: int) -> None:
         """Begin a new epoch, durably, if bytes that were confirmed are gone from ``end`` on."""
         state = self.node_state.after_loss(end)
         if state is not self.node_state:
             self.node_state = replace(state, offsets=self.offsets(end))
-            self.node_state.write(self.root)
+            self.node_state.write(self.root, self.disk)
 
     def start_flushing(
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
@@ -302,6 +304,11 @@ class MessageStore:
             return succeed(self._put_failed(error))
         return self._put_waits.answer(appended, waits)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the disk has refused a write or a flush: nothing more is acknowledged."""
+        return self._broken
+
     def end_puts(self) -> None:
         """Take no more puts, and wait for no more replicas: whoever asked may still be told."""
         self._takes_puts = False
@@ -376,11 +383,11 @@ class MessageStore:
         """Move all segments to a folder of their own below ``rmqha``, to begin anew. Raises OSError."""
         log = self.commit_log
         aside = self.root / NODE_FOLDER / f"aside-{now_ms}"
-        aside.parent.mkdir(exist_ok=True)
+        self.disk.make_folder(aside.parent)
         log.sync()
         self.node_state = replace(self.node_state, offsets=self.offsets(log.verified_offset))
         log.set_aside(aside)
-        self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE))
+        self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
         self._tell_loss(log.min_offset)
         self._reopen_derived()
         return aside
@@ -416,14 +423,14 @@ class MessageStore:
         self.derived.dispatcher.finish(time.monotonic() + LAST_DISPATCH_SECONDS)
         if flusher is None:
             log.sync()
-            sync_all(self.take_unflushed())
+            self.disk.sync_all(self.take_unflushed())
         else:
             flusher.stop()
         self.derived.settle()
         if final_state is not None:
-            final_state().write(self.root)
-        (self.root / ABORT_FILE).unlink(missing_ok=True)
-        sync_folder(self.root)
+            final_state().write(self.root, self.disk)
+        self.disk.remove(self.root / ABORT_FILE, missing_ok=True)
+        self.disk.sync_folder(self.root)
 
     def _release(self, result: Failure | None) -> Failure | None:
         if self._put_waits is not None:

@@ -3,7 +3,6 @@
 ``state.json`` is replaced as a whole. ``confirmed`` is what no failover can take back; readers outside go no further.
 """
 
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -12,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from rmqha.store.errors import StoreError, name_file
-from rmqha.store.mappedfile import sync_folder
+from rmqha.store.errors import StoreError
+from rmqha.store.mappedfile import DISK, Disk
 
 NODE_FOLDER = "rmqha"
 STOPPED = "STOPPED"
@@ -88,14 +87,14 @@ class NodeState:
         return self.epoch > epoch + 1 or (self.epoch == epoch + 1 and self.epoch_start < offset)
 
     @classmethod
-    def read(cls, store: Path) -> "NodeState | None":
+    def read(cls, store: Path, disk: Disk = DISK) -> "NodeState | None":
         """The state beside the log of ``store``, None if no node of ours has written one.
 
         Raises StoreError for a file that is none of ours, OSError.
         """
         path = state_path(store)
         try:
-            return cls.from_json(path.read_bytes())
+            return cls.from_json(disk.read(path))
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -145,9 +144,9 @@ class NodeState:
             "peers": [dict(peer) for peer in self.peers],
         }
 
-    def write(self, store: Path) -> None:
+    def write(self, store: Path, disk: Disk = DISK) -> None:
         """Replace the state beside the log of ``store``, durably. Raises OSError."""
-        replace_file(state_path(store), orjson.dumps(self.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
+        disk.replace(state_path(store), orjson.dumps(self.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _int64(value: Any) -> int:
@@ -177,15 +176,4 @@ def state_path(store: Path) -> Path:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Give the file this content, whole or not at all, durably: temporary file, fsync, rename, fsync of the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        name_file(error, temporary)
-        raise
-    temporary.rename(path)
-    sync_folder(path.parent)
+    DISK.replace(path, content)

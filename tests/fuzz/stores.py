@@ -17,6 +17,9 @@ log, queues, index, ``state.json``, tables, checkpoint), and runs commands and n
 """
 
 import argparse
+import atexit
+import gc
+import json
 import os
 import secrets
 import shutil
@@ -26,26 +29,31 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
-from functools import cache
-from itertools import count
+from functools import cache, cached_property
+from itertools import count, groupby
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
+from stat import S_ISDIR
 from types import FrameType
+from typing import Any
 from unittest.mock import patch
 
 from click.testing import CliRunner
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
+from twisted.logger import globalLogBeginner
 from twisted.python.failure import Failure
 
 from rmqha.cli import main as command
+from rmqha.cli import shared
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import make_settings
+from rmqha.store import derived
 from rmqha.store.errors import StoreError
 from rmqha.store.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch
@@ -66,8 +74,11 @@ from rmqha.wire.record import Blank, Host, check_record
 from tests.fuzz.target import Broken, require
 
 TEMPLATES = 24
+SEGMENT_BYTES = (4096, 4096, 8192, 65536)
+MESSAGES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 80)
 MADE_AT_SECONDS = 1_795_000_000.0
 PAGE_BYTES = 4096
+SMALL_FILE_BYTES = 64 << 10
 HANGS_AFTER_SECONDS = 120.0
 """Far beyond what any command takes on such a store, also on a busy machine."""
 GROWTH_AT_MOST_BYTES = 64 << 20
@@ -78,6 +89,9 @@ TABLES: tuple[type[ConfigTable], ...] = (
     ConsumerOffsetTable,
     DelayOffsetTable,
 )
+PIECE_CASES = 50
+PIECES_A_PROCESS = 200
+SECONDS_BETWEEN_LINES = 60.0
 FOUND, TOO_FEW = 1, 3
 """Exit codes: a case fails; the time was over first."""
 HOST = Host.parse("10.1.2.3", 40_000)
@@ -107,14 +121,25 @@ class Template:
     def segment_size(self) -> int:
         return int(self.settings["mappedFileSizeCommitLog"])
 
-    def write(self, folder: Path) -> None:
+    @cached_property
+    def folders(self) -> list[str]:
+        """The folders that its files are in, each after the one that holds it."""
+        return sorted({str(folder) for name in self.files for folder in Path(name).parents if folder.name})
+
+    def write(self, folder: str) -> None:
         """Write the store to a folder that is not there yet."""
+        os.mkdir(folder)
+        for name in self.folders:
+            os.mkdir(f"{folder}/{name}")
         for name, content in self.files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                file.write(content)
-                file.truncate(self.sizes[name])
+            fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            try:
+                if content:
+                    os.write(fd, content)
+                if self.sizes[name] != len(content):
+                    os.ftruncate(fd, self.sizes[name])
+            finally:
+                os.close(fd)
 
 
 @cache
@@ -145,19 +170,21 @@ def _standing_clock() -> Iterator[None]:
 
 def _make_template(rng: Random, folder: Path, is_clean: bool) -> Template:
     settings = {
-        "mappedFileSizeCommitLog": str(rng.choice((8, 16, 64)) << 10),
+        "mappedFileSizeCommitLog": str(rng.choice(SEGMENT_BYTES)),
         "mappedFileSizeConsumeQueue": str(20 * rng.choice((3, 10, 50, 300))),
         "maxHashSlotNum": str(rng.choice((3, 7, 20, 100))),
         "maxIndexNum": str(rng.choice((5, 20, 90, 400))),
         "messageDelayLevel": "1s 2s 3s",
         "messageIndexEnable": rng.choice(("true", "true", "true", "false")),
     }
+    topics = rng.sample(("TPlain", "T2", "%RETRY%g"), rng.choice((1, 1, 2, 3)))
+    queues = rng.choice((1, 2, 3))
     clock = Clock()
     store = MessageStore(make_settings({"storePathRootDir": str(folder), **settings}))
     flusher = store.start_flushing(clock, execute, Failure.raiseException)
     store.start_dispatching(clock, Failure.raiseException)
-    for number in range(rng.randrange(5, 120)):
-        message = _message(rng, number)
+    for number in range(rng.choice(MESSAGES)):
+        message = _message(rng, number, topics, queues)
         put = store.put_messages if isinstance(message, MessageBatch) else store.put_message
         put(message)  # type: ignore[arg-type]  # the method that takes this kind
     for _ in range(200):
@@ -181,12 +208,12 @@ def _make_template(rng: Random, folder: Path, is_clean: bool) -> Template:
     return Template(files, sizes, settings, records, confirmed, end)
 
 
-def _message(rng: Random, number: int) -> Message | MessageBatch:
+def _message(rng: Random, number: int, topics: Sequence[str], queues: int) -> Message | MessageBatch:
     def one(topic: str, **properties: str) -> Message:
         return Message(
             topic=topic,
-            body=rng.randbytes(rng.choice((0, 1, 10, 100, 1000))),
-            queue_id=rng.randrange(3),
+            body=rng.randbytes(rng.choice((0, 1, 10, 100, 1000, 2000))),
+            queue_id=rng.randrange(queues),
             properties={"KEYS": f"k{number}", "UNIQ_KEY": f"U{number:030X}", **properties},
             born_timestamp=int(time.time() * 1000),
             born_host=rng.choice((HOST, HOST_V6)),
@@ -210,7 +237,7 @@ def _message(rng: Random, number: int) -> Message | MessageBatch:
         )
     if kind == 2:
         return one("TTagged", TAGS=rng.choice(("A", "B")), KEYS=f"k{number} l{number} m{number}")
-    return one(rng.choice(("TPlain", "T2", "%RETRY%g")))
+    return one(rng.choice(topics))
 
 
 def _write_tables(folder: Path) -> None:
@@ -267,6 +294,13 @@ class Store:
 
     def path(self, name: str) -> Path:
         return self.root / name
+
+    @cached_property
+    def sound_copy(self) -> Path:
+        """The store as it was before the damage, in another folder."""
+        folder = self.root.parent / "sound"
+        self.template.write(str(folder))
+        return folder
 
 
 Damage = Callable[[Store, Random, str], str]
@@ -359,7 +393,7 @@ def _replace_by_other(store: Store, rng: Random, name: str) -> str:
 
 CONTENT_DAMAGE: tuple[Damage, ...] = (_flip_bits, _flip_bits, _flip_bits, _overwrite, _overwrite, _set_number)
 FILE_DAMAGE: tuple[Damage, ...] = (_resize, _delete, _add_stranger, _replace_by_other)
-PARTS = {"commitlog": 8, "consumequeue": 4, "index": 3, "rmqha": 2, "config": 2, "checkpoint": 1, "abort": 1}
+PARTS = {"commitlog": 8, "consumequeue": 4, "index": 3, "rmqha": 2, "config": 2, "checkpoint": 2, "abort": 1}
 
 
 def damage(store: Store, rng: Random) -> None:
@@ -367,7 +401,7 @@ def damage(store: Store, rng: Random) -> None:
     for _ in range(rng.choice((1, 1, 2, 3))):
         by_part: dict[str, list[str]] = {}
         for name in store.template.files:
-            if store.path(name).is_file():
+            if os.path.isfile(f"{store.root}/{name}"):
                 by_part.setdefault(name.split("/")[0], []).append(name)
         parts = [part for part in PARTS if part in by_part]
         part = rng.choices(parts, [PARTS[part] for part in parts])[0]
@@ -381,29 +415,33 @@ def damage(store: Store, rng: Random) -> None:
 def in_place(store: Store, records: Sequence[SoundRecord]) -> list[SoundRecord]:
     """The records whose bytes are in the segments where they belong."""
     size = store.template.segment_size
-    segments: dict[int, bytes] = {}
-    found = []
-    for record in records:
-        at = record.offset % size
-        base = record.offset - at
-        if base not in segments:
-            try:
-                segments[base] = (store.root / "commitlog" / file_name(base)).read_bytes()
-            except (FileNotFoundError, IsADirectoryError):
-                segments[base] = b""
-        if segments[base].startswith(record.content, at):
-            found.append(record)
+    found: list[SoundRecord] = []
+    for base, some in groupby(records, lambda record: record.offset - record.offset % size):
+        segment = _read(f"{store.root}/commitlog/{file_name(base)}")
+        found += [record for record in some if segment.startswith(record.content, record.offset - base)]
     return found
+
+
+def _read(path: str) -> bytes:
+    """The file's bytes, none if there is no such file."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return b""
+    try:
+        status = os.fstat(fd)
+        return b"" if S_ISDIR(status.st_mode) else os.pread(fd, status.st_size, 0)
+    finally:
+        os.close(fd)
 
 
 def log_is_as_it_was(store: Store) -> bool:
     """Whether every byte of the log's files is that of the sound store."""
-    folder = store.root / "commitlog"
-    names = {f"commitlog/{path.name}" for path in folder.iterdir()}
-    expected = {name for name in store.template.files if name.startswith("commitlog/")}
+    chosen = store.template
+    expected = {name for name in chosen.files if name.startswith("commitlog/")}
+    names = {f"commitlog/{name}" for name in os.listdir(f"{store.root}/commitlog")}
     return names == expected and all(
-        store.path(name).read_bytes() == store.template.files[name].ljust(store.template.sizes[name], b"\0")
-        for name in names
+        _read(f"{store.root}/{name}") == chosen.files[name].ljust(chosen.sizes[name], b"\0") for name in names
     )
 
 
@@ -470,26 +508,32 @@ LOOKS: dict[str, Callable[[Store], list[str]]] = {
     "queues": lambda store: ["queues", str(store.root)],
     "status": lambda store: ["status", str(store.root)],
     "dump": lambda store: ["dump", str(store.root)],
-    "repair dry": lambda store: ["repair", str(store.root), "--from", str(store.root.parent / "sound"), "--dry-run"],
+    "repair dry": lambda store: ["repair", str(store.root), "--from", str(store.sound_copy), "--dry-run"],
 }
 
 
-def contents(root: Path) -> dict[str, tuple[int, dict[int, bytes]]]:
-    """All files but the lock: their sizes, and their pages that are not zero."""
-    return {path: _data_of(path) for path in _files(root) if not path.endswith("/lock")}
+def contents(root: Path) -> dict[str, tuple[int, bytes | dict[int, bytes]]]:
+    """All files but the lock: their sizes, and their bytes; of large files the pages that are not zero."""
+    return {entry.path: _data_of(entry.path) for entry in _files(str(root)) if entry.name != "lock"}
 
 
-def _files(root: Path) -> Iterator[str]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            yield f"{folder}/{name}"
+def _files(folder: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            else:
+                yield entry
 
 
-def _data_of(path: str) -> tuple[int, dict[int, bytes]]:
-    """A file's size, and its pages that are not zero: a hole that was only read may count as data."""
+def _data_of(path: str) -> tuple[int, bytes | dict[int, bytes]]:
+    """A file's size, and its bytes or its pages that are not zero: a hole that was only read may count as data."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        size, end, pages = os.fstat(fd).st_size, 0, {}
+        size = os.fstat(fd).st_size
+        if size <= SMALL_FILE_BYTES:
+            return size, os.pread(fd, size, 0)
+        end, pages = 0, {}
         while end < size:
             try:
                 start = os.lseek(fd, end, os.SEEK_DATA)
@@ -507,7 +551,18 @@ def _data_of(path: str) -> tuple[int, dict[int, bytes]]:
 
 def disk_bytes(root: Path) -> int:
     """What the files of the store take on the disk."""
-    return sum(os.lstat(path).st_blocks * 512 for path in _files(root))
+    return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in _files(str(root)))
+
+
+def _remove(folder: str) -> None:
+    """Delete a folder and all in it."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _remove(entry.path)
+            else:
+                os.unlink(entry.path)
+    os.rmdir(folder)
 
 
 def _look(store: Store, name: str) -> None:
@@ -528,7 +583,7 @@ def _check_kept(store: Store, confirmed: list[SoundRecord], may_be_cut: bool) ->
 
 def _steps(rng: Random) -> list[str]:
     acts = ["start master", "start slave", "recover --apply", "rebuild", "recover --apply --force", "repair"]
-    return [rng.choice(list(LOOKS) + acts * 2) for _ in range(rng.randrange(1, 4))]
+    return [rng.choice(list(LOOKS) + acts * 2) for _ in range(rng.choice((1, 1, 2, 3)))]
 
 
 def run_case(number: int, root: Path, tell: Callable[[str], None] = lambda _: None) -> Counter[str]:
@@ -536,9 +591,8 @@ def run_case(number: int, root: Path, tell: Callable[[str], None] = lambda _: No
     rng = Random(number)
     chosen = template(rng.randrange(TEMPLATES))
     store = Store(root / "store", chosen)
-    chosen.write(store.root)
+    chosen.write(str(store.root))
     damage(store, rng)
-    chosen.write(root / "sound")
     try:
         _use(store, rng)
     except Exception as error:
@@ -554,16 +608,16 @@ def _use(store: Store, rng: Random) -> None:
     confirmed = [record for record in store.sound if record.offset + len(record.content) <= store.template.confirmed]
     log_sound = log_is_as_it_was(store)
     cut = False
-    for step in [*_steps(rng), "end"]:
-        if step == "end":
-            break
-        before = disk_bytes(store.root)
+    taken = disk_bytes(store.root)
+    for step in _steps(rng):
         cut = cut or "--force" in step
         _do(store, rng, step, log_sound)
-        grown = disk_bytes(store.root) - before
-        require(grown <= GROWTH_AT_MOST_BYTES, "the disk does not fill", step, grown)
+        if step in LOOKS:  # no byte of any file has changed
+            continue
+        before, taken = taken, disk_bytes(store.root)
+        require(taken - before <= GROWTH_AT_MOST_BYTES, "the disk does not fill", step, taken - before)
         _check_kept(store, confirmed, cut)
-    if log_sound and "commitlog" not in store.touched:
+    if log_sound and not store.touched & {"commitlog", "rmqha"} and rng.random() < 0.5:
         _end_well(store, rng)
         _check_kept(store, confirmed, cut)
 
@@ -578,7 +632,7 @@ def _do(store: Store, rng: Random, step: str, log_sound: bool) -> None:
         require(started or not log_sound or "rmqha" in store.touched, "a node starts on a sound log")
         _read_tables(store)
     elif step == "repair":
-        _run_command(store, "repair", str(store.root), "--from", str(store.root.parent / "sound"), *options)
+        _run_command(store, "repair", str(store.root), "--from", str(store.sound_copy), *options)
     else:
         name, *rest = step.split()
         _run_command(store, name, str(store.root), *rest, *options)
@@ -586,8 +640,6 @@ def _do(store: Store, rng: Random, step: str, log_sound: bool) -> None:
 
 def _end_well(store: Store, rng: Random) -> None:
     """Whatever happened to queues, index and tables of a sound log: rebuild mends it."""
-    if "rmqha" in store.touched:
-        return
     options = _settings_options(store)
     code = _run_command(store, "rebuild", str(store.root), *options)
     require(code == 0, "rebuild works on a sound log", code)
@@ -614,60 +666,188 @@ def _no_hanging(seconds: float) -> Iterator[None]:
 
 def run_one(number: int, tell: Callable[[str], None] = lambda _: None) -> Counter[str]:
     """One case, in a folder of its own. Raises what ``run_case`` raises."""
-    root = Path(tempfile.mkdtemp(prefix="rmqha-fuzz-", dir=fast_folder()))
+    root = tempfile.mkdtemp(dir=work_folder())
     try:
-        with _no_hanging(HANGS_AFTER_SECONDS):
-            return run_case(number, root, tell)
+        with _no_hanging(HANGS_AFTER_SECONDS), _as_delivered(number):
+            return run_case(number, Path(root), tell)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        _remove(root)
 
 
-def _spare_the_disk() -> None:
-    """No power is lost here: what is written is there for the next step without waiting for a disk."""
+@cache
+def work_folder() -> str:
+    """Where all stores of this run are, a worker's too: who ends early leaves some."""
+    folder = tempfile.mkdtemp(prefix="rmqha-fuzz-", dir=fast_folder())
+    process = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # and no worker
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+class _OneThread:
+    """Stands in for ThreadPoolExecutor: the caller does the work, in the order that it asks for."""
+
+    def __init__(self, threads: int) -> None:
+        pass
+
+    def __enter__(self) -> "_OneThread":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map(function, items)
+
+
+class _NoProgress:
+    """Stands in for rich's Progress, whose bar nobody would see."""
+
+    def __init__(self, *_: object, **more: object) -> None:
+        pass
+
+    def __enter__(self) -> "_NoProgress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def add_task(self, title: str, total: int) -> int:
+        return 0
+
+    def update(self, task: int, completed: int) -> None:
+        pass
+
+
+def prepare() -> None:
+    """Make this process fast.
+
+    No power is lost here: what is written is there for the next step without waiting for a disk. Log lines that nobody
+    reads are not kept. Cyclic garbage is collected between pieces of the run.
+    """
     os.fsync = os.fdatasync = lambda fd: None  # of file objects too
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+    gc.disable()
 
 
-def _worker(numbers: tuple[int, int, float, int]) -> tuple[int, Counter[str], list[tuple[int, str]]]:
+@contextmanager
+def _as_delivered(number: int) -> Iterator[None]:
+    """Use threads and progress bars, as users have them, in one case of 50: starting them takes longer than a case."""
+    if number % 50 == 0:
+        yield
+        return
+    with patch.object(derived, "ThreadPoolExecutor", _OneThread), patch.object(shared, "Progress", _NoProgress):
+        yield
+
+
+@dataclass
+class Done:
+    """What a part of a run, or all of it, came to."""
+
+    cases: int = 0
+    cpu_seconds: float = 0.0
+    tally: Counter[str] = field(default_factory=Counter)
+    findings: list[tuple[int, str]] = field(default_factory=list)
+    """The cases that failed, with their tracebacks."""
+
+    def add(self, other: "Done") -> None:
+        """Count the other's cases here too."""
+        self.cases += other.cases
+        self.cpu_seconds += other.cpu_seconds
+        self.tally += other.tally
+        self.findings += other.findings
+
+    def line(self, seed: int) -> str:
+        """The sum in one line."""
+        each = 1000 * self.cpu_seconds / max(1, self.cases)
+        return (
+            f"stores {self.cases} cases from {seed} on, {len(self.findings)} failed, "
+            f"{self.cpu_seconds:.0f} s of processor time, {each:.1f} ms a case"
+        )
+
+
+def _worker(piece: tuple[int, int, float, int]) -> Done:
     """Cases from the first number on, until there are enough, or enough findings, or the time is over."""
-    start, cases, deadline, most_findings = numbers
-    _spare_the_disk()
-    done, tally, findings = 0, Counter[str](), []
+    start, cases, deadline, most_findings = piece
+    done, began = Done(), time.process_time()
     for number in range(start, start + cases):
         if time.monotonic() >= deadline:
             break
         try:
-            tally += run_one(number)
+            done.tally += run_one(number)
         except Exception:  # anything at all is what is looked for
-            findings.append((number, traceback.format_exc()))
-            if len(findings) >= min(3, most_findings):
-                break
-        done += 1
-    return done, tally, findings
+            done.findings.append((number, traceback.format_exc()))
+        done.cases += 1
+        if len(done.findings) >= most_findings:
+            break
+    gc.collect()
+    done.cpu_seconds = time.process_time() - began
+    return done
 
 
-def run(cases: int, seconds: float, jobs: int, seed: int, most_findings: int) -> int:
+@dataclass(frozen=True)
+class Progress:
+    """How far a long run has come, in a file: the next start goes on from there."""
+
+    path: Path | None
+
+    def read(self, seed: int) -> Done:
+        """What was done from this seed on. Raises ValueError for another run's file."""
+        if self.path is None or not self.path.exists():
+            return Done()
+        found = json.loads(self.path.read_text())
+        if found["seed"] != seed:
+            raise ValueError(f"{self.path} is of a run from {found['seed']} on, not from {seed}")
+        failed = [(number, "") for number in found["failed"]]
+        return Done(found["cases"], found["cpu_seconds"], Counter(found["tally"]), failed)
+
+    def write(self, seed: int, done: Done) -> None:
+        """Replace the file."""
+        if self.path is None:
+            return
+        failed = [number for number, _ in done.findings]
+        found = {"seed": seed, "cases": done.cases, "cpu_seconds": done.cpu_seconds, "failed": failed}
+        new = self.path.with_name(self.path.name + ".new")
+        new.write_text(json.dumps({**found, "tally": done.tally}))
+        new.replace(self.path)
+
+
+def run(cases: int, seconds: float, jobs: int, seed: int, most_findings: int, progress: Progress) -> int:
     """The exit code; prints what was done."""
-    deadline = time.monotonic() + seconds
-    share = 50
-    pieces = ((seed + at, min(share, cases - at), deadline, most_findings) for at in range(0, cases, share))
-    done, found, in_vain, tally = 0, 0, 0, Counter[str]()
-    with get_context("fork").Pool(jobs) as pool:
-        for some, counts, findings in pool.imap_unordered(_worker, pieces):
-            done += some
-            tally += counts
-            for number, text in findings:
-                found += 1
+    now = time.monotonic()
+    deadline, next_line = now + seconds, now + SECONDS_BETWEEN_LINES
+    done = progress.read(seed)
+    starts = range(seed + done.cases, seed + cases, PIECE_CASES)
+    pieces = ((start, min(PIECE_CASES, seed + cases - start), deadline, most_findings) for start in starts)
+    prepare()
+    work_folder()
+    for number in range(TEMPLATES):  # once, before there are more processes
+        template(number)
+    gc.collect()
+    gc.freeze()
+    with get_context("fork").Pool(jobs, maxtasksperchild=PIECES_A_PROCESS) as pool:
+        for some in pool.imap(_worker, pieces):
+            done.add(some)
+            for number, text in some.findings:
                 print(f"case {number} fails:\n{text}\nagain: python -m tests.fuzz.stores --replay {number}", flush=True)
-            in_vain = 0 if some or findings else in_vain + 1  # the time is over, and a case ends by and by
-            if found >= most_findings or in_vain > 100 * jobs:
+            if time.monotonic() >= next_line:
+                next_line += SECONDS_BETWEEN_LINES
+                progress.write(seed, done)
+                print(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {done.line(seed)}", flush=True)
+            if len(done.findings) >= most_findings or (some.cases < PIECE_CASES and time.monotonic() >= deadline):
                 pool.terminate()
                 break
-    print(f"stores {done} cases from {seed} on, {found} failed")
-    for name, times in tally.most_common(12):
+    progress.write(seed, done)
+    print(done.line(seed))
+    for name, times in done.tally.most_common(12):
         print(f"  {times:>8} {name}")
-    if found:
+    if done.findings:
         return FOUND
-    return 0 if done >= cases or seconds == float("inf") else TOO_FEW
+    return 0 if done.cases >= cases or seconds == float("inf") else TOO_FEW
 
 
 def main(arguments: list[str]) -> int:
@@ -679,14 +859,22 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--findings", type=int, default=5, help="end after so many")
     parser.add_argument("--replay", type=int, help="only this case, with what it does")
+    parser.add_argument(
+        "--progress",
+        type=Path,
+        help="a file that says how far the run has come; the next run goes on there; with --seed",
+    )
     options = parser.parse_args(arguments)
     if options.replay is not None:
-        _spare_the_disk()
+        prepare()
         run_one(options.replay, print)
         return 0
+    if options.progress is not None and options.seed is None:
+        parser.error("--progress wants --seed")
     seed = secrets.randbelow(2**40) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    return run(int(options.cases), options.seconds, options.jobs, seed, options.findings)
+    progress = Progress(options.progress)
+    return run(int(options.cases), options.seconds, options.jobs, seed, options.findings, progress)
 
 
 if __name__ == "__main__":

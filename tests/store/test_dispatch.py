@@ -251,6 +251,15 @@ class MessageTests(DispatchTestCase):
         self.assertEqual((dispatcher.vouched()[1], (self.root / "index").exists()), (0, False))
 
 
+class BehindTests(DispatchTestCase):
+    def test_an_empty_log_that_starts_later_leaves_nothing_to_do(self) -> None:
+        """A slave with --once would wait for ever for the bytes before its log's start."""
+        self.log.begin_at(SEGMENT_SIZE)
+        self.assertEqual(self.dispatcher.behind_bytes, 0)
+        self.dispatcher.catch_up()
+        self.assertEqual(self.dispatcher.behind_bytes, 0)
+
+
 class ListenerTests(DispatchTestCase):
     def test_they_hear_of_each_queued_message_when_it_can_be_read(self) -> None:
         heard: list[tuple[str, int, int, int]] = []

@@ -18,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.cli import main
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store import opening
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commitlog import segment_size_of
 from rmqha.store.derived import open_queues
@@ -435,6 +436,16 @@ class EpochTests(MessageStoreTestCase):
         assert state is not None
         self.assertEqual((state.epoch, state.epoch_start, state.offsets), (2, 0, Offsets()))
         self.assertEqual(Checkpoint.read(self.root / "checkpoint").physic_msg_timestamp, 0)
+
+    def test_opening_a_store_writes_nothing_into_another(self) -> None:
+        self.patch(opening, "STATE_SECONDS", 0.0)
+        for _ in range(2):  # the second time it has a state, and says in it what it is at
+            self.confirm(self.open(), 0)
+            self.let_go()
+        before = contents(self.root)
+        make_log(self.root.parent / "other" / "commitlog", *[500] * 20)
+        self.open(root=self.root.parent / "other")
+        self.assertEqual(contents(self.root), before)
 
     def test_setting_an_empty_log_aside_begins_none(self) -> None:
         store = self.open()

@@ -4,23 +4,30 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from struct import error as StructError
 from typing import Any
 
 import pytest
 
+from rmqha.broker.schedule import ScheduleMessageService
 from rmqha.ha.master import HAMasterProtocol
 from rmqha.ha.replica import MasterView, Replica
 from rmqha.ha.slave import HASlaveProtocol
 from rmqha.store.commitlog import CommitLog
+from rmqha.store.groupcommit import GroupCommit
+from rmqha.store.request import DispatchRequest
 from rmqha.testing.sim import runner
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import run_seed
+from rmqha.wire import record, scan
+from rmqha.wire.delay import DelayLevels
+from rmqha.wire.record import INT32
 from rmqha.wire.transfer import Transfer
 
 pytestmark = pytest.mark.fuzz
 
 SEEDS = os.environ.get("RMQHA_SIM_SEEDS", "0..2499")
-SEEDS_UNTIL_FOUND = 3000
+SEEDS_UNTIL_FOUND = 2000
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> "subprocess.CompletedProcess[str]":
@@ -123,7 +130,113 @@ def believe_the_page_cache(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitLog, "write_again", lambda log, start: None)
 
 
+def look_at_no_crc(patch: pytest.MonkeyPatch) -> None:
+    """A body that has rotted on its way passes for a sound one."""
+    plainly_sound, check_record = scan._is_plainly_sound, record.check_record
+
+    def plainly(view: memoryview, base: int, begin: int, end: int) -> bool:
+        patched = bytearray(view[:end])
+        _mend_crc(patched, begin)
+        return plainly_sound(memoryview(patched), base, begin, end)
+
+    def check(buffer: Any, position: int, offset: int, room: int) -> Any:
+        patched = bytearray(buffer)
+        _mend_crc(patched, position)
+        return check_record(patched, position, offset, room)
+
+    patch.setattr(scan, "_is_plainly_sound", plainly)
+    patch.setattr(scan, "_check_bodies", lambda segment, body_at, body_length, stored_crc: len(body_at))
+    patch.setattr(record, "check_record", check)
+
+
+def _mend_crc(data: bytearray, begin: int) -> None:
+    """Make BODYCRC of the record there what its body says, if there is a body."""
+    try:
+        (size,) = INT32.unpack_from(data, begin + scan.BODY_LENGTH_AT)
+        body_at = begin + scan.BODY_LENGTH_AT + INT32.size
+        if 0 < size <= len(data) - body_at:
+            INT32.pack_into(data, begin + scan.CRC_AT, record.body_crc(data[body_at : body_at + size]))
+    except StructError:
+        pass
+
+
+def compare_half_of_the_overlap(patch: pytest.MonkeyPatch) -> None:
+    """A slave does not look at the second half of what it holds and the master sends again."""
+    compare: Callable[[Replica, int, bytes], None] = Replica._compare
+    patch.setattr(Replica, "_compare", lambda replica, at, theirs: compare(replica, at, theirs[: len(theirs) // 2]))
+
+
+def truncate_without_fsync(patch: pytest.MonkeyPatch) -> None:
+    """What was cut off the log comes back when power is lost."""
+    truncate: Callable[[CommitLog, int], None] = CommitLog.truncate
+
+    def leave_it_to_the_kernel(log: CommitLog, offset: int) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(SimFile, "sync", lambda file: None)
+            truncate(log, offset)
+
+    patch.setattr(CommitLog, "truncate", leave_it_to_the_kernel)
+
+
+def end_waits_one_byte_early(patch: pytest.MonkeyPatch) -> None:
+    """A put is answered when all but its last byte is held."""
+    reached: Callable[[GroupCommit, int], None] = GroupCommit.reached
+    patch.setattr(GroupCommit, "reached", lambda waits, offset: reached(waits, offset + 1))
+
+
+def invert_a_deadline(patch: pytest.MonkeyPatch) -> None:
+    """When the first wait times out, those do too whose time is not over."""
+
+    def expire(waits: Any) -> None:
+        waits._timer = None
+        now = waits._clock.seconds()
+        while waits._requests and waits._requests[0].deadline >= now:
+            waits._requests.popleft().done.callback(False)
+        if waits._requests:
+            waits._timer = waits._clock.callLater(max(0.1, waits._requests[0].deadline - now), waits._expire)
+
+    patch.setattr(GroupCommit, "_expire", expire)
+
+
+def skip_a_delay_level(patch: pytest.MonkeyPatch) -> None:
+    """Nobody delivers the messages of the first level."""
+    start: Callable[[ScheduleMessageService], None] = ScheduleMessageService.start
+
+    def skip(service: Any) -> None:
+        start(service)
+        service._levels[0].stop()
+
+    patch.setattr(ScheduleMessageService, "start", skip)
+
+
+def put_delays_one_level_too_high(patch: pytest.MonkeyPatch) -> None:
+    """A delayed message lies in the next level's queue."""
+    tags_code: Callable[[DispatchRequest, DelayLevels], int] = DispatchRequest.tags_code
+
+    def skip(request: DispatchRequest, levels: DelayLevels) -> int:
+        delay = request.properties.get("DELAY")
+        if delay is None:
+            return tags_code(request, levels)
+        return tags_code(request._replace(properties={**request.properties, "DELAY": str(int(delay) + 1)}), levels)
+
+    patch.setattr(DispatchRequest, "tags_code", skip)
+
+
+def forget_keys(patch: pytest.MonkeyPatch) -> None:
+    """The index has the first key of each message only."""
+    index_keys: Callable[[DispatchRequest], list[str]] = DispatchRequest.index_keys
+    patch.setattr(DispatchRequest, "index_keys", lambda request: index_keys(request)[:1])
+
+
 PLANTS: tuple[Patch, ...] = (
+    look_at_no_crc,
+    compare_half_of_the_overlap,
+    truncate_without_fsync,
+    end_waits_one_byte_early,
+    invert_a_deadline,
+    skip_a_delay_level,
+    put_delays_one_level_too_high,
+    forget_keys,
     acknowledge_before_write,
     believe_every_report,
     begin_segments_one_byte_late,

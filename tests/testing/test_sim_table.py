@@ -200,12 +200,12 @@ class TableTests(ScenarioTestCase):
         self.put_and_settle(simulation)
         simulation.block(SLAVE, MASTER)
         simulation.block(MASTER, SLAVE)
-        assert simulation.master.served is not None
+        assert simulation.master.serving is not None
         simulation.advance(19)
-        self.assertEqual(len(simulation.master.served.connections), 1)
+        self.assertEqual(len(simulation.master.serving.factory.connections), 1)
         self.assertIs(self.state(simulation), ReplicaState.IN_SYNC)
         simulation.advance(2)
-        self.assertEqual(len(simulation.master.served.connections), 0)
+        self.assertEqual(len(simulation.master.serving.factory.connections), 0)
         self.assertIs(self.state(simulation), ReplicaState.CONNECTING)
 
 
@@ -228,9 +228,9 @@ class NetworkTests(ScenarioTestCase):
         """N2: no FIN ever comes."""
         simulation = self.simulate()
         simulation.lose_power(SLAVE)
-        assert simulation.master.served is not None
+        assert simulation.master.serving is not None
         self.go_on(simulation, 21)
-        self.assertEqual(simulation.master.served.connections, [])
+        self.assertEqual(simulation.master.serving.factory.connections, [])
 
     def test_a_connection_cut_after_any_byte_loses_nothing(self) -> None:
         """N5, N6: in the header, in the body, between two frames."""

@@ -6,11 +6,16 @@ new, and of what was done to folders and file sizes the last part may be missing
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any, cast
 
-from rmqha.store.mappedfile import FILE_NAME_DIGITS, Disk, MappedFile
+from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
+from rmqha.store.errors import StoreInUse
+from rmqha.store.index import INDEX_FOLDER
+from rmqha.store.mappedfile import FILE_NAME_DIGITS, Disk, Lock, MappedFile, Readable, Syncable
 from rmqha.wire.record import Buffer
 
 SECTOR_BYTES = 512
@@ -84,21 +89,103 @@ class SimFile(MappedFile):
         yield position, self.file_size
 
 
+class SimPages:
+    """A file of such a disk, read."""
+
+    def __init__(self, inode: Inode) -> None:
+        self._inode = inode
+        self.close = lambda: None
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes."""
+        return bytes(self._inode.content[position : min(position + size, self._inode.size)])
+
+
+class SimLock:
+    """A lock that is held until it is released, or its process ends."""
+
+    def __init__(self, locked: set[Path], path: Path) -> None:
+        self._locked = locked
+        self._path = path
+
+    def release(self) -> None:
+        """Let others have the file."""
+        self._locked.discard(self._path)
+
+
+class RealFiles:
+    """Queues and index of a store: real files below ``root``, which is in memory; and what of them is durable.
+
+    A process that dies leaves them as they are. Without power, each sector that was not synced is the old one or the
+    new, and a file that never was may be missing.
+    """
+
+    def __init__(self, root: Path | None, random: Random) -> None:
+        """Without a root there are none."""
+        self._root = root
+        self._random = random
+        self._durable: dict[Path, bytes] = {}
+
+    def _paths(self) -> list[Path]:
+        if self._root is None:
+            return []
+        folders = (self._root / CONSUME_QUEUE_FOLDER, self._root / INDEX_FOLDER)
+        return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+
+    def sync(self, path: Path) -> None:
+        """Make what is written to the file durable, if it is still there."""
+        try:
+            self._durable[path] = path.read_bytes()
+        except FileNotFoundError:
+            self._durable.pop(path, None)
+
+    def lose_power(self) -> None:
+        """Forget what is not durable, but for what chance has brought to the disk."""
+        chance = self._random.choice((0.0, 0.5, 1.0))
+        durable, self._durable = self._durable, {}
+        for path in self._paths():
+            content = path.read_bytes()
+            known = durable.get(path)
+            if known is None and self._random.random() >= chance:
+                path.unlink()
+                continue
+            found = bytearray((known or b"").ljust(len(content), b"\0"))
+            for at in range(0, len(content), SECTOR_BYTES):
+                sector = slice(at, at + SECTOR_BYTES)
+                if found[sector] != content[sector] and self._random.random() < chance:
+                    found[sector] = content[sector]
+            path.write_bytes(found)
+            self._durable[path] = bytes(found)
+
+    def wipe(self) -> None:
+        """An empty disk in its place."""
+        self._durable.clear()
+        if self._root is not None:
+            shutil.rmtree(self._root, ignore_errors=True)
+            self._root.mkdir(parents=True)
+
+
 class SimDisk(Disk):
     """A node's disk. ``system_call`` hears of each before it is done, and may raise instead.
+
+    Queues and index are in ``real_files`` below ``root``; all else is here.
 
     ``full`` refuses writes and new files with ENOSPC; ``broken_writes`` and ``broken_syncs`` count those that will fail
     with EIO. A failed sync drops the sectors' dirt, as Linux does: no later sync will write them.
     """
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, root: Path | None = None) -> None:
         self._random = random
+        self.real_files = RealFiles(root, random)
+        self.locked: set[Path] = set()
         self._entries: dict[Path, Inode | None] = {}  # None for a folder
         self._durable_entries: dict[Path, Inode | None] = {}
         self._journal: list[tuple[Path | Inode, Callable[[dict[Path, Inode | None]], None]]] = []
         self.system_call: Callable[[str, Path], None] = lambda name, path: None
         self.full = False
         self.broken_writes = self.broken_syncs = 0
+        self.folders_renamed = 0
+        """A store renames its log's folder to begin anew, and no other folder."""
 
     def heal(self) -> None:
         """No more errors."""
@@ -115,12 +202,14 @@ class SimDisk(Disk):
             for path, inode in self._durable_entries.items()
         }
         self._entries = dict(self._durable_entries)
+        self.real_files.lose_power()
 
     def wipe(self) -> None:
         """An empty disk in its place."""
         self._entries.clear()
         self._durable_entries.clear()
         self._journal.clear()
+        self.real_files.wipe()
         self.heal()
 
     def bytes_at(self, folder: Path, segment_size: int, start: int, end: int, durable: bool) -> bytes:
@@ -239,8 +328,14 @@ class SimDisk(Disk):
 
         self._change_entries(folder.parent, add)
 
-    def remove(self, path: Path) -> None:
+    def touch(self, path: Path) -> None:
+        if not self.exists(path):
+            self._create(path, 0)
+
+    def remove(self, path: Path, missing_ok: bool = False) -> None:
         self.system_call("unlink", path)
+        if missing_ok and not self.exists(path):
+            return
         self._inode(path)
 
         def drop(entries: dict[Path, Inode | None]) -> None:
@@ -255,6 +350,8 @@ class SimDisk(Disk):
             for old in [old for old in entries if old == path or path in old.parents]:
                 entries[new_path / old.relative_to(path)] = entries.pop(old)
 
+        if self._entries.get(path, self) is None:
+            self.folders_renamed += 1
         self._change_entries(new_path.parent, move)
 
     def modified_time(self, path: Path) -> float:
@@ -270,6 +367,35 @@ class SimDisk(Disk):
             self.set_size(path, inode, file_size)
         self.write(path, inode, 0, content)
         self.sync_file(path, inode)
+
+    def replace(self, path: Path, content: bytes) -> None:
+        self.make_folder(path.parent)
+        temporary = path.with_name(path.name + ".tmp")
+        if self.exists(temporary):
+            self.remove(temporary)
+        self.write_new(temporary, [content])
+        self.rename(temporary, path)
+        self.sync_folder(path.parent)
+
+    def open_pages(self, path: Path) -> Readable:
+        return SimPages(self._inode(path))
+
+    def lock(self, path: Path) -> Lock:
+        self.system_call("open", path)
+        if path in self.locked:
+            raise StoreInUse(f"{path.parent} is in use by another process: stop it first")
+        self.touch(path)
+        self.locked.add(path)
+        return SimLock(self.locked, path)
+
+    def sync_all(self, files: Sequence[Syncable]) -> None:
+        for file in files:
+            if isinstance(file, SimFile):
+                file.sync()
+            else:
+                path = cast(Any, file).path
+                self.system_call("fdatasync", path)
+                self.real_files.sync(path)
 
     def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:
         content = b"".join(pieces)

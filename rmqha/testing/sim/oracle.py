@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from rmqha.settings import BrokerRole, FlushDiskType
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.message import PutMessageResult, PutMessageStatus
+from rmqha.testing.sim.audit import check_derived, undelivered
 from rmqha.testing.sim.nodes import SimNode
+from rmqha.testing.sim.violation import Violation
 
-
-class Violation(AssertionError):
-    """Something that must hold does not. The text says what."""
+CLOCK_ERROR_SECONDS = 0.001
 
 
 @dataclass
@@ -19,6 +19,7 @@ class Put:
 
     number: int
     waits: bool
+    put_time: float = 0.0
     result: PutMessageResult | None = None
 
     @property
@@ -51,7 +52,8 @@ class Seen:
     compared: int = 0
     promise: Promise = field(default_factory=Promise)
     data_lost_at: float = -1.0
-    set_asides: int = 0
+    folders_renamed: int = 0
+    truncations: int = 0
 
 
 class Oracle:
@@ -61,6 +63,8 @@ class Oracle:
         self._master = master
         self._seen: dict[str, Seen] = {}
         self.histories: list[bytearray] = [bytearray()]
+        self.master_lost_power = False
+        """Then messages may be lost that are not flushed, and so a delivery that the table of delays knows of."""
 
     def seen(self, node: SimNode) -> Seen:
         """What is known of the node."""
@@ -69,7 +73,8 @@ class Oracle:
     def down(self, node: SimNode) -> None:
         """The node's process has ended; what it had reached is what it must have again."""
         if node.store is not None:
-            promise = Promise() if node.store.setting_aside else _promise(node.store.commit_log)
+            began_anew = node.disk.folders_renamed != self.seen(node).folders_renamed
+            promise = Promise() if began_anew else _promise(node.store.commit_log)
             self.seen(node).promise = promise
             if node is self._master:
                 self._note_growth(node)
@@ -79,6 +84,7 @@ class Oracle:
         seen = self.seen(node)
         seen.promise.after_kill = seen.promise.after_power_loss
         seen.data_lost_at = now
+        self.master_lost_power |= node is self._master
 
     def wiped(self, node: SimNode, now: float) -> None:
         """The node's disk is empty."""
@@ -92,11 +98,20 @@ class Oracle:
         if log.verified_offset < seen.promise.after_kill:
             raise Violation(f"{node.name} had {seen.promise.after_kill} for sure, and recovered {log.verified_offset}")
         self._check_sound(node)
+        self._check_cut(node, log.verified_offset)
         if node is self._master:
+            assert node.store is not None
+            check_derived(node.name, node.store)
             written = self.histories[-1]
             if log.verified_offset < len(written):
                 self.histories.append(written[: log.verified_offset])
-        self._seen[node.name] = Seen(log.min_offset, log.verified_offset, data_lost_at=seen.data_lost_at)
+        self._seen[node.name] = Seen(
+            log.min_offset,
+            log.verified_offset,
+            data_lost_at=seen.data_lost_at,
+            folders_renamed=node.disk.folders_renamed,
+            truncations=log.truncations,
+        )
         self.check(node)
 
     def _check_sound(self, node: SimNode) -> None:
@@ -104,6 +119,26 @@ class Oracle:
         log = node.log
         if log.max_offset != log.verified_offset:
             raise Violation(f"{node.name} recovered to {log.verified_offset} and kept bytes up to {log.max_offset}")
+
+    @staticmethod
+    def _check_cut(node: SimNode, start: int) -> None:
+        """What was cut is gone from the disk too: without power it would come again, and pass for records."""
+        log, end = node.log, node.log.max_offset + 2 * node.log.segment_size
+        durable, written = (
+            node.disk.bytes_at(log.folder, log.segment_size, start, end, durable) for durable in (True, False)
+        )
+        for at, byte in enumerate(durable):
+            if byte and (at >= len(written) or byte != written[at]):
+                raise Violation(f"{node.name} has cut its log at {start}, and its disk still has byte {start + at}")
+
+    def check_at_rest(self, node: SimNode, clock_is_true: bool) -> None:
+        """Queues and index of a node that has dispatched all agree with its log; of a master all delays are over."""
+        assert node.store is not None
+        if behind := node.store.derived.dispatcher.behind_bytes:
+            raise Violation(f"{node.name} has not dispatched {behind} bytes of its log")
+        check_derived(node.name, node.store)
+        if node is self._master and not self.master_lost_power and (late := undelivered(node.log, clock_is_true)):
+            raise Violation(f"delayed messages are not delivered: {', '.join(late)}")
 
     def check(self, node: SimNode) -> None:
         """A running node's log is the master's, and does not shrink."""
@@ -115,6 +150,9 @@ class Oracle:
                 f"{node.name}'s log went from {seen.min_offset}..{seen.verified} to "
                 f"{log.min_offset}..{log.verified_offset}"
             )
+        if log.truncations != seen.truncations:
+            seen.truncations = log.truncations
+            self._check_cut(node, log.verified_offset)
         if log.min_offset != seen.min_offset:
             seen.compared = 0
         if log.verified_offset > seen.compared:
@@ -125,9 +163,8 @@ class Oracle:
     @staticmethod
     def _began_anew(node: SimNode, seen: Seen) -> bool:
         """Whether the log was empty, or has been set aside since it was last seen."""
-        assert node.store is not None
-        set_asides, seen.set_asides = seen.set_asides, node.store.set_asides
-        return set_asides != node.store.set_asides or seen.verified == seen.min_offset
+        before, seen.folders_renamed = seen.folders_renamed, node.disk.folders_renamed
+        return before != seen.folders_renamed or seen.verified == seen.min_offset
 
     def _note_growth(self, master: SimNode) -> None:
         """What the master has proved is what it has written."""
@@ -169,8 +206,12 @@ class Oracle:
         found = node.disk.bytes_at(node.settings.commit_log_folder, size, start, end, durable)
         return any(len(written) >= end and written[start:end] == found for written in reversed(self.histories))
 
-    def put_answered(self, put: Put, slaves: list[SimNode], put_time: float) -> None:
-        """A PUT_OK is on enough nodes: durably where they flush before they say so, else safe from a kill."""
+    def put_answered(self, put: Put, slaves: list[SimNode], other_acks: list[int], now: float) -> None:
+        """A PUT_OK is on enough nodes: durably where they flush before they say so, else safe from a kill.
+
+        ``other_acks`` are the offsets that bogus slaves have acknowledged. A timeout is given when its time is over.
+        """
+        self._check_timeout(put, now)
         if put.status is not PutMessageStatus.PUT_OK:
             return
         assert put.result is not None
@@ -188,12 +229,31 @@ class Oracle:
         holders = [
             slave.name
             for slave in slaves
-            if self._holds(slave, start, end) or self.seen(slave).data_lost_at >= put_time
+            if self._holds(slave, start, end) or self.seen(slave).data_lost_at >= put.put_time
         ]
+        holders += ["bogus" for offset in other_acks if offset >= end]
         if len(holders) < needed:
             raise Violation(
                 f"put {put.number} ({start}..{end}) is PUT_OK; {needed} slaves should hold it: {holders or 'none does'}"
             )
+
+    def _check_timeout(self, put: Put, now: float) -> None:
+        store, settings = self._master.store, self._master.settings
+        if store is None or store.is_broken or self._master.stopping:
+            return  # all waits are given up
+        timeout_ms = {
+            PutMessageStatus.FLUSH_DISK_TIMEOUT: settings.sync_flush_timeout_ms,
+            PutMessageStatus.FLUSH_SLAVE_TIMEOUT: settings.slave_timeout_ms,
+        }.get(put.status or PutMessageStatus.PUT_OK, 0)
+        if now - put.put_time < timeout_ms / 1000 - CLOCK_ERROR_SECONDS:
+            raise Violation(f"put {put.number} is {put.status} after {now - put.put_time:g} s, not {timeout_ms} ms")
+
+    def check_unanswered(self, put: Put, now: float) -> None:
+        """A put that is not answered is still allowed to wait."""
+        settings = self._master.settings
+        most_ms = max(settings.sync_flush_timeout_ms, settings.slave_timeout_ms)
+        if now - put.put_time > most_ms / 1000 + CLOCK_ERROR_SECONDS:
+            raise Violation(f"put {put.number} is not answered after {now - put.put_time:g} s")
 
     def equal(self, node: SimNode) -> bool:
         """Whether the slave has the log that the master has now."""

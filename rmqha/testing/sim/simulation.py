@@ -3,33 +3,58 @@
 Every step is a line of the trace, and is followed by the oracle's look at every node that runs.
 """
 
+import os
 import random as global_random
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 from typing import Any, cast
 
 from twisted.internet.interfaces import IProtocolFactory
-from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from rmqha.ha.service import OnGap, SlaveOptions
 from rmqha.ha.states import VERDICTS, ReplicaState
-from rmqha.store.message import Message, PutMessageResult
+from rmqha.store.message import Message, MessageBatch, PutMessageResult
+from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, undelivered
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
 from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave
-from rmqha.testing.sim.oracle import Oracle, Put, Violation
+from rmqha.testing.sim.oracle import Oracle, Put
+from rmqha.testing.sim.peers import Bogus, OtherMaster, SlowSlave
 from rmqha.testing.sim.process import Process, ProcessDied, no_machine
+from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import REPORT_HEADER
 
 SEGMENT_SIZE = 4096
 WALL_CLOCK_BEGIN_MS = 1_795_000_000_000
 CONVERGENCE_SECONDS = 300.0
 """Longer than the longest retry, a connection's silence and a connection attempt that nobody answers, together."""
+DELIVERED_SECONDS = 30.0
+"""Longer than the longest delay, and than a delivery that failed is waited for."""
 MASTER = "master"
+
+
+class Kind(Enum):
+    """What is put."""
+
+    PLAIN = "one message of a topic with one queue"
+    TAGGED = "a message with tags and keys"
+    DELAYED = "a message that is delivered later"
+    BATCH = "several messages at once"
+    TRANSACTION = "half of a transaction, or the end of one that was rolled back: no queue has it"
+
+
+def memory_folder() -> str | None:
+    """A folder in memory, if there is one, for the files of queues and index."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @dataclass(frozen=True)
@@ -51,10 +76,6 @@ class Config:
     buffer_bytes: int = 64 * 1024
 
 
-class Bogus(Protocol):
-    """A peer that is no node of ours: a step says what it sends; it takes what comes."""
-
-
 class Simulation:
     """``trace`` has a line for each step. Nodes are ``master`` and ``slaves``; ``nodes`` has all by their names."""
 
@@ -65,16 +86,21 @@ class Simulation:
         self.clock = Clock()
         self.network = Network(config.buffer_bytes)
         self.trace: list[str] = []
-        self.wall_clock_step_ms = 0
+        self._wall_clock_step_ms = 0
+        self._wall_clock_is_true = True
         self.puts: list[Put] = []
+        self._waiting: list[Put] = []
+        self.slow_slaves: list[SlowSlave] = []
         self._bogus_processes: list[Process] = []
         self._bugs: list[str] = []
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
         shared: tuple[Any, ...] = (self.clock, self.network, self.random, self._now_ms, self.say, self._down)
-        self.master = SimNode(MASTER, {**common, **config.master}, *shared)
+        self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
+        self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, *shared)
         self.slaves = [
             SimSlave(
                 f"slave-{number}",
+                self._folder / f"slave-{number}",
                 {**common, "brokerRole": "SLAVE", **slave.properties},
                 *shared,
                 master_name=MASTER,
@@ -98,6 +124,7 @@ class Simulation:
             for node in self.nodes.values():
                 if node.process is not None:
                     node.process.die("the simulation is over")
+            shutil.rmtree(self._folder, ignore_errors=True)
             globalLogPublisher.removeObserver(observer)
             global_random.setstate(state)
 
@@ -110,11 +137,16 @@ class Simulation:
                 slave.say(formatEvent(event))
 
     def _now_ms(self) -> int:
-        return WALL_CLOCK_BEGIN_MS + self.wall_clock_step_ms + int(self.clock.seconds() * 1000)
+        return WALL_CLOCK_BEGIN_MS + self._wall_clock_step_ms + int(self.clock.seconds() * 1000)
+
+    def set_wall_clock(self, step_ms: int) -> None:
+        """An operator, or NTP, sets the wall clock of all machines; nothing else that goes by time knows of it."""
+        self._wall_clock_step_ms += step_ms
+        self._wall_clock_is_true = False
 
     def say(self, name: str, text: str) -> None:
         """A line of the trace."""
-        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text}")
+        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text.replace(str(self._folder), '')}")
 
     def note(self, problem: str) -> None:
         """Something is wrong that was seen in the midst of the code's own work; the next check raises it."""
@@ -125,6 +157,10 @@ class Simulation:
         for node in self.nodes.values():
             if node.runs:
                 self.oracle.check(node)
+        waiting = [put for put in self._waiting if put.result is None] if self.master.runs else []
+        self._waiting = waiting
+        for put in waiting:
+            self.oracle.check_unanswered(put, self.clock.seconds())
         if self._bugs:
             raise Violation(self._bugs[0])
 
@@ -196,20 +232,41 @@ class Simulation:
 
     # Messages
 
-    def put(self, body_bytes: int = 100, waits: bool = True) -> Put:
-        """A producer puts a message into the master."""
+    def put(self, body_bytes: int = 100, waits: bool = True, kind: Kind = Kind.PLAIN) -> Put:
+        """A producer puts a message, or a batch of them, into the master."""
         assert self.master.process is not None
-        put = Put(len(self.puts), waits)
+        put = Put(len(self.puts), waits, self.clock.seconds())
         self.puts.append(put)
-        message = Message("T", self.random.randbytes(body_bytes), {} if waits else {"WAIT": "false"})
+        self._waiting.append(put)
+        message = self._message(put, body_bytes, kind)
         self.master.process.call(self._put, put, message, self.master.process)
         self.check()
         return put
 
-    def _put(self, put: Put, message: Message, process: Process) -> None:
+    def _message(self, put: Put, body_bytes: int, kind: Kind) -> Message | MessageBatch:
+        body = self.random.randbytes(body_bytes)
+        properties = {} if put.waits else {"WAIT": "false"}
+        if kind is Kind.PLAIN:
+            return Message("T", body, properties)
+        queue_id = self.random.randrange(3)
+        properties |= {"UNIQ_KEY": f"U{put.number}", "KEYS": f"k{put.number} k{put.number % 7}"}
+        if kind is Kind.BATCH:
+            parts = [
+                Message("TBatch", body[at : at + 100], {"UNIQ_KEY": f"U{put.number}-{at}"}, queue_id)
+                for at in range(0, len(body) + 1, 100)
+            ]
+            return MessageBatch("TBatch", parts, queue_id=queue_id, is_wait_store_msg_ok=put.waits)
+        if kind is Kind.DELAYED:
+            properties["DELAY"] = str(self.random.randrange(1, len(DELAY_SECONDS) + 1))
+        if kind is Kind.TAGGED:
+            properties["TAGS"] = self.random.choice(("A", "TagB"))
+        sys_flag = self.random.choice(TRANSACTION_TYPES) if kind is Kind.TRANSACTION else 0
+        return Message("TKinds", body, properties, queue_id, sys_flag=sys_flag)
+
+    def _put(self, put: Put, message: Message | MessageBatch, process: Process) -> None:
         store = self.master.store
         assert store is not None
-        put_time, master = self.clock.seconds(), self.master
+        master = self.master
 
         def answered(result: PutMessageResult) -> None:
             if not process.alive:
@@ -217,12 +274,13 @@ class Simulation:
             put.result = result
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
-            self.oracle.put_answered(put, list(self.slaves), put_time)
+            others = [slave.acknowledged for slave in self.slow_slaves]
+            self.oracle.put_answered(put, list(self.slaves), others, self.clock.seconds())
 
-        master.say(
-            f"is given put {put.number} of {len(message.body)} bytes{'' if put.waits else ', which waits for nothing'}"
-        )
-        store.put_message(message).addCallback(answered).addErrback(self._failed)
+        what = "a batch" if isinstance(message, MessageBatch) else f"{len(message.body)} bytes for {message.topic}"
+        master.say(f"is given put {put.number} of {what}{'' if put.waits else ', which waits for nothing'}")
+        stored = store.put_messages(message) if isinstance(message, MessageBatch) else store.put_message(message)
+        stored.addCallback(answered).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:
         if failure.check(ProcessDied) is None:
@@ -325,12 +383,12 @@ class Simulation:
         node.process.call(accept)
         process.call(connected)
 
-    def intrude(self, name: str, *writes: bytes) -> End:
+    def intrude(self, name: str, *writes: bytes, peer: Bogus | None = None) -> End:
         """A bogus peer connects to a node and sends these bytes."""
         node = self.nodes[name]
         assert node.process is not None
         near, far = self.network.make_line(self._bogus("bogus"), node.process)
-        near.attach(Bogus())
+        near.attach(peer or Bogus())
         node.process.call(lambda: far.attach(node.build_protocol(far.getPeer()) or Bogus()))
         self.say("bogus", f"connects to {name}")
         for data in writes:
@@ -338,13 +396,24 @@ class Simulation:
             near.write(data)
         return near
 
-    def impersonate(self, attempt: Attempt, *writes: bytes) -> None:
+    def join_slowly(self, name: str, start: int) -> None:
+        """A bogus slave asks a node for its log from ``start`` on. What it acknowledges it does have."""
+        slave = SlowSlave(start)
+        self.slow_slaves.append(slave)
+        self.intrude(name, peer=slave)
+
+    def pretend_to_be(self, attempt: Attempt) -> None:
+        """Another master answers a slave that connects: its log is the slave's, but for one byte."""
+        node = self.nodes[attempt.process.name]
+        self.impersonate(attempt, peer=OtherMaster(node, self.random, partial(self.say, "bogus")))
+
+    def impersonate(self, attempt: Attempt, *writes: bytes, peer: Bogus | None = None) -> None:
         """A bogus peer answers a node that connects, and sends these bytes."""
         assert isinstance(attempt, Connecting)
         factory: IProtocolFactory = attempt.factory
         near, far = self.network.make_line(attempt.process, self._bogus(attempt.target))
         self.say(attempt.process.name, f"is connected to somebody who is not {attempt.target}")
-        far.attach(Bogus())
+        far.attach(peer or Bogus())
 
         def connected() -> None:
             protocol = factory.buildProtocol(near.getPeer())
@@ -373,6 +442,7 @@ class Simulation:
         if self._bogus_processes:
             self.say("bogus", "peers are gone")
         self._bogus_processes.clear()
+        self.slow_slaves.clear()
 
     # Threads and time
 
@@ -458,6 +528,18 @@ class Simulation:
         if lost and not self._wait_until(lambda: all(map(self._is_equal, self.slaves)), seconds):
             raise Violation(f"{seconds:g} s after the lost ones began anew: {self._standing()}")
         self.say("all", f"are equal at {self.master.log.verified_offset}")
+        self._wait_until(self._is_delivered, DELIVERED_SECONDS)
+        self._wait_until(self._is_dispatched, DELIVERED_SECONDS)
+        for node in self.nodes.values():
+            if node.runs:
+                self.oracle.check_at_rest(node, self._wall_clock_is_true)
+
+    def _is_delivered(self) -> bool:
+        return self.master.runs and not undelivered(self.master.log, clock_is_true=False)
+
+    def _is_dispatched(self) -> bool:
+        stores = [node.store for node in self.nodes.values() if node.store is not None]
+        return not any(store.derived.dispatcher.behind_bytes for store in stores)
 
     def _wait_until(self, done: Any, seconds: float) -> bool:
         deadline = self.clock.seconds() + seconds

@@ -8,8 +8,8 @@ from random import Random
 from rmqha.ha.replica import StartFrom
 from rmqha.ha.service import OnGap, SlaveOptions
 from rmqha.testing.sim.network import Connecting
-from rmqha.testing.sim.oracle import Violation
-from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 
 FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
@@ -24,6 +24,8 @@ FAULTS = (
     "disk_error",
     "intrude",
     "impersonate",
+    "pretend",
+    "slow_slave",
     "delete",
     "wall_clock",
 )
@@ -67,6 +69,7 @@ class Walk:
         self.simulation = Simulation(_config(random), random.getrandbits(32))
         self._body_bytes = random.choice((100, 900, 3000))
         self._steps = random.choice(STEPS)
+        self._kinds = random.choice(((Kind.PLAIN,), (Kind.PLAIN, Kind.TAGGED), tuple(Kind), tuple(Kind)))
         faults = random.sample(FAULTS, random.randint(0, len(FAULTS)))
         weights = {
             self._put: 10.0,
@@ -102,7 +105,7 @@ class Walk:
     def _put(self) -> None:
         if self.simulation.master.runs and not self.simulation.master.stopping:
             size = self.random.randint(0, self._body_bytes)
-            self.simulation.put(size, waits=self.random.random() < 0.9)
+            self.simulation.put(size, self.random.random() < 0.9, self.random.choice(self._kinds))
 
     def _deliver(self) -> None:
         news = self.simulation.network.news()
@@ -202,6 +205,28 @@ class Walk:
             attempt = self.random.choice(attempts)
             self.simulation.impersonate(attempt, self._garbage(attempt.process.name))
 
+    def _pretend(self) -> None:
+        attempts = [found for found in self.simulation.network.attempts if isinstance(found, Connecting)]
+        if attempts:
+            self.simulation.pretend_to_be(self.random.choice(attempts))
+
+    def _slow_slave(self) -> None:
+        """A slave of somebody else comes, or acknowledges something."""
+        master, slaves = self.simulation.master, self.simulation.slow_slaves
+        if not master.runs or master.stopping:
+            return
+        if slaves and self.random.random() < 0.8:
+            slave = self.random.choice(slaves)
+            self.simulation.advance(0)
+            for end in self.simulation.network.news():
+                if end.protocol is slave:
+                    self.simulation.deliver(end)
+            offset = slave.acknowledge(self.random)
+            if offset is not None:
+                self.simulation.say("bogus", f"acknowledges {offset}")
+        else:
+            self.simulation.join_slowly(MASTER, max(1, master.log.verified_offset))
+
     def _garbage(self, name: str) -> bytes:
         """What no master would send."""
         node = self.simulation.nodes[name]
@@ -227,7 +252,7 @@ class Walk:
 
     def _wall_clock(self) -> None:
         step_ms = self.random.choice((-3_600_000, -5_000, 5_000, 3_600_000, 10 * 365 * 86_400_000))
-        self.simulation.wall_clock_step_ms += step_ms
+        self.simulation.set_wall_clock(step_ms)
         self.simulation.say("all", f"the wall clock steps by {step_ms} ms")
 
 

@@ -1,0 +1,116 @@
+"""Queues, index and deliveries held against the log, by other means than the code that makes them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rmqha.store.commitlog import CommitLog
+from rmqha.store.messagestore import MessageStore
+from rmqha.testing.sim.violation import Violation
+from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.record import Blank, Record, decode_record
+
+DELAY_SECONDS = (1, 2, 5)
+"""The delay levels of all simulated nodes, from level 1 on."""
+END_OF_TIME_MS = 1 << 62
+MOST_FOUND = 1000
+PREPARED, ROLLED_BACK = TRANSACTION_TYPES = (0x1 << 2, 0x3 << 2)
+"""Flags of messages that no queue has; the index has the former."""
+TRANSACTION_TYPE_MASK = 0x3 << 2
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message in the log, and where it lies."""
+
+    offset: int
+    record: Record
+
+
+def messages(log: CommitLog) -> Iterator[Stored]:
+    """All messages that are proved, oldest first. Raises Violation where the log has no record."""
+    at = log.min_offset
+    while at < log.verified_offset:
+        data = log.get_data(at, log.segment_size)
+        if data is None:
+            raise Violation(f"the log has nothing at {at}, {log.verified_offset} is its end")
+        found = decode_record(data)
+        if isinstance(found, Blank):
+            at += found.size
+            continue
+        yield Stored(at, found)
+        at += found.total_size
+
+
+def check_derived(name: str, store: MessageStore) -> None:
+    """Queues and index have each message of the log where it belongs, and nothing else. Raises Violation.
+
+    A store that has not dispatched all of its log is passed over.
+    """
+    if store.derived.dispatcher.behind_bytes:
+        return
+    ends: dict[tuple[str, int], int] = {}
+    for stored in messages(store.commit_log):
+        record = stored.record
+        if record.sys_flag & TRANSACTION_TYPE_MASK not in TRANSACTION_TYPES:
+            key = record.topic, record.queue_id
+            if ends.get(key, record.queue_offset) != record.queue_offset:
+                raise Violation(f"{name}: the message at {stored.offset} is number {record.queue_offset} of {key}")
+            ends[key] = record.queue_offset + 1
+            _check_unit(name, store, stored)
+        if record.sys_flag & TRANSACTION_TYPE_MASK != ROLLED_BACK:
+            _check_keys(name, store, stored)
+    for key, queue in store.derived.queues.queues.items():
+        if key in ends and queue.max_offset != ends[key]:
+            raise Violation(f"{name}: queue {key} ends at {queue.max_offset}, the log says {ends[key]}")
+
+
+def _check_unit(name: str, store: MessageStore, stored: Stored) -> None:
+    record = stored.record
+    queue = store.derived.queues.queues.get((record.topic, record.queue_id))
+    unit = None if queue is None else queue.unit(record.queue_offset)
+    expected = (stored.offset, record.total_size, _tags_code(record))
+    if unit != expected:
+        raise Violation(
+            f"{name}: unit {record.queue_offset} of queue {record.queue_id} of {record.topic} is {unit}, not {expected}"
+        )
+
+
+def _tags_code(record: Record) -> int:
+    properties = record.properties
+    if record.topic == SCHEDULE_TOPIC:
+        return record.store_timestamp + 1000 * DELAY_SECONDS[int(properties["DELAY"]) - 1]
+    code = 0
+    for char in properties.get("TAGS", ""):  # as Java's String.hashCode
+        code = (31 * code + ord(char)) % (1 << 32)
+    return code - (1 << 32) if code >= 1 << 31 else code
+
+
+def _check_keys(name: str, store: MessageStore, stored: Stored) -> None:
+    index, record = store.derived.index, stored.record
+    properties = record.properties
+    keys = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
+    for key in [*keys, *properties.get("KEYS", "").split()]:
+        assert index is not None, "simulated nodes have one"
+        if stored.offset not in index.query(record.topic, key, 0, END_OF_TIME_MS, MOST_FOUND):
+            raise Violation(f"{name}: the index does not lead from {key} of {record.topic} to {stored.offset}")
+
+
+def undelivered(log: CommitLog, clock_is_true: bool) -> list[str]:
+    """The keys of delayed messages in the log that were not delivered. Raises Violation for one that came too early.
+
+    Times are not judged if the wall clock has been set in between.
+    """
+    waiting: dict[str, Stored] = {}
+    delivered: set[str] = set()
+    for stored in messages(log):
+        record = stored.record
+        key = record.properties.get("UNIQ_KEY", "")
+        if record.topic == SCHEDULE_TOPIC:
+            waiting.setdefault(key, stored)
+        elif key in waiting:
+            delivered.add(key)
+            before = waiting[key].record
+            waited_ms = record.store_timestamp - before.store_timestamp
+            if clock_is_true and waited_ms < 1000 * DELAY_SECONDS[int(before.properties["DELAY"]) - 1]:
+                raise Violation(f"delayed message {key} was delivered after {waited_ms} ms")
+    return [key for key in waiting if key not in delivered]
