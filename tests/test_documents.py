@@ -1,5 +1,6 @@
 """What documents, docstrings and comments point to is there: links, specifications by section, faults by row."""
 
+import ast
 import re
 import runpy
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ CITATION = re.compile(rf"spec/(\w+)\.md(?:\s+§?({NUMBER}(?:(?:,|-| and| to) {NU
 FAULT_CITATION = re.compile(r"faults\.md ([A-Z]\d*)(?: to ([A-Z]\d+))?")
 FAULT = r"[A-Z]\d+"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+DOOR_LINE = re.compile(r"^- ``(\w+)(/?)``: \S", re.MULTILINE)
+"""A line of a package's docstring: the name of a module or, with a slash, of a package inside it."""
 WITHIN_SPECIFICATION = re.compile(rf"(?<![\w/])(\w+)\.md §({NUMBER})")
 
 
@@ -87,6 +90,42 @@ def wrong_links(path: Path, text: str) -> list[str]:
         target
         for target in targets
         if target and not re.match(r"[a-z]+:", target) and not (path.parent / target).exists()
+    ]
+
+
+def packages() -> list[Path]:
+    """The folders of all packages of rmqha."""
+    return sorted(path.parent for path in (ROOT / "rmqha").rglob("__init__.py"))
+
+
+def wrong_door(folder: Path, docstring: str) -> list[str]:
+    """What is wrong with a package's list of its modules: missing, unknown, or listed twice."""
+    listed = [name + slash for name, slash in DOOR_LINE.findall(docstring)]
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("__")}
+    modules |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    return [
+        *(f"{name} is missing" for name in sorted(modules - set(listed))),
+        *(f"{name} does not exist" for name in sorted(set(listed) - modules)),
+        *(f"{name} is listed twice" for name in sorted({name for name in listed if listed.count(name) > 1})),
+    ]
+
+
+@pytest.mark.parametrize("folder", packages(), ids=lambda folder: ".".join(folder.relative_to(ROOT).parts))
+def test_a_package_docstring_lists_its_modules(folder: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert "n reading order" in docstring
+    assert wrong_door(folder, docstring) == []
+
+
+def test_a_wrong_list_of_modules_is_found(tmp_path: Path) -> None:
+    for path in ("__init__.py", "first.py", "second.py", "__main__.py", "inner/__init__.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    assert wrong_door(tmp_path, "- ``first``: a.\n- ``second``: b.\n- ``inner/``: c.") == []
+    assert wrong_door(tmp_path, "- ``first``: a.\n- ``first``: b.\n- ``third``: c.\n- ``inner/``: d.") == [
+        "second is missing",
+        "third does not exist",
+        "first is listed twice",
     ]
 
 
