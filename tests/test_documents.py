@@ -158,6 +158,10 @@ def test_every_link_leads_to_a_file() -> None:
             assert not (wrong := wrong_links(path, text)), f"{path.relative_to(ROOT)}: {wrong}"
 
 
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
 def test_the_repository_stands_alone() -> None:
     """No text sends its reader to a folder that only the first developers had."""
     for path, text in texts():
