@@ -20,6 +20,7 @@ CITATION = re.compile(rf"spec/(\w+)\.md(?:\s+§?({NUMBER}(?:(?:,|-| and| to) {NU
 FAULT_CITATION = re.compile(r"faults\.md ([A-Z]\d*)(?: to ([A-Z]\d+))?")
 FAULT = r"[A-Z]\d+"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+DECISION_CITATION = re.compile(r'ARCHITECTURE(?:\.md)?,? "([^"]+)"')
 DOOR_LINE = re.compile(r"^- ``(\w+)(/?)``: \S", re.MULTILINE)
 """A line of a package's docstring: the name of a module or, with a slash, of a package inside it."""
 WITHIN_SPECIFICATION = re.compile(rf"(?<![\w/])(\w+)\.md §({NUMBER})")
@@ -136,6 +137,14 @@ def test_every_citation_of_a_specification_leads_to_a_section() -> None:
         assert not (wrong := wrong_citations(flat)), f"{path.relative_to(ROOT)}: {wrong}"
         count += len(CITATION.findall(flat))
     assert count > 100, "the citations are found at all"
+
+
+def test_every_citation_of_a_decision_leads_to_one() -> None:
+    decisions = re.findall(r"^\*\*(.+?)[.,*]", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    cited = [(path, title) for path, text in texts() for title in DECISION_CITATION.findall(text)]
+    assert len(cited) > 2, "the citations are found at all"
+    for path, title in cited:
+        assert title in decisions, f"{path.relative_to(ROOT)} cites a decision that is not there: {title}"
 
 
 def test_every_citation_of_a_fault_leads_to_a_row() -> None:
