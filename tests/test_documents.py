@@ -12,6 +12,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SPECIFICATIONS = ROOT / "docs" / "spec"
 FAULTS = ROOT / "docs" / "faults.md"
+RIDDLES = re.compile(
+    r"(?<![Tt]here )\b(?:is|are|was|were|be) (?:none|no)\b(?! (?:longer|more|less|later|earlier|slower|larger|faster))"
+    r"|\b(?:[Bb]e it|[Hh]ears? of|[Ll]ack(?:s|ed|ing)?|[Tt]old|anew|beside)\b"
+    r"|\b(?:[Ww]hoever|[Ww]hatever|[Ww]herever|[Ss]o many|[Ss]o much)\b"
+)
+"""Phrases that readers stumbled over. Say ``is not a``, ``missing``, ``again``, ``everyone who``, ``this many`` …"""
+PLAIN = (
+    *("README.md", "ARCHITECTURE.md", "SECURITY.md"),
+    *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py"),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "rmqha").rglob("__init__.py")),
+    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
+"""What is written in plain English: files and folders. Add a room here when it is rewritten."""
 FOLDERS = ("rmqha", "tests", "benchmarks", "examples", "tac", "twisted", "docs")
 TEXTS = ("*.py", "*.md", "*.tac", "*.java", "*.properties")
 
@@ -165,6 +178,29 @@ def test_every_link_leads_to_a_file() -> None:
     for path, text in texts():
         if path.suffix == ".md":
             assert not (wrong := wrong_links(path, text)), f"{path.relative_to(ROOT)}: {wrong}"
+
+
+def plain_files() -> list[Path]:
+    """All files of PLAIN."""
+    return [
+        path for name in PLAIN for path in ([ROOT / name] if (ROOT / name).is_file() else (ROOT / name).rglob("*.py"))
+    ]
+
+
+def riddles(text: str) -> list[str]:
+    """The phrases of RIDDLES in a text, also across lines, but not in blocks that show what a command prints."""
+    prose = re.sub(r"^```text\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return RIDDLES.findall(re.sub(r"\s*\n\s*#?\s*", " ", prose))
+
+
+@pytest.mark.parametrize("path", plain_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_plain_english(path: Path) -> None:
+    assert riddles(path.read_text()) == []
+
+
+def test_a_riddle_is_found() -> None:
+    assert riddles("It lacks a name that\n# is none, be it long.") == ["lacks", "is none", "be it"]
+    assert riddles("It is no longer there, and no slower.") == []
 
 
 def test_readme_is_short() -> None:
