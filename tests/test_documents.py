@@ -20,7 +20,7 @@ RIDDLES = re.compile(
 """Phrases that readers stumbled over. Say ``is not a``, ``missing``, ``again``, ``everyone who``, ``this many`` …"""
 PLAIN = (
     *("README.md", "ARCHITECTURE.md", "SECURITY.md"),
-    *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py"),
+    *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py", "rmqha/wire", "rmqha/client"),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "rmqha").rglob("__init__.py")),
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )
