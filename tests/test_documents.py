@@ -20,7 +20,7 @@ RIDDLES = re.compile(
 """Phrases that readers stumbled over. Say ``is not a``, ``missing``, ``again``, ``everyone who``, ``this many`` …"""
 PLAIN = (
     *("README.md", "ARCHITECTURE.md", "SECURITY.md"),
-    *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py", "rmqha/wire", "rmqha/client"),
+    *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py", "rmqha/wire", "rmqha/client", "rmqha/pipeline"),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "rmqha").rglob("__init__.py")),
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )
@@ -201,6 +201,13 @@ def test_plain_english(path: Path) -> None:
 def test_a_riddle_is_found() -> None:
     assert riddles("It lacks a name that\n# is none, be it long.") == ["lacks", "is none", "be it"]
     assert riddles("It is no longer there, and no slower.") == []
+
+
+@pytest.mark.parametrize("room", ["wire", "client", "pipeline"])
+def test_names_of_tests_are_short(room: str) -> None:
+    """The rooms that are swept: no name of a test is longer than 80 characters."""
+    for path in (ROOT / "tests" / room).rglob("test_*.py"):
+        assert [name for name in re.findall(r"def (test_\w+)", path.read_text()) if len(name) > 80] == [], path.name
 
 
 def test_readme_is_short() -> None:

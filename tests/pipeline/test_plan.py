@@ -87,7 +87,7 @@ def test_a_node_that_has_no_byte_yet_has_nothing_to_read(store: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere", "."])
 def test_what_is_no_store_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StoreError, match=r"no folder on this machine|is no store"):
+    with pytest.raises(StoreError, match=r"not a folder on this machine|is not a store"):
         open_log(options(tmp_path / name))
 
 
