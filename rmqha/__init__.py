@@ -23,7 +23,7 @@ Several of these share the following modules:
 - ``interfaces``: contracts that have more than one implementation.
 - ``endpoints``: parses addresses: ``host:port`` or a Twisted endpoint string.
 - ``connecting``: connections that are retried, and how the log reports that.
-- ``tls``: TLS for the HA port and the remoting ports.
+- ``tls/``: TLS for the HA port and the remoting ports.
 - ``commands``: how commands end, and the options that describe a store.
 - ``exitcodes``: the exit codes of commands and nodes.
 - ``steps``: long work that is done in steps.

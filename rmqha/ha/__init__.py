@@ -12,6 +12,7 @@ In reading order. The slave:
 
 The master:
 
+- ``progress``: what a master knows of one slave.
 - ``master``: the Protocol and the Factory of a master.
 - ``handed``: how many bytes of the log the kernel has taken from a connection.
 - ``grouptransfer``: when enough slaves hold a message.

@@ -218,9 +218,7 @@ def killed_in_mid_read(store: Path) -> bool:
     return bool(reading)
 
 
-def test_a_query_whose_worker_is_killed_fails_and_a_second_one_is_right(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_query_whose_worker_is_killed_fails_and_a_second_one_is_right(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", LOG_BYTES)
     slow = spark.read.format("rmqha").option("batchBytes", "1000").load(str(store))
 

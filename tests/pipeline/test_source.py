@@ -401,9 +401,7 @@ def test_a_checkpoint_of_another_log_is_data_loss(
     assert accepted["offset"] == max(start["offset"], end_of(records))
 
 
-def test_a_stream_continues_at_a_record_after_the_log_has_grown_again(
-    store: Path, records: list[Record]
-) -> None:
+def test_a_stream_continues_at_a_record_after_the_log_has_grown_again(store: Path, records: list[Record]) -> None:
     """It was cut back and is another one now: where the checkpoint was, a body may be."""
     start = {**checkpoint(records, 40), "offset": records[40].physical_offset + 7}  # as another log had it
     reader = stream_reader(store, failOnDataLoss="false")

@@ -259,8 +259,8 @@ class Archive:
     def strangers(self, state: NodeState | None) -> list[Manifest]:
         """The last manifests that do not belong to the store in this state, the last one first.
 
-        Their content must be proved against its log before it may be archived here. Stores without an id cannot be distinguished
-        apart; for them it is the last range of the last manifest. Raises ArchiveError if the store took back archived
+        Their content must be proved against its log before it may be archived here. Stores without an id all look the
+        same; for them it is the last range of the last manifest. Raises ArchiveError if the store took back archived
         messages, and OSError.
         """
         found: list[Manifest] = []
