@@ -21,6 +21,7 @@ RIDDLES = re.compile(
 PLAIN = (
     *("README.md", "ARCHITECTURE.md", "SECURITY.md"),
     *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py", "rmqha/wire", "rmqha/client", "rmqha/pipeline"),
+    *(f"rmqha/testing/{path.name}" for path in (ROOT / "rmqha" / "testing").glob("*.py")),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "rmqha").rglob("__init__.py")),
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )

@@ -58,7 +58,8 @@ class _Enough(Exception):
 
 class BulkPull:
     """Reads all queues of a topic at once: up to their ends at the time of the start, or with ``follows`` without
-    end."""
+    end.
+    """
 
     def __init__(
         self,
@@ -112,7 +113,8 @@ class BulkPull:
 
     def _is_wanted(self, record: Record) -> bool:
         """Whether the message is recent enough: a broker's search by time finds the nearest message, which may be
-        older."""
+        older.
+        """
         return not isinstance(self._start, StoredSince) or record.store_timestamp >= self._start.timestamp
 
     def _count(self) -> None:

@@ -160,7 +160,8 @@ class MQClient:
 
     def stop(self) -> Deferred[None]:
         """Disconnect in the next reactor turn, because the caller may run inside a callback of one of the
-        connections."""
+        connections.
+        """
         connections, self._connections = self._connections, {}
 
         def disconnect() -> Deferred[list[None]]:

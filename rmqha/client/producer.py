@@ -138,7 +138,8 @@ class Producer:
 
     async def _route(self, topic: str) -> TopicRoute:
         """The route of the topic. A new topic uses the route of its template for a while, so that each master may
-        create it."""
+        create it.
+        """
         believed_until, route = self._new_topics.get(topic, (0.0, None))
         if route is not None and believed_until > self._client.clock.seconds():
             return route

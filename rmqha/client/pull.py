@@ -30,7 +30,8 @@ class PullStatus(Enum):
 
 class PullResult(NamedTuple):
     """The messages found, and where to continue. Messages are records as they are in the log; a body may be
-    compressed."""
+    compressed.
+    """
 
     status: PullStatus
     next_begin_offset: int
@@ -49,7 +50,8 @@ class PullConsumer:
 
     def fetch_queues(self, topic: str) -> Deferred[list[MessageQueue]]:
         """The queues of a topic, on all brokers. Fails with MQClientError if the topic is unknown or no broker
-        answers."""
+        answers.
+        """
         return Deferred.fromCoroutine(self._fetch_queues(topic))
 
     async def _fetch_queues(self, topic: str) -> list[MessageQueue]:
@@ -115,7 +117,8 @@ class PullConsumer:
 
     def offset_at(self, queue: MessageQueue, timestamp: int) -> Deferred[int]:
         """The offset of the message stored nearest to ``timestamp`` (milliseconds since 1970), which may be an older
-        one."""
+        one.
+        """
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         return Deferred.fromCoroutine(self._offset(code, queue, {"timestamp": str(timestamp)}))
 

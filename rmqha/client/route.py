@@ -21,7 +21,8 @@ class QueueData(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
     """The brokers that carry a topic: their addresses by broker name and broker id, and the number of queues of
-    each."""
+    each.
+    """
 
     addresses: dict[str, dict[int, str]]
     queues: tuple[QueueData, ...]
@@ -64,7 +65,8 @@ class TopicRoute:
 
     def queues_to_write(self, topic: str) -> list[MessageQueue]:
         """The queues of masters, ordered so that a caller who takes them one after another visits the masters in
-        turn."""
+        turn.
+        """
         queues = [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in self.queues

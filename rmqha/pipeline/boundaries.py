@@ -38,7 +38,8 @@ QUEUES_ASKED = 4
 
 class BoundaryQueues:
     """The longest queues of a store, if there are any. They are opened when they are first needed. A context
-    manager."""
+    manager.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -129,7 +130,8 @@ def _start_by_queues(
 
 def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: int) -> int | None:
     """The first offset at or after ``target`` to which every plausible start leads. ``known`` is the start of a
-    record."""
+    record.
+    """
     low = max(known, target - LONGEST_RECORD_BYTES)
     starts, sizes = plausible_starts(segment.read(low, target - low + RECORD_START_BYTES), low)
     size_at = dict(zip(starts.tolist(), sizes.tolist(), strict=True))

@@ -310,7 +310,8 @@ def _chart(path: Path | None) -> Iterator["Draw"]:
 
 def _print_table(found: "Stats") -> None:
     """Print all columns, or as many as fit into a narrow terminal. Numbers are never cut; a long topic name is
-    folded."""
+    folded.
+    """
     from rmqha.pipeline.jobs.table import HEADINGS, fitting_columns, table_rows
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE)

@@ -48,7 +48,8 @@ def body_crc_agrees(records: Records) -> Mask:
 
 def explain(buffer: Bytes, base: int, position: int, segment_room: int) -> CorruptLogError:
     """Why there is no sound message at a position of the buffer, ``segment_room`` bytes before the end of its
-    segment."""
+    segment.
+    """
     try:
         check_record(buffer.data, position, base + position, segment_room)
     except RecordError as error:
@@ -88,7 +89,8 @@ class PropertyPairs(columns.PropertyPairs):
 
     def column(self, name: str) -> pa.StringArray:
         """The value of the property with this name for each string: the last one if there are several, null if there is
-        none."""
+        none.
+        """
         owners, begins, lengths = self.places(name)
         values = to_text(slices(self.data, begins, lengths))
         count = len(self._bounds) - 1
@@ -100,7 +102,8 @@ class PropertyPairs(columns.PropertyPairs):
 
     def maps(self) -> pa.MapArray:
         """All properties of each string, in their order. If a name occurs twice, its last value takes the place of the
-        first."""
+        first.
+        """
         names = slices(self.data, self._begins, self._middles - self._begins)
         values = slices(self.data, self._middles + 1, self._ends - self._middles - 1)
         owners = self._owners(self._begins)
@@ -208,7 +211,8 @@ def decode(records: Records, schema: pa.Schema, decompress: bool = False) -> pa.
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
     """The content of a compressed body. Returns the body itself if it is not compressed, or its content exceeds 64
-    MiB."""
+    MiB.
+    """
     kind = sys_flag & layout.COMPRESSION_TYPE_MASK
     try:
         if kind in layout.ZLIB_COMPRESSION_TYPES:

@@ -285,7 +285,8 @@ TABLE_REMEDY = (
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """Parse options from their names, in upper or lower case, and texts. Raises OptionError for an unknown option or an
-    invalid value."""
+    invalid value.
+    """
     texts = {name.lower(): text for name, text in given.items()}
     if "provider" in texts:  # so Spark asks when it makes a table
         raise OptionError(TABLE_REMEDY)

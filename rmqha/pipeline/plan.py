@@ -134,7 +134,8 @@ class LogPlan:
 
     def record_start(self, offset: int) -> int:
         """Where the first record at or after ``offset`` starts, found by all sizes before it. Raises StoreError,
-        OSError."""
+        OSError.
+        """
         for file in self.files:
             if file.base >= offset:
                 return file.base
@@ -275,7 +276,8 @@ def _log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]
 
 def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:
     """Where the last sound record ends, its CRC included. ``known_end`` is an offset at which records are known to
-    end."""
+    end.
+    """
     for file in reversed(files):
         start = known_end if file.base < known_end <= file.end else file.base
         end = _sound_end_of(file, start)

@@ -1,5 +1,6 @@
 """A Spark session for a log on this machine, and the Java that runs it. PySpark is imported only if a session is
-made."""
+made.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class JavaError(RuntimeError):
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """The ``java`` that Spark will start: that of JAVA_HOME, else of PATH. Raises JavaError if it is missing or too
-    old."""
+    old.
+    """
     home = environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"

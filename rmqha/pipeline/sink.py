@@ -30,7 +30,8 @@ Part = tuple[Split, ArchivedSplit]
 @dataclass
 class Staged(WriterCommitMessage):
     """What a task has staged, of which store, and the state of its node before the read; None if the task had no
-    rows."""
+    rows.
+    """
 
     parts: tuple[Part, ...]
     store: Path | None
@@ -96,7 +97,8 @@ def _only(stores: set[Path]) -> Path:
 
 def _commit(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Archive what all tasks have staged, except for what others have archived meanwhile. Raises StoreError,
-    OSError."""
+    OSError.
+    """
     staged = [message for message in messages if isinstance(message, Staged) and message.store is not None]
     archive = _archive_of(options)
     if not staged:

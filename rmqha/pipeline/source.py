@@ -154,7 +154,8 @@ class LogReader(DataSourceReader):
 
 def _milliseconds(one: Comparison, value: datetime) -> Range:
     """The range of times, in milliseconds, that pass a comparison; half open. A time that a column shows as null never
-    passes."""
+    passes.
+    """
     microseconds = (value - EPOCH) // MICROSECOND
     limits = _passing(one, microseconds // 1000, -(-microseconds // 1000))
     return _common(limits, (MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1))
@@ -162,7 +163,8 @@ def _milliseconds(one: Comparison, value: datetime) -> Range:
 
 def _passing(one: Comparison, floor: int, ceiling: int) -> Range:
     """The range of whole numbers that pass a comparison; half open. The compared value lies between ``floor`` and
-    ``ceiling``."""
+    ``ceiling``.
+    """
     low, high = INT64_RANGE
     match one:
         case GreaterThan():
@@ -290,7 +292,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _resume(self, plan: LogPlan, start: Offset) -> int:
         """Where to continue from a checkpoint's offset. Raises DataLossError if the log is not the one that was
-        read."""
+        read.
+        """
         at: int = start["offset"]
         state = plan.state
         if state is None and start["storeId"]:

@@ -37,7 +37,8 @@ HEADER = np.dtype(
     ]
 )
 """The fixed fields of a record before its body, for two IPv4 hosts. With IPv6 hosts, the fields after the hosts have
-larger offsets."""
+larger offsets.
+"""
 BODY_AT = HEADER.itemsize
 assert BODY_AT == 88 == layout.FIXED_BYTES - 1 - layout.INT16.size
 FIELD_AT: dict[str, int] = {name: HEADER.fields[name][1] for name in HEADER.names or () if HEADER.fields}
@@ -273,7 +274,8 @@ class PropertyPairs:
 
     def places(self, name: str) -> tuple[Ints, Ints, Ints]:
         """Which strings have the property of this name, where its last value starts in ``data``, and the value's
-        length."""
+        length.
+        """
         raw = name.encode("ascii")
         found = np.flatnonzero(self._middles - self._begins == len(raw))
         if len(found):
@@ -288,7 +290,8 @@ class PropertyPairs:
 
 def _middles(data: Bytes, begins: Ints, ends: Ints) -> Ints:
     """The position of the first separator between name and value at or after each start; the end of the data if there
-    is none."""
+    is none.
+    """
     inner = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
     if len(inner) == len(begins) and bool(((inner >= begins) & (inner < ends)).all()):
         return inner  # one each: the usual case

@@ -175,7 +175,8 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 def encode_head(command: RemotingCommand) -> bytes:
     """Encode the frame up to its body, which must follow. Raises CommandError if a value does not fit into its
-    field."""
+    field.
+    """
     try:
         header = ENCODERS[command.serialize_type](command)
     except (StructError, TypeError, UnicodeEncodeError) as error:

@@ -37,7 +37,8 @@ class DelayLevels:
 
     def tags_code(self, delay: str, store_timestamp: int) -> int | None:
         """The tagsCode in the consume queue of the schedule topic for this DELAY property; None if it is not a
-        level."""
+        level.
+        """
         try:
             level = min(int(delay), self.max_level)
         except ValueError:

@@ -36,7 +36,8 @@ _TOKEN = re.compile(
 _WORDS = {"true": True, "false": False, "null": None}
 _BEYOND_ORJSON = re.compile(r"(?:^|[:,\[\s])(?:[0-9]{20}|-[0-9]{19})")
 """orjson turns integers beyond 64 bits into floats. Such digits inside a string, as in Go's client ids, are not a
-number."""
+number.
+"""
 MOST_BYTES_SLOWLY = 16 * 1024
 """The limit for a request that is not strict JSON: the slow reader takes about 1.5 µs a byte."""
 MOST_OBJECTS = 32 * 1024
@@ -112,7 +113,8 @@ def _may_have_large_numbers(text: str) -> bool:
 
 def _loads_strict(text: str) -> Any:
     """Parse without garbage collection: the new objects contain no garbage, and looking for it takes longer than
-    parsing."""
+    parsing.
+    """
     looks = len(text) > ROWS_AT_ONCE and gc.isenabled()
     if looks:
         gc.disable()
@@ -326,7 +328,8 @@ def whole(document: Document) -> dict[str, Any]:
 
 def dumps_pretty_by_rows(document: Document, breathe: Callable[[], object]) -> bytes:
     """Like ``dumps_pretty`` of the whole, but calls ``breathe`` every few rows: for a thread that runs next to the
-    reactor's."""
+    reactor's.
+    """
     pieces: list[bytes] = []
     rows: list[str] = []
     for row in _pretty_rows(document):
@@ -397,7 +400,8 @@ def _encode(text: str) -> bytes:
 
 def _format(value: Any, line: str | None) -> str:
     """Format a value. ``line`` is a line break with the indentation of the surrounding lines; None means the compact
-    form."""
+    form.
+    """
     if isinstance(value, str):
         return _quote(value)
     if value is None or isinstance(value, bool):

@@ -81,7 +81,8 @@ def _ascii_hashes(
 
 def row_hashes(texts: npt.NDArray[np.uint8], before: int) -> npt.NDArray[np.int64]:
     """The hash codes, signed, of ASCII texts of one length, one text a row. ``before`` is the hash code of the
-    preceding text."""
+    preceding text.
+    """
     powers = _powers(texts.shape[1])
     start = np.uint32(before * int(powers[0]) & MASK)
     result: npt.NDArray[np.uint32] = np.einsum("ij,j->i", texts.astype(np.uint32), powers[1:]) + start

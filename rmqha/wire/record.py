@@ -385,7 +385,8 @@ def check_record(view: Buffer, position: int, physical_offset: int, segment_room
 
 def record_as_json(record: Record) -> dict[str, Any]:
     """The record with Java's field names, as ``rmqha dump --json`` prints it. Bytes that are not UTF-8 become
-    U+FFFD."""
+    U+FFFD.
+    """
     fields: dict[str, Any] = {
         "physicalOffset": record.physical_offset,
         "totalSize": record.total_size,

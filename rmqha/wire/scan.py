@@ -102,7 +102,8 @@ def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, li
 
 def _scan_plain(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
     """Find the unbroken run of sound messages at ``start``. Stops, without a verdict, before a record that is not
-    clearly sound."""
+    clearly sound.
+    """
     positions, end = _hop(segment, start - base, limit - base)
     if len(positions) < FEW_RECORDS:
         return _scan_few(segment, base, [*positions, end])
@@ -140,7 +141,8 @@ def _scan_few(segment: "mmap | bytes | memoryview", base: int, bounds: list[int]
 
 def _is_plainly_sound(view: memoryview, base: int, begin: int, end: int) -> bool:
     """Whether the bytes between two positions are a sound message of the usual kind: without IPv6 hosts or a long
-    topic."""
+    topic.
+    """
     _, magic, crc, _, _, _, physical_offset, sys_flag, _ = HEAD_AT(view, begin)
     if magic != layout.MESSAGE_MAGIC_CODE or physical_offset != base + begin or sys_flag & IPV6_FLAGS:
         return False
@@ -322,7 +324,8 @@ def _plausible(segment: "mmap | bytes | memoryview", base: int, at: Positions, l
 
 def _proves_itself(segment: "mmap | bytes | memoryview", base: int, position: int, limit: int, effort: Effort) -> bool:
     """Whether a plausible position holds a sound record, by the reference rules. A wrong CRC is charged to
-    ``effort``."""
+    ``effort``.
+    """
     with memoryview(segment) as whole, whole[: limit - base] as written:
         size, magic = layout.BLANK_HEADER.unpack_from(written, position)
         if magic != layout.BLANK_MAGIC_CODE and not effort.allows(size):

@@ -80,7 +80,8 @@ class LocalEngine:
 
 class SparkEngine:
     """Runs splits in the workers of a Spark session, one task each. Errors that are not of the log come from Spark
-    unchanged."""
+    unchanged.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext

@@ -36,7 +36,8 @@ STAGING_FOLDER = "_staged"
 LOCK_NAME, JOB_LOCK_NAME = ".lock", ".job"
 LOCK_PATIENCE_SECONDS = 300.0
 """How long a commit waits for another one, which is short unless two have staged the same message in different
-files."""
+files.
+"""
 LOCK_POLL_SECONDS = 0.05
 OFFSET_DIGITS = 20
 STAGED_SUFFIX, TEMPORARY_SUFFIX = ".staged", ".tmp"
@@ -144,7 +145,8 @@ class Archive:
 
     def job_locked(self) -> AbstractContextManager[None]:
         """Keep other jobs from the same work; streams and queries may commit. Does not wait. Raises StoreInUse,
-        OSError."""
+        OSError.
+        """
         return self._hold(JOB_LOCK_NAME, 0)
 
     @contextmanager

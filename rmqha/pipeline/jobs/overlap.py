@@ -55,7 +55,8 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Found:
     """The result of a comparison: the first offset that differs, None if there is none; or why they cannot be
-    compared."""
+    compared.
+    """
 
     differs_at: int | None = None
     what: str = ""

@@ -51,7 +51,8 @@ ROWS_AT_ONCE = 1 << 18
 @dataclass(frozen=True, slots=True)
 class Run:
     """Units of one queue, by queue offset. ``gaps`` are not written. Irregular if offsets stepped back, or if there are
-    more than ``MOST_GAPS`` gaps."""
+    more than ``MOST_GAPS`` gaps.
+    """
 
     first: int
     end: int
@@ -89,7 +90,8 @@ class RebuiltSplit:
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """What was built from ``start`` to ``end`` of the log. ``mended`` counts queues whose offsets had gaps or were out
-    of order."""
+    of order.
+    """
 
     start: int
     end: int
@@ -175,7 +177,8 @@ def _part_path(folder: Path, start: int) -> Path:
 
 def _write(folder: Path, file_size: int, first: int, units: bytes) -> None:
     """Write units from queue offset ``first`` on into the queue's files, which are created as needed. Raises
-    OSError."""
+    OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     position = first * CQ_STORE_UNIT_SIZE
     while units:

@@ -110,7 +110,8 @@ class TopicStats:
 
     def latency_ms(self, quantile: float) -> int:
         """A quantile of the latencies, with an error of at most a tenth, within the observed range; 0 without
-        messages."""
+        messages.
+        """
         left = quantile * self.messages
         for bucket in sorted(self.latencies):
             left -= self.latencies[bucket]

@@ -17,7 +17,8 @@ SHORT_HEADINGS = ("topic", "messages", "bytes", "p50 ms", "p99 ms", "max ms")
 
 def fitting_columns(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
     """The columns of ``HEADINGS`` that fit into this many characters: all, or as many of the most important ones as
-    fit."""
+    fit.
+    """
     widths = [max(len(row[number]) for row in (HEADINGS, *rows)) + COLUMN_MARGIN for number in range(len(HEADINGS))]
     widths[0] = min(widths[0], LEAST_TOPIC + COLUMN_MARGIN)  # a longer name is folded
     chosen = list(range(len(HEADINGS)))
