@@ -98,14 +98,23 @@ def wrong_fault_citations(text: str) -> list[str]:
     ]
 
 
+def anchors(path: Path) -> set[str]:
+    """The anchors that a Markdown page gives its headings."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 def wrong_links(path: Path, text: str) -> list[str]:
-    """The links of a Markdown text to files that are not there."""
-    targets = [target.split("#")[0] for target in LINK.findall(text)]
-    return [
-        target
-        for target in targets
-        if target and not re.match(r"[a-z]+:", target) and not (path.parent / target).exists()
-    ]
+    """The links of a Markdown text to files, and to headings of pages, that are not there."""
+    wrong = []
+    for link in LINK.findall(text):
+        target, _, anchor = link.partition("#")
+        page = path.parent / target if target else path
+        if re.match(r"[a-z]+:", link):
+            continue
+        if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
+            wrong.append(link)
+    return wrong
 
 
 def packages() -> list[Path]:
@@ -238,7 +247,9 @@ def test_a_wrong_citation_is_found(text: str, is_wrong: bool) -> None:
 
 
 def test_a_wrong_link_and_a_wrong_fault_are_found() -> None:
-    assert wrong_links(ROOT / "README.md", "[a](nothing.md) [b](docs/faults.md)") == ["nothing.md"]
+    page = "docs/operating.md"
+    text = f"[a](nothing.md) [b](docs/faults.md) [c]({page}#exit-codes) [d]({page}#nothing) [e](#none)"
+    assert wrong_links(ROOT / "README.md", text) == ["nothing.md", "docs/operating.md#nothing", "#none"]
     assert wrong_fault_citations("docs/faults.md N1 to N12, docs/faults.md Q9") == ["Q9"]
 
 
