@@ -198,7 +198,7 @@ class ArchiveTests(SynchronousTestCase):
 
     def test_corrupt_bytes_end_the_run_and_leave_nothing_of_it(self) -> None:
         overwrite(self.store, offsets_of(self.store)[60] + 28, b"\x7f")
-        with self.assertRaisesRegex(StoreError, "no record"):
+        with self.assertRaisesRegex(StoreError, "not a record"):
             self.archive()
         self.assertEqual(list(archived_paths(self.lake)), [])
         self.assertEqual(visible_files(self.lake), [])

@@ -113,7 +113,7 @@ def test_a_users_own_schema_must_be_of_our_columns() -> None:
         ({"view": "verify", "topic": "A"}, "cannot be selected"),
         ({"view": "compare"}, "needs replica="),
         ({"view": "queues"}, "needs output="),
-        ({"view": "queues", "output": "/s/../s"}, "not the store's own"),
+        ({"view": "queues", "output": "/s/../s"}, "other than the store's own"),
     ],
 )
 def test_a_view_refuses_options_that_it_would_ignore(texts: dict[str, str], told: str) -> None:
@@ -123,5 +123,5 @@ def test_a_view_refuses_options_that_it_would_ignore(texts: dict[str, str], told
 
 def test_a_view_has_its_own_columns_only() -> None:
     options = parse_options({"path": "/s", "view": View.SPLITS.value})
-    with pytest.raises(OptionError, match="view=splits has the columns path"):
+    with pytest.raises(OptionError, match="view=splits has only the columns path"):
         view_reader(options, [("topic", "string")])
