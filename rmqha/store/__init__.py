@@ -27,6 +27,7 @@ Derived from the log:
 - ``geometry``: how many slots and entries an index file has.
 - ``dispatch``: builds queues and index from the log.
 - ``bulk``: the same for many messages at once.
+- ``queueends``: where each queue ended at the last clean stop.
 - ``derived``: opens, recovers and removes queues and index together.
 
 In and out:
