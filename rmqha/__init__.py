@@ -15,6 +15,7 @@ In reading order:
 - ``tap``: the twistd plugin of a node: its options and its wiring.
 - ``namesrv_tap``: the twistd plugin of the name server.
 - ``cli/``: the ``rmqha`` command.
+- ``launch``: starts the ``rmqha`` command, and handles Ctrl-C while it is imported.
 
 Several of these share the following modules:
 
@@ -26,6 +27,7 @@ Several of these share the following modules:
 - ``tls/``: TLS for the HA port and the remoting ports.
 - ``commands``: how commands end, and the options that describe a store.
 - ``exitcodes``: the exit codes of commands and nodes.
+- ``printing``: escapes text that others chose, for terminals and log files.
 - ``steps``: long work that is done in steps.
 - ``times``: times as people write them.
 

@@ -14,6 +14,7 @@ The master:
 
 - ``progress``: what a master knows of one slave.
 - ``master``: the Protocol and the Factory of a master.
+- ``serving``: how a node serves its log to slaves; nodes and the simulator share it.
 - ``handed``: how many bytes of the log the kernel has taken from a connection.
 - ``grouptransfer``: when enough slaves hold a message.
 - ``limits``: limits on connections, on memory and on log lines.

@@ -1,8 +1,7 @@
 """Simulates a master and its slaves, with their network, disks and clock, in one process. One seed, one run.
 
-The code under test is the real one: the HA protocols and services, the commit log, recovery, flushing, puts and their
-waits. Only the layers below it are replaced by memory. Queues and index are left out: no replica's answer depends on
-them.
+The code under test is the real one: the HA protocols and services, and the whole ``MessageStore`` with its log, queues
+and index. Only the network, the disk and the clock below it are replaced by memory.
 
 In reading order:
 
@@ -10,6 +9,9 @@ In reading order:
 - ``process``: a process that can die at any moment.
 - ``network``: a network in memory.
 - ``nodes``: masters and slaves that run on these.
+- ``peers``: masters and slaves that lie or hold back.
+- ``violation``: the error that every check raises.
+- ``audit``: checks queues, index and deliveries against the log.
 - ``oracle``: checks what must hold after every step.
 - ``simulation``: a whole cluster, scripted step by step.
 - ``walk``: chooses the steps at random, from a seed.
