@@ -1,7 +1,7 @@
 """`make bench-append`: writing a segment by pwrite against copying into a writable mapping, in one run.
 
-The choice between them is ARCHITECTURE.md's "Disk errors": a sparse mapping needs its blocks reserved, or a full disk
-kills the process. Both write the same pieces to fresh segments, then flush; the better of three turns each.
+Why writes use pwrite is in ARCHITECTURE.md, "Writes use pwritev": a sparse mapping needs its blocks reserved, or a full
+disk kills the process. Both write the same pieces to fresh segments, then flush; the better of three turns counts.
 """
 
 import mmap

@@ -1,8 +1,37 @@
 """RocketMQ HA: master-to-slave commit log replication in Python on Twisted.
 
-Rooms, in reading order: ``wire`` (what bytes mean), ``store`` (the disk), ``ha`` (replication), ``broker`` (what
-answers clients), ``ops`` (what operators see), ``testing`` (doubles for our users' tests too). ``tap`` wires them
-into a twistd plugin, ``cli`` into the ``rmqha`` command. ARCHITECTURE.md draws who may import whom.
+In reading order:
+
+- ``wire/``: the byte formats: records, HA frames, remoting commands. Pure Python, without I/O.
+- ``store/``: the disk: the commit log, the consume queues and the index.
+- ``ha/``: replication: the master's end, the slave's end, and their states.
+- ``broker/``: answers clients, and talks to other brokers and to name servers.
+- ``node``: a running node: opens its store and runs the services of its role.
+- ``ops/``: what operators see: logs, status, ports, retention.
+- ``namesrv/``: a name server.
+- ``client/``: a small producer and consumer.
+- ``pipeline/``: the log as data: Arrow, Spark and the jobs.
+- ``testing/``: doubles and a simulator, for our users' tests too.
+- ``tap``: the twistd plugin of a node: its options and its wiring.
+- ``namesrv_tap``: the twistd plugin of the name server.
+- ``cli/``: the ``rmqha`` command.
+- ``launch``: starts the ``rmqha`` command, and handles Ctrl-C while it is imported.
+
+Several of these share the following modules:
+
+- ``settings``: RocketMQ's broker.conf and the command line, as one frozen ``Settings``.
+- ``confkeys``: the keys that a broker.conf may contain.
+- ``interfaces``: contracts that have more than one implementation.
+- ``endpoints``: parses addresses: ``host:port`` or a Twisted endpoint string.
+- ``connecting``: connections that are retried, and how the log reports that.
+- ``tls/``: TLS for the HA port and the remoting ports.
+- ``commands``: how commands end, and the options that describe a store.
+- ``exitcodes``: the exit codes of commands and nodes.
+- ``printing``: escapes text that others chose, for terminals and log files.
+- ``steps``: long work that is done in steps.
+- ``times``: times as people write them.
+
+ARCHITECTURE.md draws which package may import which.
 """
 
 from importlib.metadata import PackageNotFoundError, version

@@ -1,6 +1,6 @@
 """How a command or a node says how it ended. Scripts rely on these numbers: this is their only table.
 
-README and the help of the commands show it; a test keeps them equal.
+docs/operating.md and the help of the commands show the same table; a test keeps them equal.
 """
 
 from enum import IntEnum

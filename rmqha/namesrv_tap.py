@@ -1,4 +1,4 @@
-"""The twistd plugin of the name server. ``twistd -n rmqha-namesrv --help`` shows it from outside."""
+"""The twistd plugin of the name server. See ``twistd -n rmqha-namesrv --help``."""
 
 import gc
 from collections.abc import Callable
@@ -25,14 +25,14 @@ from rmqha.store.errors import StoreError
 
 
 class Options(ProcessOptions):
-    """What ``twistd rmqha-namesrv`` accepts. ``listen_port`` and ``folder`` hold the outcome."""
+    """What ``twistd rmqha-namesrv`` accepts. ``postOptions`` sets ``listen_port`` and ``folder``."""
 
     command = "rmqha-namesrv"
     synopsis = "[options]"
-    longdesc = "Runs a RocketMQ name server: brokers, Java's or ours, register with it, and clients ask it for routes."
+    longdesc = "Runs a RocketMQ name server. Brokers, Java's or ours, register with it, and clients ask it for routes."
     optParameters = [
-        ["port", None, "9876", "port to listen at, 0 for any free one"],
-        ["folder", None, "~/namesrv", "folder of kvConfig.json; made when there is something to keep"],
+        ["port", None, "9876", "port to listen on, 0 for any free port"],
+        ["folder", None, "~/namesrv", "folder of kvConfig.json; created when it is needed"],
     ]
 
     listen_port: int
@@ -50,11 +50,11 @@ class Options(ProcessOptions):
 
 def _folder(text: str) -> Path:
     if not text or "\0" in text:
-        raise SettingsError(f"folder={text!r} is no folder")
+        raise SettingsError(f"folder={text!r} is not a folder")
     try:
         return Path(text).expanduser().absolute()  # a daemon may go to another folder before the file is made
     except RuntimeError:
-        raise SettingsError(f"folder={text} begins with the home of a user who has none") from None
+        raise SettingsError(f"folder={text} starts with ~ and the name of a user without a home folder") from None
 
 
 class NameServerProcess(ProcessService):
@@ -104,7 +104,7 @@ class NameServerProcess(ProcessService):
 
 
 def makeService(options: Options) -> IService:
-    """A name server, as the options say; twistd runs it."""
+    """Make the name server that the options describe; twistd runs it."""
     from twisted.internet import reactor
 
     go_by_monotonic_time(reactor)

@@ -1,7 +1,7 @@
-"""What a node is told: RocketMQ's ``broker.conf`` as it is, with the command line on top.
+"""A node's settings: RocketMQ's ``broker.conf`` as it is, overridden by the command line.
 
-A setting has RocketMQ's name in files and error messages, and a snake_case name with its unit in Python. Keys that
-rmqha does not use are left alone.
+A setting has RocketMQ's name in files and error messages, and a snake_case name with its unit in Python. This module
+ignores keys that rmqha does not use; ``confkeys`` judges them.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class FlushDiskType(Enum):
 
 
 class TlsMode(Enum):
-    """What a remoting port takes where there is a certificate, by the name in ``tls.server.mode``; else it is plain."""
+    """What a remoting port accepts if the node has a certificate, by the name in ``tls.server.mode``."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -60,7 +60,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise ValueError("is no whole number") from None
+            raise ValueError("is not a whole number") from None
         if not least <= value <= most:
             raise ValueError(f"is not between {least} and {most}")
         return value
@@ -93,7 +93,7 @@ def _boolean(text: str) -> bool:
 def _hours(text: str) -> tuple[int, ...]:
     hours = [hour.strip() for hour in text.split(";") if hour.strip()]
     if not hours or not all(hour.isdecimal() and int(hour) < 24 for hour in hours):
-        raise ValueError("is no hour of the day, or several separated by semicolons")
+        raise ValueError("is not an hour of the day, or several hours separated by semicolons")
     return tuple(int(hour) for hour in hours)
 
 
@@ -107,11 +107,11 @@ def _single_path(text: str) -> Path:
     if "," in _nonempty(text):
         raise ValueError("names several paths; rmqha keeps the log in one")
     if "\0" in text:
-        raise ValueError("holds a zero byte")
+        raise ValueError("contains a zero byte")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError("begins with the home of a user who has none") from None
+        raise ValueError("starts with ~ and the name of a user without a home folder") from None
 
 
 def _setting(key: str, parse: Callable[[str], Any], default: Any, meaning: str) -> Any:
@@ -131,7 +131,7 @@ QUEUE_UNIT_BYTES = 20
 LARGEST_QUEUE_FILE = LARGEST_SEGMENT - LARGEST_SEGMENT % QUEUE_UNIT_BYTES
 """Sizes are rounded up to whole units, and a Java broker maps no file beyond 2³¹ - 1 bytes (spec/store.md 1)."""
 SMALLEST_ADOPTED_QUEUE_FILE = 1000
-"""Taken over from a master: 50 units. Smaller ones make a file of every few messages."""
+"""The smallest size taken over from a master: 50 units. A smaller one would make a file of every few messages."""
 MOST_HASH_SLOTS = 50_000_000
 """Ten times the default. An index file's slots are reserved on the disk: 200 MB."""
 MOST_INDEX_ENTRIES = 100_000_000
@@ -163,10 +163,10 @@ class Settings:
         "brokerIP1",
         _nonempty,
         "",
-        "The address that clients are given. If it is empty: --bind, else the address that leads out of the machine.",
+        "The address that clients get. If it is empty: --bind, else the address that leads out of the machine.",
     )
     broker_ip2: str = _setting(
-        "brokerIP2", _nonempty, "", "The address that slaves are given for the HA port. If it is empty: brokerIP1."
+        "brokerIP2", _nonempty, "", "The address of the HA port that slaves get. If it is empty: brokerIP1."
     )
     namesrv_addr: str = _setting("namesrvAddr", str, "", "Name servers as HOST:PORT, separated by semicolons.")
     bind_address: str = _setting(
@@ -177,7 +177,10 @@ class Settings:
         "haListenPort", PORT, None, "The HA port. If it is not set, it is listenPort + 1."
     )
     ha_master_address: str = _setting(
-        "haMasterAddress", str, "", "The HA port of a slave's master, HOST:PORT. If it is empty, name servers tell it."
+        "haMasterAddress",
+        str,
+        "",
+        "The HA port of a slave's master, HOST:PORT. If it is empty, the slave asks the name servers.",
     )
     store_path_root_dir: Path = _setting(
         "storePathRootDir", _single_path, Path("~/store").expanduser(), "The folder of the store."
@@ -210,7 +213,7 @@ class Settings:
         "A flush needs at least this many new pages of 4 KiB, unless flushCommitLogThoroughInterval has passed.",
     )
     flush_commit_log_thorough_interval_ms: int = _setting(
-        "flushCommitLogThoroughInterval", MILLISECONDS, 10_000, "After this time a flush takes whatever is new."
+        "flushCommitLogThoroughInterval", MILLISECONDS, 10_000, "After this time a flush writes everything that is new."
     )
     sync_flush_timeout_ms: int = _setting(
         "syncFlushTimeout",
@@ -304,7 +307,10 @@ class Settings:
         "Whether a nearly full disk makes the node delete segments that are not old enough.",
     )
     ha_send_heartbeat_interval_ms: int = _setting(
-        "haSendHeartbeatInterval", MILLISECONDS, 5_000, "How often each side of an HA connection says something."
+        "haSendHeartbeatInterval",
+        MILLISECONDS,
+        5_000,
+        "A side of an HA connection that has sent nothing for this time sends a heartbeat.",
     )
     ha_housekeeping_interval_ms: int = _setting(
         "haHousekeepingInterval", MILLISECONDS, 20_000, "After this time of silence an HA connection is closed."
@@ -313,19 +319,19 @@ class Settings:
         "haTransferBatchSize", _number(1, 4 * 1024 * 1024 - 12), 32 * 1024, "The largest body of a transfer frame."
     )
     ha_flow_control_enable: bool = _setting(
-        "haFlowControlEnable", _boolean, False, "Whether maxHaTransferByteInSecond holds."
+        "haFlowControlEnable", _boolean, False, "Whether maxHaTransferByteInSecond applies."
     )
     max_ha_transfer_bytes_in_second: int = _setting(
         "maxHaTransferByteInSecond",
         RATE,
         100 * 1024 * 1024,
-        "What a master sends to all its slaves together in a second, if haFlowControlEnable is true.",
+        "Bytes that a master sends to all its slaves together in a second, if haFlowControlEnable is true.",
     )
     max_ha_receive_bytes_in_second: int | None = _setting(
         "maxHaReceiveByteInSecond",
         RATE,
         None,
-        "What a slave receives in a second. If it is not set, there is no limit.",
+        "Bytes that a slave receives in a second. If it is not set, there is no limit.",
     )
     ha_max_connections: int = _setting(
         "haMaxConnections",
@@ -367,7 +373,7 @@ class Settings:
         "haSlaveFallbehindMax",
         _number(1, 2**63 - 1),
         256 * 1024 * 1024,
-        "A slave that is further behind does not count for SLAVE_NOT_AVAILABLE.",
+        "If no slave's lag is at most this, a put is answered SLAVE_NOT_AVAILABLE at once.",
     )
     in_sync_replicas: int = _setting(
         "inSyncReplicas",
@@ -376,7 +382,10 @@ class Settings:
         "How many nodes must hold a message before it is answered on a SYNC_MASTER, the master included.",
     )
     min_in_sync_replicas: int = _setting(
-        "minInSyncReplicas", COUNT, 1, "If fewer nodes are near, the master included, a SYNC_MASTER refuses puts."
+        "minInSyncReplicas",
+        COUNT,
+        1,
+        "A SYNC_MASTER refuses puts if fewer nodes, the master included, are within haSlaveFallbehindMax.",
     )
     register_name_server_period_ms: int = _setting(
         "registerNameServerPeriod",
@@ -388,7 +397,7 @@ class Settings:
         "unregisterUnfitSlave", _boolean, True, "Whether a slave in GAP, AHEAD or DIVERGED leaves the name servers."
     )
     force_register: bool = _setting(
-        "forceRegister", _boolean, True, "Whether a node registers each time, also if its topics have not changed."
+        "forceRegister", _boolean, True, "Whether a node registers each time, even if its topics have not changed."
     )
     enable_dledger_commit_log: bool = _setting(
         "enableDLegerCommitLog", _not_true, False, "Must be false: rmqha does not speak DLedger."
@@ -396,16 +405,18 @@ class Settings:
     broker_permission: int = _setting(
         "brokerPermission", _number(0, 7), 6, "What clients may do: 2 is write, 4 is read, 6 is both."
     )
-    region_id: str = _setting("regionId", _nonempty, "DefaultRegion", "The region that answers to puts name.")
-    trace_on: bool = _setting("traceOn", _boolean, True, "Whether clients are told that message traces are wanted.")
+    region_id: str = _setting(
+        "regionId", _nonempty, "DefaultRegion", "The region that is named in the answers to puts."
+    )
+    trace_on: bool = _setting("traceOn", _boolean, True, "Whether the answers to puts ask clients for message traces.")
     auto_create_topic_enable: bool = _setting(
-        "autoCreateTopicEnable", _boolean, True, "Whether a send to an unknown topic makes it."
+        "autoCreateTopicEnable", _boolean, True, "Whether a send to an unknown topic creates it."
     )
     auto_create_subscription_group: bool = _setting(
-        "autoCreateSubscriptionGroup", _boolean, True, "Whether a request of an unknown consumer group makes it."
+        "autoCreateSubscriptionGroup", _boolean, True, "Whether a request of an unknown consumer group creates it."
     )
     default_topic_queue_nums: int = _setting(
-        "defaultTopicQueueNums", COUNT, 8, "The most queues that a topic made by a send has."
+        "defaultTopicQueueNums", COUNT, 8, "The largest number of queues of a topic that a send creates."
     )
     cluster_topic_enable: bool = _setting(
         "clusterTopicEnable", _boolean, True, "Whether there is a topic with the cluster's name."
@@ -414,7 +425,7 @@ class Settings:
         "brokerTopicEnable", _boolean, True, "Whether there is a topic with the broker's name."
     )
     trace_topic_enable: bool = _setting(
-        "traceTopicEnable", _boolean, False, "Whether the topic of message traces is there from the start."
+        "traceTopicEnable", _boolean, False, "Whether the topic of message traces exists from the start."
     )
     reject_transaction_message: bool = _setting(
         "rejectTransactionMessage", _boolean, False, "Whether transactional messages are refused."
@@ -450,7 +461,7 @@ class Settings:
         "notifyConsumerIdsChangedEnable",
         _boolean,
         True,
-        "Whether consumers are told when one of their group comes or goes.",
+        "Whether consumers are notified when one of their group connects or disconnects.",
     )
     transaction_time_out_ms: int = _setting(
         "transactionTimeOut", MILLISECONDS, 6_000, "How old a half message must be before its producer is asked."
@@ -465,7 +476,7 @@ class Settings:
         "tls.server.mode",
         _one_of(TlsMode),
         None,
-        "What the remoting ports take if there is a certificate: disabled, permissive (plain too) or enforcing.",
+        "What remoting ports accept if the node has a certificate. disabled: plain; permissive: both; enforcing: TLS.",
     )
     server_max_connections: int = _setting(
         "serverMaxConnections",
@@ -480,13 +491,13 @@ class Settings:
         "serverMaxRequestBytes",
         _number(16 * 1024**2, 2**40),
         96 * 1024**2,
-        "Requests and unfinished frames that all connections of a port hold together.",
+        "Bytes of requests and unfinished frames that all connections of a port hold together.",
     )
     server_max_answer_bytes: int = _setting(
         "serverMaxAnswerBytes",
         _number(16 * 1024**2, 2**40),
         128 * 1024**2,
-        "Answers that all clients of a port have not read yet, together.",
+        "Bytes of answers that the clients of a port, all together, have not read yet.",
     )
     max_groups: int = _setting("maxGroups", COUNT, 50_000, "Consumer groups of a broker. Known groups always work.")
     max_new_groups_at_once: int = _setting("maxNewGroupsAtOnce", COUNT, 5_000, "New groups after a quiet time.")
@@ -508,25 +519,25 @@ class Settings:
     )
 
     def memory_ratio(self, is_slave: bool) -> int:
-        """accessMessageInMemoryMaxRatio in percent; a slave leaves more to others."""
+        """accessMessageInMemoryMaxRatio in percent. The default is lower for a slave."""
         configured = self.access_message_in_memory_max_ratio
         return (30 if is_slave else 40) if configured is None else configured
 
     @property
     def commit_log_folder(self) -> Path:
-        """Where segments are: storePathCommitLog, or ``commitlog`` below the root."""
+        """The folder of the segments: storePathCommitLog, or ``commitlog`` in the root folder."""
         return self.store_path_commit_log or self.store_path_root_dir / "commitlog"
 
     @property
     def ha_port(self) -> int:
-        """haListenPort, or the one behind listenPort; 0 for any free one."""
+        """haListenPort, or listenPort + 1. 0 means any free port."""
         if self.ha_listen_port is not None:
             return self.ha_listen_port
         return self.listen_port + 1 if self.listen_port else 0
 
     @property
     def fast_port(self) -> int:
-        """The "VIP" port, two before listenPort; 0 for any free one."""
+        """The "VIP" port, two below listenPort. 0 means any free port."""
         return max(0, self.listen_port - 2)
 
 
@@ -537,10 +548,10 @@ _BYTE_UNITS = {"k": 1024, "m": 1024**2, "g": 1024**3}
 
 
 def parse_byte_count(text: str) -> int:
-    """A whole number of bytes; k, m or g behind it stands for KiB, MiB or GiB. Raises ValueError."""
+    """Parse a whole number of bytes; a final k, m or g stands for KiB, MiB or GiB. Raises ValueError."""
     number = text[:-1] if text[-1:].lower() in _BYTE_UNITS else text
     if not (number.isascii() and number.isdecimal()):
-        raise ValueError(f"{text!r} is no number of bytes, such as 65536, 64k, 10m or 1g")
+        raise ValueError(f"{text!r} is not a number of bytes, such as 65536, 64k, 10m or 1g")
     return int(number) * _BYTE_UNITS.get(text[len(number) :].lower(), 1)
 
 
@@ -559,14 +570,14 @@ def make_settings(properties: Mapping[str, str]) -> Settings:
 
 
 def with_properties(settings: Settings, properties: Mapping[str, str]) -> Settings:
-    """The settings, as ``properties`` say where they do. Raises SettingsError naming the key and the reason."""
+    """The settings, overridden by ``properties``. Raises SettingsError naming the key and the reason."""
     settings = replace(settings, **_parse(properties))
     _check_together(settings)
     return settings
 
 
 def properties_of(settings: Settings) -> dict[str, str]:
-    """Texts by RocketMQ's keys, from which ``make_settings`` makes the same; what is not set is left out."""
+    """Texts by RocketMQ's keys, from which ``make_settings`` makes equal settings. Unset settings are left out."""
     values = {setting.metadata["key"]: getattr(settings, setting.name) for setting in fields(Settings)}
     return {key: _text(value) for key, value in values.items() if value not in (None, "")}
 
@@ -621,22 +632,26 @@ def _check_index_file(settings: Settings) -> None:
 def _check_together(settings: Settings) -> None:
     _check_index_file(settings)
     if settings.broker_role is BrokerRole.SLAVE and settings.broker_id == 0:
-        raise SettingsError("brokerId=0 is a master's; a slave's is greater than 0")
+        raise SettingsError("brokerId=0 means a master; the brokerId of a slave is greater than 0")
     if settings.listen_port and settings.listen_port < 3:
-        raise SettingsError(f"listenPort={settings.listen_port} leaves no room for the fast port, two before it")
+        raise SettingsError(
+            f"listenPort={settings.listen_port} leaves no room for the fast port, which is two below it"
+        )
     if settings.ha_port > LARGEST_PORT:
-        raise SettingsError(f"listenPort={settings.listen_port} leaves no room for haListenPort, the one behind it")
+        raise SettingsError(f"listenPort={settings.listen_port} leaves no room for haListenPort, which is one above it")
     ports = [settings.listen_port, settings.fast_port, settings.ha_port]
     if settings.listen_port and len({port for port in ports if port}) < sum(1 for port in ports if port):
-        raise SettingsError(f"haListenPort={settings.ha_port} is also listenPort or the fast port, two before it")
+        raise SettingsError(
+            f"haListenPort={settings.ha_port} equals listenPort or the fast port, which is two below it"
+        )
     in_flight, message_bytes = settings.ha_max_bytes_in_flight, settings.max_message_size_bytes
     if in_flight is not None and in_flight < 8 * 1024 * 1024 + 2 * message_bytes:
         raise SettingsError(
-            f"haMaxBytesInFlight={in_flight} has no room for 8 MiB and two messages (maxMessageSize={message_bytes}), "
+            f"haMaxBytesInFlight={in_flight} is less than 8 MiB and two messages (maxMessageSize={message_bytes}), "
             "which a slave may have to receive before it can acknowledge anything"
         )
     if settings.ha_housekeeping_interval_ms <= settings.ha_send_heartbeat_interval_ms:
         raise SettingsError(
-            f"haHousekeepingInterval={settings.ha_housekeeping_interval_ms} is not longer than "
+            f"haHousekeepingInterval={settings.ha_housekeeping_interval_ms} must be longer than "
             f"haSendHeartbeatInterval={settings.ha_send_heartbeat_interval_ms}: every quiet peer would be dropped"
         )

@@ -1,4 +1,4 @@
-"""The twistd plugin: options, and the wiring of a node. ``twistd -n rmqha --help`` shows it from outside."""
+"""The twistd plugin: the options of a node, and its wiring. See ``twistd -n rmqha --help``."""
 
 from functools import partial
 from pathlib import Path
@@ -42,90 +42,96 @@ SETTING_OPTIONS = {
     "broker-id": "brokerId",
     "namesrv": "namesrvAddr",
 }
-"""Options that are settings of broker.conf under another name; given, they win over the file."""
+"""Options that are settings of broker.conf under another name. They override the file."""
 
 
 class Options(ProcessOptions):
-    """What ``twistd rmqha`` accepts. ``settings`` and ``slave`` hold the outcome."""
+    """What ``twistd rmqha`` accepts. ``postOptions`` sets the attributes below."""
 
     command = "rmqha"
     synopsis = "[options]"
     longdesc = (
-        "Runs one node of a RocketMQ master/slave pair: a slave copies the commit log of its master, Java's or ours, "
-        "and proves every record; a master serves the log of its store."
+        "Runs one node of a RocketMQ master/slave pair. A slave copies the commit log of its master, Java's or ours, "
+        "and proves every record. A master stores messages and sends its log to slaves."
     )
     optParameters = [
-        ["role", None, None, "slave, async-master or sync-master; else brokerRole of --conf"],
+        ["role", None, None, "slave, async-master or sync-master; default: brokerRole of --conf"],
         ["store", None, None, "folder of the store (storePathRootDir)"],
-        ["conf", None, None, "a RocketMQ broker.conf, read as it is; options here win over it"],
+        ["conf", None, None, "a RocketMQ broker.conf; command-line options override it"],
         ["master", None, None, "slave: the master's HA port, host:port or a Twisted endpoint (haMasterAddress)"],
         [
             "master-remoting",
             None,
             None,
-            "slave: the master's remoting port, as --master, or 'none'; default: the one below its HA port",
+            "slave: the master's remoting port, in the form of --master, or 'none'; default: one below its HA port",
         ],
-        ["port", None, None, "listenPort, 0 for any free one; default 10911. The fast port is two below"],
-        ["ha-port", None, None, "haListenPort, 0 for any free one; default: one above --port"],
+        [
+            "port",
+            None,
+            None,
+            "the remoting port (listenPort), 0 for any free port; default: 10911. The fast port is two below it",
+        ],
+        ["ha-port", None, None, "the HA port (haListenPort), 0 for any free port; default: one above --port"],
         [
             "from",
             None,
             "min",
-            "slave with an empty store: begin at the master's min, at its last segment, or at an OFFSET",
+            "slave with an empty store: start at min (the master's first byte), last (its last segment) or an OFFSET",
         ],
         [
             "on-gap",
             None,
             "stop",
-            "slave: when the master has deleted what comes next: stop, or reseed (keeps the old log aside)",
+            "slave: what to do if the master has deleted the next bytes: 'stop', or 'reseed' (start a new log and keep "
+            "the old one aside)",
         ],
         ["name", None, None, "brokerName"],
         ["cluster", None, None, "brokerClusterName"],
-        ["broker-id", None, None, "brokerId; a slave's is greater than 0"],
+        ["broker-id", None, None, "brokerId; greater than 0 for a slave"],
         [
             "namesrv",
             None,
             None,
-            "name servers, host:port;host:port (namesrvAddr): the node registers with all; they tell a slave without "
-            "--master where its master is",
+            "name servers, host:port;host:port (namesrvAddr). The node registers with all of them, and a slave without "
+            "--master asks them for its master",
         ],
-        ["embed-namesrv", None, None, "run a name server at this port too, usually 9876; 0 for any free one"],
-        ["set", None, None, "any other setting of broker.conf, KEY=VALUE; may be repeated"],
-        ["max-hold-bytes", None, None, "with --hold: hold at most so many bytes of the log; default: all"],
+        ["embed-namesrv", None, None, "also run a name server on this port, usually 9876; 0 for any free port"],
+        ["set", None, None, "any other setting of broker.conf, as KEY=VALUE; may be repeated"],
+        ["max-hold-bytes", None, None, "with --hold: keep at most this many bytes of the log; default: no limit"],
         [
             "max-rate",
             None,
             None,
-            "bytes a second on the HA channel, also as 64k, 10m or 1g (KiB, MiB, GiB): "
-            "a master sends no more to all slaves together, a slave receives no more; default: no limit",
+            "bytes a second on the HA channel, also as 64k, 10m or 1g (KiB, MiB, GiB): the most that a master sends "
+            "to all slaves together, or that a slave receives; default: no limit",
         ],
-        ["tls-cert", None, None, "PEM file: our certificate, and what lies between it and its authority; turns TLS on"],
-        ["tls-key", None, None, "PEM file: its private key; default: in the file of --tls-cert"],
+        ["tls-cert", None, None, "PEM file: the node's certificate, with its intermediate certificates; enables TLS"],
+        ["tls-key", None, None, "PEM file: the private key of the certificate; default: the file of --tls-cert"],
         [
             "tls-ca",
             None,
             None,
-            "PEM file, or folder of .pem: the authorities trusted; default for --master: the platform's",
+            "PEM file, or folder of .pem files: the trusted authorities; default for --master: the platform's",
         ],
         [
             "allow-slaves",
             None,
             None,
-            "serve no other slaves: addresses, networks, or names in certificates, comma-separated",
+            "serve only these slaves: addresses, networks, or names in certificates, separated by commas",
         ],
     ]
     optFlags = [
         [
             "hold",
             None,
-            "delete nothing that a slave, connected or gone, has not acknowledged; slots are in STORE/rmqha/slots",
+            "keep segments that a slave, connected or not, has not acknowledged; STORE/rmqha/slots lists the slaves",
         ],
-        ["tls-verify-slaves", None, "whoever connects must show a certificate signed by one of --tls-ca"],
-        ["observer", None, "slave: copy, and never count as a replica: no SYNC_MASTER waits for this one"],
+        ["tls-verify-slaves", None, "every client must show a certificate that an authority of --tls-ca has signed"],
+        ["observer", None, "slave: copy the log, but never count as a replica of a SYNC_MASTER"],
         [
             "once",
             None,
-            "slave: copy all the master has now, then exit: 0, 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED, 7 not connected",
+            "slave: copy what the master has now, then exit: 0, 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED, 7 not connected",
         ],
     ]
 
@@ -144,7 +150,7 @@ class Options(ProcessOptions):
         ProcessOptions.__init__(self)
 
     def opt_set(self, text: str) -> None:
-        """any other setting of broker.conf, KEY=VALUE; may be repeated"""
+        """any other setting of broker.conf, as KEY=VALUE; may be repeated"""
         try:
             key, value = parse_override(text)
         except SettingsError as error:
@@ -180,7 +186,9 @@ class Options(ProcessOptions):
         if self["role"] is not None:
             given["brokerRole"] = BrokerRole.from_option(self["role"]).value
         elif "brokerRole" not in properties:
-            raise SettingsError("give --role=slave, async-master or sync-master, or a --conf with brokerRole")
+            raise SettingsError(
+                "--role is missing: give --role=slave, async-master or sync-master, or a --conf with brokerRole"
+            )
         given.update(self._rate(given.get("brokerRole", properties.get("brokerRole"))))
         return {**properties, **self._overrides, **given}
 
@@ -201,7 +209,7 @@ class Options(ProcessOptions):
         if text is None:
             return Hold(bool(self["hold"]))
         if not text.isdecimal() or not self["hold"]:
-            raise SettingsError(f"max-hold-bytes={text} is no number of bytes, or --hold is missing")
+            raise SettingsError(f"max-hold-bytes={text} is not a number of bytes, or --hold is missing")
         return Hold(True, int(text))
 
     def _read_tls(self) -> None:
@@ -212,10 +220,12 @@ class Options(ProcessOptions):
         self.allow_list = AllowList.parse(self["allow-slaves"]) if self["allow-slaves"] is not None else None
         self._check_tls_mode(verified)
         if self.allow_list is not None and self.allow_list.names and not verified:
-            raise SettingsError("--allow-slaves by name needs --tls-verify-slaves: without it nobody shows a name")
+            raise SettingsError(
+                "--allow-slaves by name needs --tls-verify-slaves: without it no slave shows a certificate"
+            )
         peers = (self.settings.ha_master_address, self["master-remoting"] or "", *self._name_server_addresses())
         if files.authorities is not None and not verified and not any(map(uses_tls, peers)):
-            raise SettingsError("--tls-ca is used by nothing: say --master=tls:HOST:PORT, or --tls-verify-slaves")
+            raise SettingsError("--tls-ca has no effect: add --master=tls:HOST:PORT or --tls-verify-slaves")
 
     def _check_tls_mode(self, verified: bool) -> None:
         mode = self.settings.tls_server_mode
@@ -223,7 +233,8 @@ class Options(ProcessOptions):
             raise SettingsError("tls.server.mode=enforcing needs --tls-cert")
         if verified and mode is not None and mode is not TlsMode.ENFORCING:
             raise SettingsError(
-                f"tls.server.mode={mode.value} lets in whoever shows no certificate, --tls-verify-slaves nobody"
+                f"tls.server.mode={mode.value} accepts clients without certificates, which contradicts "
+                "--tls-verify-slaves"
             )
 
     def _check_role(self) -> None:
@@ -233,34 +244,40 @@ class Options(ProcessOptions):
         else:
             for flag in ("once", "observer"):
                 if self[flag]:
-                    raise SettingsError(f"--{flag} is a slave's")
+                    raise SettingsError(f"--{flag} is valid only for a slave")
 
     def _check_master(self) -> None:
         if self.settings.ha_master_address:
             return
         if self["once"] or not (self._name_server_addresses() or self["embed-namesrv"]):
             raise SettingsError(
-                "--once needs --master=HOST:PORT, the master's HA port (haMasterAddress): name servers may tell it too "
-                "late, or never"
+                "--once needs --master=HOST:PORT, the master's HA port (haMasterAddress): name servers may not know "
+                "the master in time"
                 if self["once"]
                 else "a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress), or a name server that "
                 "knows it (--namesrv)"
             )
         if self["master-remoting"] is not None:
-            raise SettingsError("--master-remoting needs --master: name servers tell both")
+            raise SettingsError(
+                "--master-remoting needs --master: without it both addresses come from the name servers"
+            )
         if self.server_tls is not None:
-            raise SettingsError("name servers tell nothing of TLS: a slave that has it needs --master=tls:HOST:PORT")
+            raise SettingsError(
+                "name servers do not know about TLS: a slave with --tls-cert needs --master=tls:HOST:PORT"
+            )
 
     def _embedded_port(self) -> int | None:
         text = self["embed-namesrv"]
         if text is None:
             return None
         if self["once"]:
-            raise SettingsError("--once ends before anybody could ask the name server of --embed-namesrv")
+            raise SettingsError(
+                "--once and --embed-namesrv contradict each other: the node would exit before its name server is asked"
+            )
         return parse_port("embed-namesrv", text)
 
     def _endpoints(self, reactor: Any) -> tuple[IStreamClientEndpoint | None, IStreamClientEndpoint | None]:
-        """The ways to the master's HA port and to its remoting port; none where only name servers know it.
+        """The endpoints of the master's HA port and remoting port; None if only name servers know them.
 
         Raises ValueError.
         """
@@ -271,13 +288,13 @@ class Options(ProcessOptions):
         return ha, None if remoting_address is None else make_endpoint(reactor, remoting_address, self.client_tls)
 
     def _master_address(self) -> str | None:
-        """Where a slave's master answers clients; None where that is not told, or nobody is to ask there."""
+        """The remoting port of a slave's master; None if it is unknown or must not be asked."""
         if not self.settings.ha_master_address or self["master-remoting"] == NO_REMOTING:
             return None
         return self["master-remoting"] or remoting_address_of(self.settings.ha_master_address)
 
     def _name_servers(self, reactor: Any) -> list[tuple[str, IStreamClientEndpoint]]:
-        """The name servers of namesrvAddr, and the ways there. Raises ValueError."""
+        """The name servers of namesrvAddr, with their endpoints. Raises ValueError."""
         addresses = self._name_server_addresses()
         return [(address, make_endpoint(reactor, address, self.client_tls)) for address in addresses]
 
@@ -285,7 +302,7 @@ class Options(ProcessOptions):
         return [address.strip() for address in self.settings.namesrv_addr.split(";") if address.strip()]
 
     def plan(self, reactor: Any) -> NodePlan:
-        """What the node is to do."""
+        """The plan of the node."""
         is_slave = self.settings.broker_role is BrokerRole.SLAVE
         master, master_remoting = self._endpoints(reactor) if is_slave else (None, None)
         return NodePlan(
@@ -307,7 +324,7 @@ class Options(ProcessOptions):
 
 
 def makeService(options: Options) -> IService:
-    """A node, as the options say; twistd runs it."""
+    """Make the node that the options describe; twistd runs it."""
     from twisted.internet import reactor
 
     go_by_monotonic_time(reactor)

@@ -335,7 +335,7 @@ class CorruptTests(CommandTestCase):
             for field, position, words in (
                 ("size, last byte", 3, "PROPERTIESLENGTH|the parts take"),
                 ("size, first byte", 0, "bytes before its segment's end"),
-                ("magic", 5, "is none of a record's"),
+                ("magic", 5, "is not that of a record"),
                 ("CRC", 11, "the body's CRC is"),
                 ("body", 88 + 17, "the body's CRC is"),
                 ("last byte of the body", 88 + BODY_BYTES - 1, "the body's CRC is"),
@@ -388,7 +388,7 @@ class CorruptTests(CommandTestCase):
     def test_a_zeroed_segment_in_the_middle(self) -> None:
         store = self.store()
         segment_of(store, SEGMENT_SIZE).write_bytes(bytes(SEGMENT_SIZE))
-        self.assert_found(store, SEGMENT_SIZE, "is none of a record's")
+        self.assert_found(store, SEGMENT_SIZE, "is not that of a record")
 
     def test_a_torn_last_record(self) -> None:
         store = self.store()

@@ -42,7 +42,7 @@ OUR_OWN = {
     "serverMaxRequestBytes",
     "unregisterUnfitSlave",
 }
-"""README tells of them as rmqha's: Java's broker.conf has none of them."""
+"""Keys of rmqha alone: Java's broker.conf has none of them."""
 MASTER = ("--role=async-master", "--store=s")
 
 

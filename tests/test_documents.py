@@ -1,5 +1,6 @@
 """What documents, docstrings and comments point to is there: links, specifications by section, faults by row."""
 
+import ast
 import re
 import runpy
 from collections.abc import Iterator
@@ -11,6 +12,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SPECIFICATIONS = ROOT / "docs" / "spec"
 FAULTS = ROOT / "docs" / "faults.md"
+RIDDLES = re.compile(
+    r"(?<![Tt]here )\b(?:is|are|was|were|be) (?:none|no)\b(?! (?:longer|more|less|later|earlier|slower|larger|faster))"
+    r"|\b(?:[Bb]e it|[Hh]ears? of|[Ll]ack(?:s|ed|ing)?|[Tt]old|anew|beside)\b"
+    r"|\b(?:[Ww]hoever|[Ww]hatever|[Ww]herever|[Ss]o many|[Ss]o much)\b"
+)
+"""Phrases that readers stumbled over. Say ``is not a``, ``missing``, ``again``, ``everyone who``, ``this many`` …"""
+PLAIN = (
+    *("README.md", "ARCHITECTURE.md", "SECURITY.md"),
+    *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py", "rmqha/wire", "rmqha/client", "rmqha/pipeline"),
+    *(f"rmqha/testing/{path.name}" for path in (ROOT / "rmqha" / "testing").glob("*.py")),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "rmqha").rglob("__init__.py")),
+    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
+"""What is written in plain English: files and folders. Add a room here when it is rewritten."""
 FOLDERS = ("rmqha", "tests", "benchmarks", "examples", "tac", "twisted", "docs")
 TEXTS = ("*.py", "*.md", "*.tac", "*.java", "*.properties")
 
@@ -19,6 +34,9 @@ CITATION = re.compile(rf"spec/(\w+)\.md(?:\s+§?({NUMBER}(?:(?:,|-| and| to) {NU
 FAULT_CITATION = re.compile(r"faults\.md ([A-Z]\d*)(?: to ([A-Z]\d+))?")
 FAULT = r"[A-Z]\d+"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+DECISION_CITATION = re.compile(r'ARCHITECTURE(?:\.md)?,? "([^"]+)"')
+DOOR_LINE = re.compile(r"^- ``(\w+)(/?)``: \S", re.MULTILINE)
+"""A line of a package's docstring: the name of a module or, with a slash, of a package inside it."""
 WITHIN_SPECIFICATION = re.compile(rf"(?<![\w/])(\w+)\.md §({NUMBER})")
 
 
@@ -80,13 +98,58 @@ def wrong_fault_citations(text: str) -> list[str]:
     ]
 
 
+def anchors(path: Path) -> set[str]:
+    """The anchors that a Markdown page gives its headings."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 def wrong_links(path: Path, text: str) -> list[str]:
-    """The links of a Markdown text to files that are not there."""
-    targets = [target.split("#")[0] for target in LINK.findall(text)]
+    """The links of a Markdown text to files, and to headings of pages, that are not there."""
+    wrong = []
+    for link in LINK.findall(text):
+        target, _, anchor = link.partition("#")
+        page = path.parent / target if target else path
+        if re.match(r"[a-z]+:", link):
+            continue
+        if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
+            wrong.append(link)
+    return wrong
+
+
+def packages() -> list[Path]:
+    """The folders of all packages of rmqha."""
+    return sorted(path.parent for path in (ROOT / "rmqha").rglob("__init__.py"))
+
+
+def wrong_door(folder: Path, docstring: str) -> list[str]:
+    """What is wrong with a package's list of its modules: missing, unknown, or listed twice."""
+    listed = [name + slash for name, slash in DOOR_LINE.findall(docstring)]
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("__")}
+    modules |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
     return [
-        target
-        for target in targets
-        if target and not re.match(r"[a-z]+:", target) and not (path.parent / target).exists()
+        *(f"{name} is missing" for name in sorted(modules - set(listed))),
+        *(f"{name} does not exist" for name in sorted(set(listed) - modules)),
+        *(f"{name} is listed twice" for name in sorted({name for name in listed if listed.count(name) > 1})),
+    ]
+
+
+@pytest.mark.parametrize("folder", packages(), ids=lambda folder: ".".join(folder.relative_to(ROOT).parts))
+def test_a_package_docstring_lists_its_modules(folder: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert "n reading order" in docstring
+    assert wrong_door(folder, docstring) == []
+
+
+def test_a_wrong_list_of_modules_is_found(tmp_path: Path) -> None:
+    for path in ("__init__.py", "first.py", "second.py", "__main__.py", "inner/__init__.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    assert wrong_door(tmp_path, "- ``first``: a.\n- ``second``: b.\n- ``inner/``: c.") == []
+    assert wrong_door(tmp_path, "- ``first``: a.\n- ``first``: b.\n- ``third``: c.\n- ``inner/``: d.") == [
+        "second is missing",
+        "third does not exist",
+        "first is listed twice",
     ]
 
 
@@ -97,6 +160,14 @@ def test_every_citation_of_a_specification_leads_to_a_section() -> None:
         assert not (wrong := wrong_citations(flat)), f"{path.relative_to(ROOT)}: {wrong}"
         count += len(CITATION.findall(flat))
     assert count > 100, "the citations are found at all"
+
+
+def test_every_citation_of_a_decision_leads_to_one() -> None:
+    decisions = re.findall(r"^\*\*(.+?)[.,*]", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    cited = [(path, title) for path, text in texts() for title in DECISION_CITATION.findall(text)]
+    assert len(cited) > 2, "the citations are found at all"
+    for path, title in cited:
+        assert title in decisions, f"{path.relative_to(ROOT)} cites a decision that is not there: {title}"
 
 
 def test_every_citation_of_a_fault_leads_to_a_row() -> None:
@@ -117,6 +188,40 @@ def test_every_link_leads_to_a_file() -> None:
     for path, text in texts():
         if path.suffix == ".md":
             assert not (wrong := wrong_links(path, text)), f"{path.relative_to(ROOT)}: {wrong}"
+
+
+def plain_files() -> list[Path]:
+    """All files of PLAIN."""
+    return [
+        path for name in PLAIN for path in ([ROOT / name] if (ROOT / name).is_file() else (ROOT / name).rglob("*.py"))
+    ]
+
+
+def riddles(text: str) -> list[str]:
+    """The phrases of RIDDLES in a text, also across lines, but not in blocks that show what a command prints."""
+    prose = re.sub(r"^```text\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return RIDDLES.findall(re.sub(r"\s*\n\s*#?\s*", " ", prose))
+
+
+@pytest.mark.parametrize("path", plain_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_plain_english(path: Path) -> None:
+    assert riddles(path.read_text()) == []
+
+
+def test_a_riddle_is_found() -> None:
+    assert riddles("It lacks a name that\n# is none, be it long.") == ["lacks", "is none", "be it"]
+    assert riddles("It is no longer there, and no slower.") == []
+
+
+@pytest.mark.parametrize("room", ["wire", "client", "pipeline"])
+def test_names_of_tests_are_short(room: str) -> None:
+    """The rooms that are swept: no name of a test is longer than 80 characters."""
+    for path in (ROOT / "tests" / room).rglob("test_*.py"):
+        assert [name for name in re.findall(r"def (test_\w+)", path.read_text()) if len(name) > 80] == [], path.name
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_the_repository_stands_alone() -> None:
@@ -142,7 +247,9 @@ def test_a_wrong_citation_is_found(text: str, is_wrong: bool) -> None:
 
 
 def test_a_wrong_link_and_a_wrong_fault_are_found() -> None:
-    assert wrong_links(ROOT / "README.md", "[a](nothing.md) [b](docs/faults.md)") == ["nothing.md"]
+    page = "docs/operating.md"
+    text = f"[a](nothing.md) [b](docs/faults.md) [c]({page}#exit-codes) [d]({page}#nothing) [e](#none)"
+    assert wrong_links(ROOT / "README.md", text) == ["nothing.md", "docs/operating.md#nothing", "#none"]
     assert wrong_fault_citations("docs/faults.md N1 to N12, docs/faults.md Q9") == ["Q9"]
 
 

@@ -1,4 +1,4 @@
-"""Exit codes: one table, which README and the command's help show."""
+"""Exit codes: one table, which docs/operating.md and the command's help show."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from rmqha.cli import main
 from rmqha.exitcodes import MEANINGS, ExitCode, table
 from tests.test_cli import CommandTestCase
 
-README = Path(__file__).parent.parent / "README.md"
+OPERATING = Path(__file__).parent.parent / "docs" / "operating.md"
 
 
 class TableTests(SynchronousTestCase):
@@ -19,8 +19,9 @@ class TableTests(SynchronousTestCase):
     def test_every_code_has_a_meaning(self) -> None:
         self.assertEqual(set(MEANINGS), set(ExitCode))
 
-    def test_readme_shows_it(self) -> None:
-        shown = re.findall(r"^\| (\d+) \| (.+) \|$", README.read_text(), re.MULTILINE)
+    def test_the_page_on_operating_shows_it(self) -> None:
+        _, _, section = OPERATING.read_text().partition("\n## Exit codes\n")
+        shown = re.findall(r"^\| (\d+) \| (.+) \|$", section.partition("\n## ")[0], re.MULTILINE)
         self.assertEqual(shown, table())
 
     def test_the_help_shows_it(self) -> None:

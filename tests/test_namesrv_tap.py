@@ -41,7 +41,7 @@ class OptionsTests(SynchronousTestCase):
             ("--port=http", "port=http is no port"),
             ("--port=65536", "between 0 and 65535"),
             ("--port=", "port= is no port"),
-            ("--folder=", "folder='' is no folder"),
+            ("--folder=", "folder='' is not a folder"),
             ("--folder=~nobody-of-this-name/x", "home"),
             ("--log-format=xml", "log-format is 'xml', not text or json"),
             ("--store=x", "store"),

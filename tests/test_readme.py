@@ -1,8 +1,7 @@
-"""README's commands work as they stand there, one after another in one folder; only places and ports are others."""
+"""The commands of README and docs/ work as written, one after another in one folder, with other paths and ports."""
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -22,23 +21,53 @@ from .tls.authority import Authority
 
 pytestmark = pytest.mark.process
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+TYPED = {
+    "README: A five-minute tour",
+    "operating: A broker pair",
+    "operating: A copy of your broker",
+    "repair: Commands",
+    "spark: Commands",
+    "name-servers: Name servers",
+    "tls: Encrypted and authenticated",
+}
+"""The sections whose commands the tests below type."""
 PATIENCE_SECONDS = 300.0
 NOT_RUN = ("pip install", "make ")
-"""They would change the machine; the Makefile's targets and tests/check_wheel.py are about them."""
+"""They would change the machine: the Makefile's targets and tests/check_wheel.py are about them."""
+
+
+def commands() -> dict[str, list[str]]:
+    """The shell commands of README and docs/, with their comments: in order, by ``page: heading``.
+
+    They are the lines of the code blocks that name no language.
+    """
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        heading, language = "", None
+        for line in page.read_text().replace("\\\n", " ").splitlines():
+            if line.startswith("```"):
+                language = line[3:] if language is None else None
+            elif language is None and line.startswith("#"):
+                heading = line.lstrip("# ")
+            elif language == "" and line.strip() and not line.startswith((*NOT_RUN, "#")):
+                found.setdefault(f"{page.stem}: {heading}", []).append(line)
+    return found
 
 
 def commands_of(section: str) -> list[str]:
-    """The shell commands below a heading, up to the next heading, in their order, with their comments."""
-    text = re.split(r"^###? ", README.read_text(), flags=re.MULTILINE)
-    (part,) = (part for part in text if part.startswith(f"{section}\n"))
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
-    lines = "".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.strip() and not line.startswith((*NOT_RUN, "#"))]
+    """The shell commands of the section ``page: heading``."""
+    assert section in TYPED
+    return commands()[section]
+
+
+def test_every_section_with_commands_is_typed() -> None:
+    assert set(commands()) == TYPED
 
 
 class Reader:
-    """Somebody who types README's commands, all in one folder. ``data`` and ``hosts`` stand for README's."""
+    """Somebody who types the documents' commands, all in one folder. ``data`` stands for their /data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +95,7 @@ class Reader:
         return command
 
     def starts(self, command: str, port: int) -> Path:
-        """A node that goes on; its log. A port that README leaves at its default is given."""
+        """Start a node and wait for its port; returns its log. Adds ``--port`` if the command has none."""
         command = self.typed(command).partition(" #")[0]
         if "--port" not in command:
             command += f" --port={port}"
@@ -112,6 +141,15 @@ class Reader:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
+    def waits_until_it_runs(self, command: str) -> None:
+        """Run a command again and again until it ends with 0."""
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while subprocess.run(
+            ["bash", "-c", self.typed(command)], cwd=self.folder, env=self._environ, capture_output=True
+        ).returncode:
+            assert time.monotonic() < give_up, command
+            time.sleep(0.5)
+
     def fails(self, command: str, code: int) -> str:
         """A command that ends with this exit code; what it prints."""
         done = subprocess.run(
@@ -128,6 +166,10 @@ class Reader:
             assert process.wait(PATIENCE_SECONDS) == 0
         finally:
             process.kill()
+
+    def swaps_last_two(self) -> None:
+        """Let ``stops_last`` stop the master, which was started before its slave."""
+        self._processes[-2:] = reversed(self._processes[-2:])
 
     def stops(self) -> None:
         """Ctrl-C for all nodes, the last one first: each ends well."""
@@ -161,9 +203,25 @@ def put(reader: Reader) -> None:
     reader.runs("rmqha put TopicTest hello --count=200 --broker=127.0.0.1:10911")
 
 
+def test_five_minute_tour(reader: Reader) -> None:
+    reader.moves("tour")
+    master, slave, *looks, pull = commands_of("README: A five-minute tour")
+    reader.starts(master, reader.master)
+    reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
+    reader.swaps_last_two()
+    put, status, dump, verify = map(reader.runs, looks)
+    assert "SEND_OK 1000" in put
+    assert "IN_SYNC" in status
+    assert len(dump.splitlines()) == 3
+    assert verify
+    reader.waits_until_it_runs(pull)
+    reader.stops_last()
+    assert reader.runs(pull).splitlines() == ["hello"] * 3
+
+
 def test_a_broker_pair(reader: Reader) -> None:
     reader.moves("pair")
-    name_server, master, slave = commands_of("A broker pair")
+    name_server, master, slave = commands_of("operating: A broker pair")
     reader.starts(name_server, reader.name_server)
     reader.starts(master, reader.master)
     reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
@@ -173,7 +231,7 @@ def test_a_broker_pair(reader: Reader) -> None:
 
 def test_a_copy_of_your_broker(reader: Reader) -> None:
     reader.moves("copy")
-    slave, *commands = commands_of("A copy of your broker")
+    slave, *commands = commands_of("operating: A copy of your broker")
     reader.starts("twistd -n --pidfile= rmqha --role=async-master --store=/data/master", reader.master)
     put(reader)
     reader.waits_for_status(reader.starts(slave, reader.slave), "/data/replica")
@@ -189,12 +247,12 @@ def test_a_copy_of_your_broker(reader: Reader) -> None:
 
 
 def test_when_bytes_of_the_log_are_bad(reader: Reader) -> None:
-    """Of the copy before, as a broken master's store: each command does what README says of it."""
+    """Of the copy before, as a broken master's store: each command does what its page says of it."""
     reader.stops()
     store, replica = reader.data / "store", reader.data / "replica"
     shutil.copytree(replica, store)
     replica_port = free_port()
-    verify, repair, recover, restore_cut = commands_of("When bytes of the log are bad")
+    verify, repair, recover, restore_cut = commands_of("repair: Commands")
     log = min((store / "commitlog").iterdir())
     good = log.read_bytes()
     at = good.index(b"hello", len(good.rstrip(b"\0")) // 2)
@@ -217,14 +275,14 @@ def test_the_log_as_data(reader: Reader) -> None:
         find_java()
     except JavaError as error:
         need(str(error))
-    for command in commands_of("The log as data"):
+    for command in commands_of("spark: Commands"):
         assert reader.runs(command)
     assert list((reader.data / "lake" / "orders").rglob("*.parquet"))
 
 
 def test_name_servers(reader: Reader) -> None:
     reader.moves("name-servers")
-    name_server, master, slave = commands_of("Name servers")
+    name_server, master, slave = commands_of("name-servers: Name servers")
     reader.starts(name_server, reader.name_server)
     reader.starts(master, reader.master)
     reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
@@ -240,7 +298,7 @@ def test_encrypted_and_authenticated(reader: Reader) -> None:
         ("operator", "operator"),
     ):
         shutil.copy(ca.issue(host), reader.folder / f"{name}.pem")
-    master, slave, status = commands_of("Encrypted and authenticated")
+    master, slave, status = commands_of("tls: Encrypted and authenticated")
     reader.starts(master, reader.master)
     reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
     assert "IN_SYNC" in reader.runs(status) or "peer" in reader.runs(status)

@@ -129,7 +129,7 @@ class PropertiesTests(SynchronousTestCase):
         )
 
     def test_a_change_that_does_not_fit_the_others_is_refused(self) -> None:
-        with self.assertRaisesRegex(SettingsError, "brokerId=0 is a master's"):
+        with self.assertRaisesRegex(SettingsError, "brokerId=0 means a master"):
             with_properties(make_settings({"brokerRole": "SLAVE"}), {"brokerId": "0"})
 
 
@@ -189,7 +189,7 @@ class RefusalTests(SynchronousTestCase):
             ("haTransferBatchSize", 1, 4 * 1024 * 1024 - 12),
         ):
             for text in ("", "many", "1.5", "0x10", "1 000"):
-                self.assertEqual(self.refusal(**{key: text}), f"{key}={text} is no whole number")
+                self.assertEqual(self.refusal(**{key: text}), f"{key}={text} is not a whole number")
             for number in (least - 1, most + 1):
                 expected = f"{key}={number} is not between {least} and {most}"
                 self.assertEqual(self.refusal(**{key: str(number)}), expected)
@@ -222,9 +222,10 @@ class RefusalTests(SynchronousTestCase):
 
     def test_a_path_that_cannot_be_one(self) -> None:
         self.assertIn(
-            "storePathRootDir=~nobody-here/a begins with the home", self.refusal(storePathRootDir="~nobody-here/a")
+            "storePathRootDir=~nobody-here/a starts with ~ and the name",
+            self.refusal(storePathRootDir="~nobody-here/a"),
         )
-        self.assertIn("storePathRootDir=/a\0b holds a zero byte", self.refusal(storePathRootDir="/a\0b"))
+        self.assertIn("storePathRootDir=/a\0b contains a zero byte", self.refusal(storePathRootDir="/a\0b"))
 
     def test_dledger_has_its_own_replication(self) -> None:
         for text in ("true", "TRUE"):
@@ -241,7 +242,7 @@ class RefusalTests(SynchronousTestCase):
     def test_in_flight_must_fit_what_a_slave_acknowledges_at_once(self) -> None:
         mib = 1024 * 1024
         found = self.refusal(haMaxBytesInFlight=str(16 * mib), maxMessageSize=str(4 * mib + 1))
-        self.assertIn(f"haMaxBytesInFlight={16 * mib} has no room for 8 MiB and two messages", found)
+        self.assertIn(f"haMaxBytesInFlight={16 * mib} is less than 8 MiB and two messages", found)
         self.assertEqual(make_settings({"haMaxBytesInFlight": str(16 * mib)}).ha_max_bytes_in_flight, 16 * mib)
 
     def test_housekeeping_must_outlast_a_heartbeat(self) -> None:

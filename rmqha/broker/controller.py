@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -314,21 +314,25 @@ class BrokerController:
         self.outer_api.start()
 
     def stop(self) -> Deferred[None]:
-        """End the services; fires when they have written what they keep, whatever went wrong with it."""
-        return Deferred.fromCoroutine(self._stop()).addErrback(self._not_stopped)
+        """Stop all services, also if one of them fails: that is logged. Fires when all have written what they keep."""
+        return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        self.schedule.stop()
-        self.transactions.stop()
-        self.held_pulls.stop()
-        self._housekeeping.stop()
-        self._later_features.stop()
-        self.stats.stop()
-        await self.slave_synchronize.stop()
-        await self.outer_api.stop()
-        await gatherResults(
-            [self.consumer_offsets.stop(), self.topics.finish(), self.groups.finish(), self.schedule.finish()]
-        )
+        for stop in (
+            self.schedule.stop,
+            self.transactions.stop,
+            self.held_pulls.stop,
+            self._housekeeping.stop,
+            self._later_features.stop,
+            self.stats.stop,
+            self.slave_synchronize.stop,
+            self.outer_api.stop,
+            self.consumer_offsets.stop,
+            self.topics.finish,
+            self.groups.finish,
+            self.schedule.finish,
+        ):
+            await maybeDeferred(stop).addErrback(self._not_stopped)
 
     def _not_stopped(self, failure: Failure) -> None:
-        self._log.failure("the broker's front did not stop cleanly", failure)
+        self._log.failure("a service of the broker did not stop cleanly", failure)

@@ -1,4 +1,4 @@
-"""How many groups and topics may be made, a second and in all (README, "Limits and rates").
+"""How many groups and topics may be made, a second and in all (docs/limits.md).
 
 Every new one is written to a table that slaves and name servers take over. A stranger may name as many as it likes, so
 a broker, each address and each connection have a bucket: so many at once after a quiet time, then so many a second. An

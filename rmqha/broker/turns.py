@@ -1,4 +1,4 @@
-"""Long work in slices, so that no request keeps the reactor from the others (ARCHITECTURE, "Requests in turns").
+"""Long work in slices, so that no request keeps the reactor from the others (ARCHITECTURE.md, "Requests take turns").
 
 Work that grows with what a client sends, or with a table, waits for ``next`` every so often. All that waits shares the
 time of one reactor turn, however many clients ask at once.

@@ -1,6 +1,16 @@
-"""The ``rmqha`` command: looks at stores and nodes. Exit codes are those of ``exitcodes``.
+"""The ``rmqha`` command: inspects stores and nodes. ``exitcodes`` lists its exit codes.
 
-``shared`` has what all commands use; each other module has the commands that it names.
+In reading order:
+
+- ``shared``: what all commands use: options, opening a store, a progress bar, running the reactor.
+- ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
+- ``status``: ``rmqha status``: the state of a store or of a broker.
+- ``verify``: ``rmqha verify``: proves a store, alone or against another one.
+- ``recover``: ``rmqha recover`` and ``rmqha rebuild``: bring a store in order while no node runs on it.
+- ``repair``: ``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log.
+- ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
+
+The jobs of ``rmqha job`` are in ``pipeline.cli``.
 """
 
 import click

@@ -1,12 +1,13 @@
-"""A small client of our own: sends messages and pulls them, on Deferreds. Speaks to Java's brokers as to ours.
+"""A small client: sends messages and pulls them, on Deferreds. It speaks to Java's brokers and to ours.
 
-::
+In reading order:
 
-    instance.py  MQClient: the way to brokers and name servers, shared by all producers and consumers of a process
-    route.py     where the queues of a topic are
-    message.py   what is sent, and what became of it
-    producer.py  Producer: to the queues of all masters in turn, and elsewhere where one fails
-    pull.py      PullConsumer: from a master, or from its slave where the master is gone
+- ``message``: what is sent, and the result of sending it.
+- ``route``: where the queues of a topic are.
+- ``instance``: ``MQClient``: connections to brokers and name servers, shared by all producers and consumers.
+- ``producer``: ``Producer``: sends to the queues of all masters in turn, and tries another one if a master fails.
+- ``pull``: ``PullConsumer``: reads from a master, or from its slave if the master is unreachable.
+- ``bulk``: sends and pulls many messages at once.
 
 ::
 

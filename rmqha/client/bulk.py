@@ -1,4 +1,4 @@
-"""Many messages at once, to a topic and from it."""
+"""Sends and pulls many messages at once."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from rmqha.wire.record import Record
 IN_FLIGHT = 32
 SUSPEND_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
-"""So long lies at least between two pulls of a queue of which the first gave nothing: not all brokers wait."""
+"""The pause before a queue is pulled again if the last pull found nothing. Some brokers do not wait themselves."""
 
 
 class Edge(Enum):
-    """Where reading may begin, beside at an offset."""
+    """Where reading starts, if not at an offset."""
 
     MIN = "min"
     MAX = "max"
@@ -30,13 +30,13 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredSince:
-    """Reading may also begin with what was stored at a time, in ms since 1970, or later."""
+    """Reading starts with the messages stored at this time (milliseconds since 1970) or later."""
 
     timestamp: int
 
 
 async def put_all(producer: Producer, messages: Iterable[Message], sent: Callable[[SendResult], None]) -> None:
-    """Send them, several at a time; the first failure ends it. ``sent`` hears of each that is stored."""
+    """Send messages, several at a time. The first failure ends it. ``sent`` is called with each result."""
     places = DeferredSemaphore(IN_FLIGHT)
     failures: list[Failure] = []
     for message in messages:
@@ -46,18 +46,20 @@ async def put_all(producer: Producer, messages: Iterable[Message], sent: Callabl
             break
         sending = producer.send(message).addCallback(sent).addErrback(failures.append)
         sending.addBoth(lambda _: places.release())
-    for _ in range(IN_FLIGHT):  # all places are free: nothing is under way
+    for _ in range(IN_FLIGHT):  # all permits are free: no send is in progress
         await places.acquire()
     if failures:
         failures[0].raiseException()
 
 
 class _Enough(Exception):
-    """As many messages as were asked for."""
+    """As many messages as requested have arrived."""
 
 
 class BulkPull:
-    """Reads all queues of a topic at once, to their ends as they are at the start, or with ``follows`` for ever."""
+    """Reads all queues of a topic at once: up to their ends at the time of the start, or with ``follows`` without
+    end.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class BulkPull:
         expression: str = SUB_ALL,
         most: int | None = None,
     ) -> None:
-        """``got`` hears of each message; after ``most`` of them it is over."""
+        """``got`` is called with each message. Reading ends after ``most`` messages."""
         self._consumer = consumer
         self._clock = clock
         self._got = got
@@ -110,7 +112,9 @@ class BulkPull:
             offset = result.next_begin_offset
 
     def _is_wanted(self, record: Record) -> bool:
-        """A broker's search by time gives the nearest message, which may be older."""
+        """Whether the message is recent enough: a broker's search by time finds the nearest message, which may be
+        older.
+        """
         return not isinstance(self._start, StoredSince) or record.store_timestamp >= self._start.timestamp
 
     def _count(self) -> None:

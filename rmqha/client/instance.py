@@ -1,4 +1,4 @@
-"""MQClient: one kept connection for each address, and the routes of topics, for a process's producers and consumers."""
+"""MQClient: one connection for each address, and the routes of topics, for the producers and consumers of a process."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, TypeVar
@@ -20,9 +20,9 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 
 POLL_NAME_SERVER_SECONDS = 30.0
-"""So long a route is believed."""
+"""How long a route is used before it is asked for again."""
 REST_SECONDS = 5.0
-"""So long an address that failed is asked after all others."""
+"""How long an address that failed is tried only after all others."""
 LONGEST_RETRY_SECONDS = 1.0
 
 
@@ -30,15 +30,15 @@ Content = TypeVar("Content")
 
 
 class MQClientError(Exception):
-    """There is no way to the queue, or nobody on it answers."""
+    """The queue has no known address, or no broker answers."""
 
 
 class TopicNotFound(MQClientError):
-    """Nobody who was asked knows the topic."""
+    """No server that was asked knows the topic."""
 
 
 class MQBrokerError(Exception):
-    """A broker or a name server says no: its answer's code and remark."""
+    """A broker or a name server refuses a request: the code and the remark of its answer."""
 
     def __init__(self, answer: RemotingCommand) -> None:
         super().__init__(f"code {answer.code}: {answer.remark}")
@@ -46,16 +46,16 @@ class MQBrokerError(Exception):
 
 
 FindRoute = Callable[["MQClient", str], Awaitable[TopicRoute | None]]
-"""Asks for a topic's route; None for a topic that is not known."""
+"""Finds a topic's route; None for an unknown topic."""
 
 
 class MQClient:
-    """Asks brokers and name servers. Connections are made when they are first needed."""
+    """Sends requests to brokers and name servers. A connection is made when it is first needed."""
 
     def __init__(
         self, find_route: FindRoute, make_way: Callable[[str], IStreamClientEndpoint], clock: IReactorTime
     ) -> None:
-        """``make_way`` gives the way to an address, and raises ValueError if that is none."""
+        """``make_way`` returns the endpoint of an address, and raises ValueError if the address is invalid."""
         self.clock = clock
         self._find_route = find_route
         self._make_way = make_way
@@ -65,27 +65,28 @@ class MQClient:
 
     @classmethod
     def of_name_servers(cls, reactor: Any, addresses: str, tls: ClientTLS | None = None, secure: bool = False) -> Self:
-        """By ``host:port;host:port``, of which each may be ``tls:host:port``. ``secure`` asks the brokers over TLS.
+        """Make a client of name servers, ``host:port;host:port``. Each may be ``tls:host:port``. ``secure`` uses TLS
+        for brokers.
 
         Raises ValueError.
         """
         name_servers = [address.strip() for address in addresses.split(";") if address.strip()]
         if not name_servers:
-            raise ValueError(f"{addresses!r} names no name server")
+            raise ValueError(f"{addresses!r} contains no name server")
         for address in name_servers:
             make_endpoint(reactor, address, tls)
 
         def make_way(address: str) -> IStreamClientEndpoint:
-            told = secure and address not in name_servers
-            return make_endpoint(reactor, f"tls:{address}" if told else address, tls)
+            over_tls = secure and address not in name_servers
+            return make_endpoint(reactor, f"tls:{address}" if over_tls else address, tls)
 
         return cls(NameServers(list(name_servers)).find_route, make_way, reactor)
 
     @classmethod
     def of_broker(cls, reactor: Any, address: str, tls: ClientTLS | None = None) -> Self:
-        """By the address of one broker, master or slave. Raises ValueError."""
+        """Make a client of one broker, master or slave. Raises ValueError."""
         make_endpoint(reactor, address, tls)
-        return cls(OneBroker(address).find_route, lambda told: make_endpoint(reactor, told, tls), reactor)
+        return cls(OneBroker(address).find_route, lambda address: make_endpoint(reactor, address, tls), reactor)
 
     async def call(
         self,
@@ -95,7 +96,7 @@ class MQClient:
         body: bytes = b"",
         timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> RemotingCommand:
-        """What is answered within ``timeout`` seconds. Raises MQBrokerError; MQClientError where nobody answers."""
+        """Send a request and return the answer. Raises MQBrokerError, or MQClientError after ``timeout`` seconds."""
         answer = await self.ask(address, code, ext_fields, body, timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise MQBrokerError(answer)
@@ -109,7 +110,7 @@ class MQClient:
         body: bytes = b"",
         timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> RemotingCommand:
-        """As ``call``; the answer may have any code."""
+        """Like ``call``, but the answer may have any code."""
         try:
             answer = await self._connection(address).call(code, ext_fields, body, timeout)
         except RemotingError as error:
@@ -126,7 +127,7 @@ class MQClient:
             try:
                 way = self._make_way(address)
             except ValueError as error:
-                raise MQClientError(f"no way to {address}: {error}") from error
+                raise MQClientError(f"cannot connect to {address}: {error}") from error
             connection = RemotingClient(way, self.clock, longest_retry_seconds=LONGEST_RETRY_SECONDS)
             self._connections[address] = connection
             connection.start()
@@ -137,11 +138,11 @@ class MQClient:
         return MQClientError(f"{address} does not answer: {error or type(error).__name__}")
 
     def is_resting(self, address: str) -> bool:
-        """Whether it did not answer lately."""
+        """Whether the address has failed recently."""
         return self._rest_until.get(address, 0.0) > self.clock.seconds()
 
     async def route(self, topic: str) -> TopicRoute | None:
-        """Where the topic's queues are, as it was half a minute ago at worst; None for a topic that is not known.
+        """The route of the topic, at most half a minute old; None for an unknown topic.
 
         Raises MQClientError, MQBrokerError.
         """
@@ -154,11 +155,13 @@ class MQClient:
         return found
 
     def forget_route(self, topic: str) -> None:
-        """Ask for it anew when it is next needed."""
+        """Ask for the route again when it is next needed."""
         self._routes.pop(topic, None)
 
     def stop(self) -> Deferred[None]:
-        """Disconnect, a turn later: who gives up may be told so by the very connection that is to end."""
+        """Disconnect in the next reactor turn, because the caller may run inside a callback of one of the
+        connections.
+        """
         connections, self._connections = self._connections, {}
 
         def disconnect() -> Deferred[list[None]]:
@@ -168,14 +171,14 @@ class MQClient:
 
 
 class NameServers:
-    """Routes of name servers: of one until it fails, then of the next."""
+    """Finds routes at name servers: at one until it fails, then at the next."""
 
     def __init__(self, addresses: list[str]) -> None:
         self._addresses = addresses
 
     async def find_route(self, client: MQClient, topic: str) -> TopicRoute | None:
-        """Raises MQClientError if no name server answers, MQBrokerError."""
-        failure = MQClientError("there is no name server")
+        """Raises MQClientError if no name server answers, and MQBrokerError."""
+        failure = MQClientError("no name server is configured")
         for address in list(self._addresses):
             try:
                 answer = await client.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
@@ -192,7 +195,7 @@ class NameServers:
 
 
 class OneBroker:
-    """Routes that lead to one broker, which tells its topics."""
+    """Routes that lead to one broker, which lists its topics."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""What a producer sends, and what it hears of it."""
+"""What a producer sends, and the result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +12,11 @@ from rmqha.wire.properties import format_properties
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to send. ``keys`` are separated by blanks; ``delay_level`` 0 is none; other names go in ``properties``.
+    """A message to send. ``keys`` are separated by spaces. ``delay_level`` 0 means no delay. ``properties`` holds
+    further properties.
 
-    With ``wait_store_msg_ok`` the answer tells of disk and slaves as the broker is set up, else of its log alone.
+    With ``wait_store_msg_ok`` the answer waits for the disk and the slaves as the broker is configured. Without it, the
+    answer waits only for the broker's log.
     """
 
     topic: str
@@ -27,7 +29,7 @@ class Message:
     wait_store_msg_ok: bool = True
 
     def stored_properties(self, unique_key: str) -> str:
-        """All its properties as they travel. Raises ValueError for what could not be read back."""
+        """All properties as they are stored. Raises ValueError if they could not be read back."""
         own = {
             "KEYS": self.keys,
             "UNIQ_KEY": unique_key,
@@ -39,7 +41,7 @@ class Message:
 
 
 def make_unique_key() -> str:
-    """32 hex digits that no other message has: the id by which applications know it."""
+    """32 hex digits that no other message has: the id that applications see."""
     return uuid4().hex.upper()
 
 
@@ -52,7 +54,7 @@ class MessageQueue(NamedTuple):
 
 
 class SendStatus(Enum):
-    """How a message was stored: in all cases it is in the master's log."""
+    """How a message was stored. In all cases it is in the master's log."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -61,9 +63,11 @@ class SendStatus(Enum):
 
 
 class SendResult(NamedTuple):
-    """Where a message is. Of a batch both ids are of all messages, joined by commas, and the offset is the first's.
+    """Where a message is stored. For a batch, both ids list all messages, joined by commas, and the offset is that of
+    the first.
 
-    ``msg_id`` is the client's own (UNIQ_KEY), ``offset_msg_id`` tells the broker and the place in its log.
+    ``msg_id`` is the client's own id (UNIQ_KEY). ``offset_msg_id`` contains the broker's address and the offset in its
+    log.
     """
 
     status: SendStatus

@@ -18,7 +18,7 @@ from rmqha.wire.properties import format_properties
 SEND_TIMEOUT_SECONDS = 3.0
 RETRY_TIMES_WHEN_SEND_FAILED = 2
 AUTO_CREATE_TOPIC_KEY = "TBW102"
-"""The template of topics that are made by the first message to them."""
+"""The template of a topic that is created by its first message."""
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 NO_BUYER_ID, NOT_IN_CURRENT_UNIT = 204, 205
 RETRIED = (
@@ -29,13 +29,13 @@ RETRIED = (
     NO_BUYER_ID,
     NOT_IN_CURRENT_UNIT,
 )
-"""After these another broker may do better."""
+"""After one of these codes another broker may succeed."""
 STORED = {status.value: status for status in SendStatus}
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is sent, without the queue."""
+    """A request to send, without its queue."""
 
     code: RequestCode
     topic: str
@@ -46,7 +46,7 @@ class _Request:
 
 
 class Producer:
-    """Sends to the queues of all masters in turn; where one fails it tries another, within ``timeout`` seconds."""
+    """Sends to the queues of all masters in turn. If one fails, it tries another, for up to ``timeout`` seconds."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Producer:
         self._new_topics: dict[str, tuple[float, TopicRoute]] = {}
 
     def send(self, message: Message, queue: MessageQueue | None = None) -> Deferred[SendResult]:
-        """Send it, to this queue and no other if one is given.
+        """Send a message, only to ``queue`` if it is given.
 
-        Fails with MQBrokerError if a broker refuses it for good, with MQClientError if none takes it in time (one may
-        have stored it all the same), with ValueError for properties that cannot travel.
+        Fails with MQBrokerError if a broker refuses the message finally, with MQClientError if no broker accepts it in
+        time (one may have stored it nevertheless), and with ValueError if a property cannot be encoded.
         """
         return Deferred.fromCoroutine(self._send_one(message, queue))
 
@@ -85,14 +85,16 @@ class Producer:
         return await self._send(request, queue)
 
     def send_batch(self, messages: Sequence[Message], queue: MessageQueue | None = None) -> Deferred[SendResult]:
-        """Send messages of one topic to one queue, all or none. Fails as ``send``, and with ValueError if they differ
-        in topic or ``wait_store_msg_ok``, if one is delayed, or if there are none.
+        """Send messages of one topic to one queue, all or none.
+
+        Fails like ``send``, and with ValueError if the messages differ in topic or ``wait_store_msg_ok``, if one is
+        delayed, or if the list is empty.
         """
         return Deferred.fromCoroutine(self._send_batch(messages, queue))
 
     async def _send_batch(self, messages: Sequence[Message], queue: MessageQueue | None) -> SendResult:
         if len({(message.topic, message.wait_store_msg_ok) for message in messages}) != 1:
-            raise ValueError("the messages of a batch have one topic and one wait_store_msg_ok")
+            raise ValueError("the messages of a batch must have the same topic and the same wait_store_msg_ok")
         if any(message.delay_level for message in messages):
             raise ValueError("the messages of a batch cannot be delayed")
         keys = [make_unique_key() for _ in messages]
@@ -112,7 +114,7 @@ class Producer:
 
     async def _send(self, request: _Request, queue: MessageQueue | None) -> SendResult:
         deadline = self._client.clock.seconds() + self._timeout
-        failure: MQBrokerError | MQClientError = MQClientError(f"nobody was asked within {self._timeout:g} s")
+        failure: MQBrokerError | MQClientError = MQClientError(f"no broker was asked within {self._timeout:g} s")
         chosen, tries = queue, 1 if queue is not None else 1 + self._retry_times
         for _ in range(tries):
             route = await self._route(request.topic)
@@ -135,7 +137,9 @@ class Producer:
         raise failure
 
     async def _route(self, topic: str) -> TopicRoute:
-        """The topic's; of a new one for a while its template's, so that each master that may make it is sent to."""
+        """The route of the topic. A new topic uses the route of its template for a while, so that each master may
+        create it.
+        """
         believed_until, route = self._new_topics.get(topic, (0.0, None))
         if route is not None and believed_until > self._client.clock.seconds():
             return route
@@ -145,13 +149,13 @@ class Producer:
     async def _route_of_new(self, topic: str) -> TopicRoute:
         template = await self._client.route(AUTO_CREATE_TOPIC_KEY)
         if template is None:
-            raise TopicNotFound(f"no broker carries topic {topic}, and none would make it")
+            raise TopicNotFound(f"no broker carries topic {topic}, and none would create it")
         route = template.as_template(DEFAULT_TOPIC_QUEUE_NUMS)
         self._new_topics[topic] = self._client.clock.seconds() + POLL_NAME_SERVER_SECONDS, route
         return route
 
     def _choose(self, route: TopicRoute, topic: str, failed: MessageQueue | None) -> MessageQueue:
-        """The next queue; not of the broker that failed, nor of one that did not answer lately, if there are others."""
+        """The next queue. If possible, it is not on the broker that failed, nor on one that has failed recently."""
         queues = route.queues_to_write(topic)
         if failed is not None:
             queues = [queue for queue in queues if queue.broker_name != failed.broker_name] or queues
@@ -160,13 +164,13 @@ class Producer:
         ]
         queues = awake or queues
         if not queues:
-            raise MQClientError(f"topic {topic} has no queue on a master just now")
+            raise MQClientError(f"topic {topic} has no queue on a master now")
         return queues[next(self._next_queue) % len(queues)]
 
     async def _send_to(self, queue: MessageQueue, route: TopicRoute, request: _Request, seconds: float) -> SendResult:
         address = route.addresses.get(queue.broker_name, {}).get(MASTER_ID)
         if address is None:
-            raise MQClientError(f"there is no master of {queue.broker_name} just now")
+            raise MQClientError(f"broker {queue.broker_name} has no master now")
         fields = self._fields(queue, request)
         return _result(await self._client.ask(address, request.code, fields, request.body, seconds), queue, request)
 
@@ -202,4 +206,4 @@ def _result(answer: RemotingCommand, queue: MessageQueue, request: _Request) -> 
             int(fields["queueOffset"]),
         )
     except (KeyError, ValueError) as error:
-        raise MQClientError(f"the answer does not tell where the message is: {error!r}") from error
+        raise MQClientError(f"the answer does not say where the message is: {error!r}") from error

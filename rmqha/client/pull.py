@@ -15,7 +15,7 @@ from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Blank, Record, RecordError, decode_record
 
 PULL_TIMEOUT_SECONDS = 10.0
-"""So long an answer may take beyond the time that the broker may hold the pull."""
+"""How much longer than the broker may hold a pull we wait for the answer."""
 MAX_MESSAGES = 32
 
 
@@ -29,7 +29,9 @@ class PullStatus(Enum):
 
 
 class PullResult(NamedTuple):
-    """What there is, and where to go on. Messages are records as they are in the log; a body may be compressed."""
+    """The messages found, and where to continue. Messages are records as they are in the log; a body may be
+    compressed.
+    """
 
     status: PullStatus
     next_begin_offset: int
@@ -39,7 +41,7 @@ class PullResult(NamedTuple):
 
 
 class PullConsumer:
-    """Reads queues from wherever it likes, from a slave while the master is gone. Keeps no position of its own."""
+    """Reads queues at any offset, from a slave if the master is unreachable. Keeps no position of its own."""
 
     def __init__(self, client: MQClient, group: str) -> None:
         self._client = client
@@ -47,7 +49,9 @@ class PullConsumer:
         self._suggested: dict[MessageQueue, int] = {}
 
     def fetch_queues(self, topic: str) -> Deferred[list[MessageQueue]]:
-        """The topic's queues, on all brokers. Fails with MQClientError if it is not known, or nobody answers."""
+        """The queues of a topic, on all brokers. Fails with MQClientError if the topic is unknown or no broker
+        answers.
+        """
         return Deferred.fromCoroutine(self._fetch_queues(topic))
 
     async def _fetch_queues(self, topic: str) -> list[MessageQueue]:
@@ -64,9 +68,10 @@ class PullConsumer:
         expression: str = SUB_ALL,
         suspend_seconds: float = 0.0,
     ) -> Deferred[PullResult]:
-        """The messages from queue offset ``offset`` on whose tag is in ``expression``, a broker's portion of them.
+        """Pull messages whose tag matches ``expression``, from queue offset ``offset`` on, as many as a broker returns
+        at once.
 
-        Where there are none yet, the broker may wait for ``suspend_seconds``. Fails with MQClientError, MQBrokerError.
+        If there are none yet, the broker may wait for ``suspend_seconds``. Fails with MQClientError, MQBrokerError.
         """
         return Deferred.fromCoroutine(self._pull(queue, offset, max_messages, expression, suspend_seconds))
 
@@ -103,7 +108,7 @@ class PullConsumer:
         return result._replace(messages=tuple(matching))
 
     def min_offset(self, queue: MessageQueue) -> Deferred[int]:
-        """The queue's first offset. Fails with MQClientError, MQBrokerError, as all that follow."""
+        """The queue's first offset. Fails with MQClientError, MQBrokerError, like all methods below."""
         return Deferred.fromCoroutine(self._offset(RequestCode.GET_MIN_OFFSET, queue))
 
     def max_offset(self, queue: MessageQueue) -> Deferred[int]:
@@ -111,7 +116,9 @@ class PullConsumer:
         return Deferred.fromCoroutine(self._offset(RequestCode.GET_MAX_OFFSET, queue))
 
     def offset_at(self, queue: MessageQueue, timestamp: int) -> Deferred[int]:
-        """The offset of the message stored nearest to ``timestamp``, in ms, as the broker finds it: it may be older."""
+        """The offset of the message stored nearest to ``timestamp`` (milliseconds since 1970), which may be an older
+        one.
+        """
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         return Deferred.fromCoroutine(self._offset(code, queue, {"timestamp": str(timestamp)}))
 
@@ -120,7 +127,7 @@ class PullConsumer:
         return _offset_in(answer)
 
     def query_offset(self, queue: MessageQueue) -> Deferred[int | None]:
-        """Where the group is in the queue; None if the broker knows of no offset."""
+        """The offset that the group has committed in the queue; None if the broker has none."""
         return Deferred.fromCoroutine(self._query_offset(queue))
 
     async def _query_offset(self, queue: MessageQueue) -> int | None:
@@ -130,7 +137,7 @@ class PullConsumer:
         return _offset_in(answer)
 
     def update_offset(self, queue: MessageQueue, offset: int) -> Deferred[None]:
-        """The group is there now. What a slave is told while the master is gone is lost when that returns."""
+        """Commit the group's offset. A commit to a slave is lost when the master returns."""
         return Deferred.fromCoroutine(self._update_offset(queue, offset))
 
     async def _update_offset(self, queue: MessageQueue, offset: int) -> None:
@@ -147,9 +154,9 @@ class PullConsumer:
         timeout: float = PULL_TIMEOUT_SECONDS,
         broker_id: int = MASTER_ID,
     ) -> RemotingCommand:
-        """The answer of the broker with this id, or of another of its name that does answer."""
+        """Ask the broker with this id, or another one of its name that answers."""
         fields = {**fields, "topic": queue.topic, "queueId": str(queue.queue_id)}
-        failure = MQClientError(f"there is no broker {queue.broker_name} just now")
+        failure = MQClientError(f"broker {queue.broker_name} is not registered now")
         for address in await self._addresses(queue, broker_id):
             try:
                 return await self._client.ask(address, code, fields, timeout=timeout)
@@ -159,7 +166,7 @@ class PullConsumer:
         raise failure
 
     async def _addresses(self, queue: MessageQueue, broker_id: int) -> list[str]:
-        """Whom to ask, the best first: who answers, then who was suggested, then by id."""
+        """The addresses to ask, the best first: those that answer, then the suggested one, then by id."""
         route = await self._client.route(queue.topic)
         brokers = route.addresses.get(queue.broker_name, {}) if route is not None else {}
         ordered = sorted(brokers, key=lambda key: (self._client.is_resting(brokers[key]), key != broker_id, key))
@@ -172,7 +179,7 @@ def _offset_in(answer: RemotingCommand) -> int:
     try:
         return int(answer.ext_fields["offset"])
     except (KeyError, ValueError) as error:
-        raise MQClientError(f"the answer tells no offset: {error!r}") from error
+        raise MQClientError(f"the answer contains no offset: {error!r}") from error
 
 
 def _result(answer: RemotingCommand) -> PullResult:

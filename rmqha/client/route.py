@@ -10,7 +10,7 @@ MASTER_ID = 0
 
 
 class QueueData(NamedTuple):
-    """A broker's part of a topic."""
+    """A broker's share of a topic."""
 
     broker_name: str
     read_queue_nums: int
@@ -20,14 +20,16 @@ class QueueData(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The brokers that carry a topic: addresses by broker name and broker id, and how many queues each has."""
+    """The brokers that carry a topic: their addresses by broker name and broker id, and the number of queues of
+    each.
+    """
 
     addresses: dict[str, dict[int, str]]
     queues: tuple[QueueData, ...]
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
-        """From TopicRouteData. Raises ValueError."""
+        """Parse TopicRouteData. Raises ValueError."""
         try:
             return cls(
                 {
@@ -45,16 +47,16 @@ class TopicRoute:
                 ),
             )
         except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"no route: {error!r}") from error
+            raise ValueError(f"not a route: {error!r}") from error
 
     @classmethod
     def of_broker(cls, address: str, config: TopicConfig) -> Self:
-        """One broker, which is known by its address alone."""
+        """A route to one broker of which only the address is known."""
         queues = QueueData(address, config.read_queue_nums, config.write_queue_nums, config.perm)
         return cls({address: {MASTER_ID: address}}, (queues,))
 
     def as_template(self, most_queues: int) -> Self:
-        """The queues that a new topic gets where this one is its template."""
+        """The queues that a new topic gets if this route is that of its template."""
         queues = []
         for data in self.queues:
             count = min(most_queues, data.read_queue_nums)
@@ -62,7 +64,9 @@ class TopicRoute:
         return replace(self, queues=tuple(queues))
 
     def queues_to_write(self, topic: str) -> list[MessageQueue]:
-        """Those of masters, in such an order that who takes one after the other goes from master to master."""
+        """The queues of masters, ordered so that a caller who takes them one after another visits the masters in
+        turn.
+        """
         queues = [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in self.queues
@@ -72,7 +76,7 @@ class TopicRoute:
         return sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
 
     def queues_to_read(self, topic: str) -> list[MessageQueue]:
-        """Those of any broker, broker by broker."""
+        """The queues of all brokers, one broker after another."""
         return [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in sorted(self.queues)

@@ -1,1 +1,8 @@
-"""A name server: who the brokers are, and which topics they carry (spec/remoting.md 2.22)."""
+"""A name server: knows the brokers and the topics that they carry (spec/remoting.md 2.22).
+
+In reading order:
+
+- ``routeinfo``: the registered brokers, and the routes of topics.
+- ``kvconfig``: the key-value configuration, kept in kvConfig.json.
+- ``service``: answers requests, and removes brokers that have become silent.
+"""

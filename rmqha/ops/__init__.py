@@ -1,4 +1,11 @@
 """What operators see and set.
 
-``logs`` (where events go), ``statefile`` (state.json while a node runs), ``status``, ``cleaning`` (retention).
+In reading order:
+
+- ``process``: options, signals and exit codes of every process that twistd runs for us.
+- ``listening``: a port that is open while a process runs.
+- ``logs``: where log events go: text for people, or JSON lines for machines.
+- ``statefile``: keeps state.json current while a node runs.
+- ``status``: what ``rmqha status`` shows.
+- ``cleaning``: deletes old segments while a node runs (retention).
 """

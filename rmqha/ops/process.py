@@ -36,8 +36,8 @@ class ProcessOptions(usage.Options):
 
     command: ClassVar[str]
     optParameters = [
-        ["bind", None, "", "address to listen at; default: all"],
-        ["log-format", None, "text", "text for people, json for machines"],
+        ["bind", None, "", "address to listen on; default: all"],
+        ["log-format", None, "text", "text for people, or json for machines"],
     ]
 
     def __init__(self) -> None:

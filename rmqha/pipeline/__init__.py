@@ -1,9 +1,27 @@
-"""The replicated log as data. Nothing here knows of a reactor: executors have none.
+"""The replicated log as data. This package does not use a reactor, because Spark's executors have none.
 
-Read in this order: ``errors``, ``options`` (what a user asks for), ``schema`` (what columns there are), ``decode``
-(bytes to Arrow), ``segments`` (the records of a split, proved) and ``pagecache``, ``boundaries`` (where a segment can
-be cut), ``plan`` (files, splits, offsets), ``views`` (what the rows are), ``source`` (Spark's view of all this),
-``session``. Of these only the last two import pyspark::
+In reading order. Reading:
+
+- ``errors``: what can be wrong with a log that is read as data.
+- ``options``: the options of a query.
+- ``schema``: the columns.
+- ``segments``: reads and proves the records of a split.
+- ``decode``: turns the bytes of records into Arrow arrays.
+- ``pagecache``: returns the page cache that a query has used.
+- ``boundaries``: finds offsets at which a segment can be split.
+- ``plan``: segments, splits and offsets.
+- ``jobs/``: work on a whole log: verify, compare, stats, archive, rebuild.
+- ``views``: what the rows of a query are.
+
+Spark and the command line:
+
+- ``source``: ``format("rmqha")``: reads a log.
+- ``sink``: ``format("rmqha_archive")``: writes an archive.
+- ``session``: a Spark session for a log on this machine, and the Java that runs it.
+- ``sparkerrors``: shortens Spark's errors to one line.
+- ``cli``: ``rmqha job``.
+
+::
 
     plan.open_log ─▶ LogPlan.splits ─▶ [Split] ─▶ segments.read_records ─▶ Records ─▶ decode.decode ─▶ RecordBatch
 """

@@ -1,10 +1,10 @@
-"""Where a segment can be cut: places inside of it where records begin, without reading all sizes before them.
+"""Where a segment can be split: offsets inside it at which records start, without reading all sizes before them.
 
-A consume queue names such places. Where none does, what looks like a record's start may be a body's content, made by
-someone who knows where it would lie. But if everything that looks so, in as many bytes as the longest record has, leads
-from size to size to one and the same place, then a record begins there: one of those starts was a record's. Only a body
-longer than ``LONGEST_RECORD_BYTES`` can still mislead, and reading finds that out: a split must end where the next one
-begins. ``cut_by_hop`` reads all sizes instead and cannot be misled.
+A consume queue names such offsets. Without a queue, bytes that look like the start of a record may be the content of a
+body, placed there by a producer who knows where the body will lie. But if every plausible start, in as many bytes as
+the longest record has, leads from size to size to the same offset, then a record starts there: one of those starts was
+real. Only a body longer than ``LONGEST_RECORD_BYTES`` can still mislead. Reading detects that, because a split must end
+where the next one starts. ``cut_by_hop`` reads all sizes instead and cannot be misled.
 """
 
 import logging
@@ -32,12 +32,14 @@ log = logging.getLogger(__name__)
 
 HOP_BYTES = 1 << 22
 LONGEST_RECORD_BYTES = (4 << 20) + (128 << 10)
-"""Of a broker whose maxMessageSize is the default, 4 MiB: with the longest topic and properties."""
+"""The longest record of a broker with the default maxMessageSize, 4 MiB, with the longest topic and properties."""
 QUEUES_ASKED = 4
 
 
 class BoundaryQueues:
-    """The longest queues of a store, opened when they are first asked; maybe none. Use as a context."""
+    """The longest queues of a store, if there are any. They are opened when they are first needed. A context
+    manager.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,13 +53,13 @@ class BoundaryQueues:
             queue.close()
 
     def first_units(self, offset: int) -> Iterator[Unit]:
-        """Of each queue the first unit of a message at ``offset`` of the log or behind, as far as units ascend."""
+        """For each queue, the first unit of a message at or after ``offset`` of the log, as long as units ascend."""
         if self._queues is None:
             self._queues = list(_open_longest(self._folder))
         for queue in self._queues:
             try:
                 unit = _first_unit(queue, offset)
-            except (OSError, ValueError) as error:  # its node deletes what has expired
+            except (OSError, ValueError) as error:  # the node deletes expired files
                 log.info("consume queue %s/%d gives no boundary: %s", queue.topic, queue.queue_id, error)
                 continue
             if unit is not None:
@@ -70,9 +72,9 @@ def _open_longest(folder: Path) -> Iterator[ConsumeQueue]:
     for path in folder.glob("*/[0-9]*/[0-9]*"):
         try:
             status = path.stat()
-        except OSError:  # deleted since
+        except OSError:  # it was deleted meanwhile
             continue
-        allocated[path.parent] += status.st_blocks  # a queue's last file has its full size from the first unit on
+        allocated[path.parent] += status.st_blocks  # a queue's last file has its full size from the start
         sizes[path.parent] = max(status.st_size, sizes.get(path.parent, 0))
     for queue_folder in sorted(allocated, key=lambda one: -allocated[one])[:QUEUES_ASKED]:
         try:
@@ -96,9 +98,9 @@ def _first_unit(queue: ConsumeQueue, offset: int) -> Unit | None:
 
 
 def cut_by_signs(piece: Split, split_bytes: int, queues: BoundaryQueues) -> list[Split]:
-    """Splits of about ``split_bytes``, longer where no place is known to begin a record. Raises DataLossError, OSError.
+    """Splits of about ``split_bytes``, longer if no record start is known there. Raises DataLossError, OSError.
 
-    They may be wrong if a body is longer than ``LONGEST_RECORD_BYTES``, or the log is corrupt: reading tells.
+    They may be wrong if a body is longer than ``LONGEST_RECORD_BYTES`` or the log is corrupt. Reading detects it.
     """
     starts = [piece.start]
     target = piece.start + split_bytes
@@ -116,7 +118,7 @@ def cut_by_signs(piece: Split, split_bytes: int, queues: BoundaryQueues) -> list
 def _start_by_queues(
     segment: SegmentReader, piece: Split, target: int, limit: int, queues: BoundaryQueues
 ) -> int | None:
-    """The nearest message from ``target`` to before ``limit`` that a queue names, if it is there."""
+    """The nearest message from ``target`` to before ``limit`` that a queue names, if there is one."""
     named = [
         unit.physical_offset
         for unit in queues.first_units(target)
@@ -127,7 +129,9 @@ def _start_by_queues(
 
 
 def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: int) -> int | None:
-    """The first place at or behind ``target`` to which all that may be true leads; records begin at ``known``."""
+    """The first offset at or after ``target`` to which every plausible start leads. ``known`` is the start of a
+    record.
+    """
     low = max(known, target - LONGEST_RECORD_BYTES)
     starts, sizes = plausible_starts(segment.read(low, target - low + RECORD_START_BYTES), low)
     size_at = dict(zip(starts.tolist(), sizes.tolist(), strict=True))
@@ -138,7 +142,7 @@ def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: i
         while leading and leading[0] == at:
             heappop(leading)
         size = size_at.get(at) if at <= target else _size_at(segment, at)
-        if size is None or at + size > piece.end:  # leads nowhere: it was no record's, or no more follow in this file
+        if size is None or at + size > piece.end:  # leads nowhere: not a record, or the last one of this file
             continue
         if at >= target and not leading:
             return at
@@ -147,13 +151,13 @@ def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: i
 
 
 def _size_at(segment: SegmentReader, offset: int) -> int | None:
-    """The size of what looks like a record's start in this place, else None."""
+    """The size of what looks like the start of a record at this offset, or None."""
     starts, sizes = plausible_starts(segment.read(offset, RECORD_START_BYTES), offset)
     return int(sizes[0]) if len(starts) else None
 
 
 def cut_by_hop(piece: Split, split_bytes: int, skipped: Skipped | None) -> list[Split]:
-    """Splits of about ``split_bytes``, by the sizes of all records. Raises StoreError, OSError."""
+    """Splits of about ``split_bytes``, found by the sizes of all records. Raises StoreError, OSError."""
     starts = [piece.start]
     if piece.size > split_bytes:
         for records in read_records(piece, HOP_BYTES, skipped=skipped):

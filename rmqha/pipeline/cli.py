@@ -32,28 +32,28 @@ LOCAL, SPARK = "local", "spark"
 OPTIONS = {
     "startingOffset": "earliest (default), latest, or an offset in the log",
     "endingOffset": "latest (default: what the node has confirmed), or an offset to end before",
-    "startingTimestamp": "begin with what was stored then: 2026-11-21T01:30:00Z, or ms since 1970",
-    "endingTimestamp": "end before what was stored then",
-    "startingOffsetsByTimestampStrategy": "where nothing was stored since: error (default) or latest",
-    "topic": "these alone: A,B",
-    "topicPattern": "topics whose whole name fits this regular expression",
-    "queueId": "these queues alone: 0,1",
-    "tags": "these alone: A,B",
-    "columns": "which, in which order: topic,keys,body; default: all",
+    "startingTimestamp": "start with messages stored at this time: 2026-11-21T01:30:00Z, or ms since 1970",
+    "endingTimestamp": "end before messages stored at this time",
+    "startingOffsetsByTimestampStrategy": "if no message is that recent: error (default) or latest",
+    "topic": "only these topics: A,B",
+    "topicPattern": "only topics whose whole name matches this regular expression",
+    "queueId": "only these queues: 0,1",
+    "tags": "only messages with these tags: A,B",
+    "columns": "the columns, in order: topic,keys,body; default: all",
     "properties": "raw (default), map or none",
-    "decompress": "true: bodies as they were before their producer compressed them",
-    "verifyBody": "true: the CRC of each body is checked",
-    "onCorrupt": "what is no record: fail (default) or skip",
-    "readUpTo": "confirmed (default), flushed or written, of a node of ours",
-    "failOnDataLoss": "true (default), or false: go on where files are missing",
-    "splitBytes": "about how much of the log is one task; default: by this machine's cores, 32m to 256m",
-    "minPartitions": "at least so many tasks",
-    "batchBytes": "how much of the log a task has in memory at once: 4m",
-    "boundaries": "how tasks are cut: auto (default), or hop, by the sizes of all records",
-    "compression": "of the Parquet files: zstd (default), snappy, lz4, gzip or none",
-    "dropBehind": "true: what was not in the page cache leaves it again behind the reader",
+    "decompress": "true: decompress bodies that a producer has compressed",
+    "verifyBody": "true: check the CRC of each body",
+    "onCorrupt": "what to do with bytes that are not records: fail (default) or skip",
+    "readUpTo": "where the log of a node of ours ends: confirmed (default), flushed or written",
+    "failOnDataLoss": "true (default), or false: continue if files are missing",
+    "splitBytes": "bytes of log in a task, about; default: 32m to 256m, depending on the cores of this machine",
+    "minPartitions": "the least number of tasks",
+    "batchBytes": "bytes of log that a task holds in memory: 4m",
+    "boundaries": "how the log is split: auto (default), or hop: by the sizes of all records",
+    "compression": "compression of the Parquet files: zstd (default), snappy, lz4, gzip or none",
+    "dropBehind": "true: remove pages from the page cache that only this job has loaded",
 }
-"""What jobs take of the options of ``format("rmqha")``, and what they mean."""
+"""The options of ``format("rmqha")`` that jobs take, and their help."""
 
 RANGE = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy")
 CHOICE = ("topic", "topicPattern", "queueId", "tags")
@@ -61,15 +61,15 @@ READING = ("readUpTo", "failOnDataLoss", "splitBytes", "minPartitions", "batchBy
 RECORDS = ("verifyBody", "onCorrupt", "dropBehind")
 COLUMNS = ("columns", "properties", "decompress")
 WIDE = 200
-"""Characters a line where nobody reads on a terminal."""
+"""Characters in a line if the output is not a terminal."""
 MISSING = "{module} is not installed: pip install 'rmqha[spark]'"
 
 
 class Jobs(CommandGroup):
-    """The jobs, with the errors of Spark too."""
+    """The group of jobs. It also handles the errors of Spark."""
 
     def exit_code_of(self, error: Exception) -> ExitCode | None:
-        """As ``CommandGroup`` says."""
+        """See ``CommandGroup``."""
         if isinstance(error, ModuleNotFoundError):
             return ExitCode.USAGE
         from rmqha.pipeline.errors import OptionError
@@ -80,14 +80,14 @@ class Jobs(CommandGroup):
         return ExitCode.IO_ERROR if is_of_spark(error) else exit_code_of(error)
 
     def reason_of(self, error: Exception) -> str:
-        """As ``CommandGroup`` says."""
+        """See ``CommandGroup``."""
         if isinstance(error, ModuleNotFoundError):
             return MISSING.format(module=error.name)
         return in_one_line(error) if is_of_spark(error) else super().reason_of(error)
 
 
 class Job(click.Command):
-    """A command that tells which options of the log it takes, by their names in ``OPTIONS``."""
+    """A command that lists, in its help, the options of the log that it takes. ``takes`` holds their names."""
 
     def __init__(self, *arguments: Any, takes: tuple[str, ...], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -100,18 +100,18 @@ class Job(click.Command):
 
 @click.group(name="job", cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})
 def job() -> None:
-    """Jobs over a whole log, up to what its node has confirmed; a store may be in use meanwhile.
+    """Run jobs over a whole log, up to what its node has confirmed. A node may use the store meanwhile.
 
-    --engine=local works in this process; --engine=spark with a task for each split, in this machine's cores or wherever
-    --master says: each worker must see the store by the same path. The result is the same.
+    --engine=local works in this process. --engine=spark runs a task for each split, on the cores of this machine or on
+    the cluster of --master. Each worker must see the store under the same path. The result is the same.
 
-    Which part of the log is read, and how, is said by -o NAME=VALUE: for the names see rmqha job COMMAND --help.
+    -o NAME=VALUE selects which part of the log is read, and how. rmqha job COMMAND --help lists the names.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the options that all jobs have say."""
+    """The values of the options that all jobs have."""
 
     store: Path
     engine: str | None
@@ -123,7 +123,7 @@ class Asked:
 
 
 def _with_log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that all jobs have; the command gets them as its first argument, ``Asked``."""
+    """Add the options that all jobs have. The command gets them as its first argument, an ``Asked``."""
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -135,10 +135,10 @@ def _with_log_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--engine",
                 type=click.Choice([LOCAL, SPARK]),
-                help="Default: local; spark with --master, or by spark-submit.",
+                help="Default: local; spark with --master, or under spark-submit.",
             ),
             click.option(
-                "--master", help="Spark's master; default: as spark-submit says, or local[*], which is this machine."
+                "--master", help="Spark's master; default: that of spark-submit, or local[*], which is this machine."
             ),
             click.option(
                 "--option",
@@ -146,7 +146,7 @@ def _with_log_options(command: Callable[..., None]) -> Callable[..., None]:
                 "texts",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help="Which part of the log is read, and how: see below. May be given several times.",
+                help="Which part of the log to read, and how: see below. May be given several times.",
             ),
             SETTINGS,
             click.option("--json", "as_json", is_flag=True, help="Machine-readable, one JSON object."),
@@ -164,26 +164,26 @@ def _options(asked: Asked, **paths: Path | None) -> "Options":
     for text in asked.texts:
         name, separator, value = text.partition("=")
         if not separator:
-            raise Trouble(ExitCode.USAGE, f"--option {text}: it is NAME=VALUE")
+            raise Trouble(ExitCode.USAGE, f"--option {text} is not NAME=VALUE")
         given[name] = value
     _refuse_what_is_not_taken(given)
     paths["path"] = asked.store
     options = parse_options({**given, **{name: str(path) for name, path in paths.items() if path is not None}})
     settings = settings_of(asked.store, asked.conf, asked.sets)
-    log_folder(options.path, settings.store_path_commit_log)  # where there is none, that is known before Spark starts
+    log_folder(options.path, settings.store_path_commit_log)  # a missing store is reported before Spark starts
     return replace(options, settings=settings)
 
 
 def _refuse_what_is_not_taken(names: Iterable[str]) -> None:
     command = click.get_current_context().command
-    assert isinstance(command, Job), "each job is one"
+    assert isinstance(command, Job), "every job is a Job"
     taken = {name.lower() for name in command.takes}
     strange = [name for name in names if name.lower() not in taken]
     if strange:
         there_are = ", ".join(command.takes)
         raise Trouble(
             ExitCode.USAGE,
-            f"{command.name} has no option {with_nearest(strange, command.takes)}: there are {there_are}",
+            f"{command.name} has no option {with_nearest(strange, command.takes)}; the options are {there_are}",
         )
 
 
@@ -193,7 +193,7 @@ def _engine(asked: Asked) -> Iterator["Engine"]:
     from rmqha.pipeline.session import JavaError, session, was_submitted
 
     if asked.engine == LOCAL and asked.master is not None:
-        raise Trouble(ExitCode.USAGE, "--master is of --engine spark")
+        raise Trouble(ExitCode.USAGE, "--master needs --engine spark")
     if asked.engine == LOCAL or (asked.engine is None and asked.master is None and not was_submitted()):
         yield LocalEngine()
         return
@@ -209,7 +209,7 @@ def _engine(asked: Asked) -> Iterator["Engine"]:
 
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, of splits, if a person watches."""
+    """A progress bar of splits on stderr, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -224,9 +224,9 @@ def _print_json(content: dict[str, Any]) -> None:
 @job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", "dropBehind"))
 @_with_log_options
 def verify(asked: Asked) -> None:
-    """Prove every record of a log.
+    """Prove every record of a log: its magic code, lengths, own offset, and the CRC of its body.
 
-    That is its magic, lengths, own offset, and the CRC of its body. Exit code 1 if some are none.
+    Exit code 1 if some bytes are not records.
     """
     from rmqha.pipeline.jobs.verify import verify as verify_log
 
@@ -240,7 +240,7 @@ def verify(asked: Asked) -> None:
         for problem in found.problems:
             say(f"{problem.offset} to {problem.end}: {problem.reason}")
     if found.problem_count:
-        raise Trouble(ExitCode.CORRUPT, f"{found.problem_count} stretches of the log are no records")
+        raise Trouble(ExitCode.CORRUPT, f"{found.problem_count} stretches of the log are not records")
 
 
 @job.command(cls=Job, takes=(*READING, "boundaries"))
@@ -277,13 +277,13 @@ def compare(asked: Asked, against: Path) -> None:
     "--chart",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Draw them too: FILE is named .png, .svg or .html.",
+    help="Also draw a chart: FILE must end with .png, .svg or .html.",
 )
 def stats(asked: Asked, chart: Path | None) -> None:
     """Count messages by topic.
 
-    Shows messages, bytes, rates, queues, and quantiles of the time from a message's birth to its store. A chart shows
-    them over time too; an HTML page holds the table and the chart.
+    Shows messages, bytes, rates, queues, and quantiles of the latency from a message's birth to its store. A chart also
+    shows them over time. An HTML page contains the table and the chart.
     """
     from rmqha.pipeline.jobs.stats import stats as stats_of_log
 
@@ -309,7 +309,9 @@ def _chart(path: Path | None) -> Iterator["Draw"]:
 
 
 def _print_table(found: "Stats") -> None:
-    """All columns, or as many as fit into a narrow terminal: numbers are never cut, and a topic's name is folded."""
+    """Print all columns, or as many as fit into a narrow terminal. Numbers are never cut; a long topic name is
+    folded.
+    """
     from rmqha.pipeline.jobs.table import HEADINGS, fitting_columns, table_rows
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE)
@@ -328,11 +330,16 @@ def _print_table(found: "Stats") -> None:
 
 @job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", *RECORDS, *COLUMNS, "compression"))
 @_with_log_options
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="The archive's folder; made if need be.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The archive's folder. It is created if it is missing.",
+)
 def archive(asked: Asked, output: Path) -> None:
-    """Add what is new to an archive in Parquet.
+    """Add new messages to an archive in Parquet.
 
-    Each message is there exactly once; run it as often as you like.
+    Each message is added exactly once. Run it as often as you like.
     """
     from rmqha.pipeline.jobs.archive import archive as archive_log
 
@@ -350,16 +357,22 @@ def archive(asked: Asked, output: Path) -> None:
         return
     say(f"{done.messages} messages from {done.start} to {done.end} in {done.files} new files of {output}")
     if done.skipped:
-        say(f"{done.skipped} stretches of the log are no records, and were skipped")
+        say(f"{done.skipped} stretches of the log are not records, and were skipped")
 
 
 @job.command(cls=Job, takes=READING)
 @_with_log_options
-@click.option("--output", type=click.Path(path_type=Path), default=None, help="Build there, of a store that is in use.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write to this folder instead; a node may use the store meanwhile.",
+)
 def rebuild(asked: Asked, output: Path | None) -> None:
-    """Build consume queues and index anew.
+    """Build consume queues and index again from the log.
 
-    They take the place of the old ones, and the store may not be in use; or they are built elsewhere: --output.
+    They replace the old ones, and no node may use the store. With --output they are written to another folder, and a
+    node may use the store.
     """
     from rmqha.pipeline.jobs.rebuild import rebuild as rebuild_store
 

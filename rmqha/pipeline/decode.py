@@ -1,7 +1,7 @@
-"""Many records to Arrow at once (spec/store.md 3): headers by numpy, everything of variable length by Arrow's ``take``.
+"""Turns many records into Arrow arrays at once (spec/store.md 3): headers by numpy, the rest by Arrow's ``take``.
 
-Nothing is copied value by value in Python: the 88 bytes of all headers are gathered at once, and a body, topic or
-property is one copy in C, out of an Arrow array that lies over the whole buffer.
+Python copies no single values. The 88 bytes of all headers are gathered at once. A body, topic or property is one copy
+in C, out of an Arrow array that covers the whole buffer.
 """
 
 import re
@@ -30,14 +30,14 @@ from rmqha.wire.columns import lay_out as lay_out
 from rmqha.wire.record import Host, RecordError, check_record
 
 MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: a time that a producer made up beyond them is null."""
+"""The years 1 to 9999. A time outside of them, which a producer may have made up, is null."""
 MAX_INFLATED_BYTES = 64 << 20
 ARROW_CODECS = {0x100: "lz4", 0x200: "zstd"}
 IPV4_HOST_BYTES, IPV6_HOST_BYTES = 8, 20
 
 
 def body_crc_agrees(records: Records) -> Mask:
-    """Whether the CRC of each body is what its BODYCRC says; that of an empty body is not looked at."""
+    """Whether the CRC of each body equals BODYCRC. The CRC of an empty body is ignored."""
     begins, lengths = records.body
     view = records.buffer.data
     crcs = [crc32(view[a:b]) for a, b in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)]
@@ -47,18 +47,20 @@ def body_crc_agrees(records: Records) -> Mask:
 
 
 def explain(buffer: Bytes, base: int, position: int, segment_room: int) -> CorruptLogError:
-    """Why there is no sound message at a place of the buffer, ``segment_room`` bytes before its segment's end."""
+    """Why there is no sound message at a position of the buffer, ``segment_room`` bytes before the end of its
+    segment.
+    """
     try:
         check_record(buffer.data, position, base + position, segment_room)
     except RecordError as error:
         return CorruptLogError(base + position, str(error))
-    return CorruptLogError(base + position, "it is not what was expected here")
+    return CorruptLogError(base + position, "it is not the record that was expected here")
 
 
 def slices(buffer: Bytes, begins: Ints, lengths: Ints) -> pa.BinaryArray:
-    """Copies of parts of the buffer, which must ascend and not overlap.
+    """Copies of parts of the buffer. The parts must ascend and not overlap.
 
-    An array over all of the buffer, of parts and of gaps by turns, costs nothing; every other element is taken.
+    An array over the whole buffer, of alternating parts and gaps, costs nothing; every second element is taken.
     """
     count = len(begins)
     if not count:
@@ -71,7 +73,7 @@ def slices(buffer: Bytes, begins: Ints, lengths: Ints) -> pa.BinaryArray:
 
 
 def to_text(values: pa.BinaryArray) -> pa.StringArray:
-    """As UTF-8; what is none becomes U+FFFD, since Spark checks nothing."""
+    """Decode UTF-8. Invalid bytes become U+FFFD, because Spark does not check."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -80,13 +82,15 @@ def to_text(values: pa.BinaryArray) -> pa.StringArray:
 
 
 class PropertyPairs(columns.PropertyPairs):
-    """All names and values of many stored property strings, and Arrow columns made of them."""
+    """All names and values of many stored property strings, and Arrow columns made from them."""
 
     def __init__(self, stored: pa.BinaryArray) -> None:
         super().__init__(_data_of(stored), _offsets_of(stored).astype(np.int64))
 
     def column(self, name: str) -> pa.StringArray:
-        """The property of this name of each string, the last of several, or null."""
+        """The value of the property with this name for each string: the last one if there are several, null if there is
+        none.
+        """
         owners, begins, lengths = self.places(name)
         values = to_text(slices(self.data, begins, lengths))
         count = len(self._bounds) - 1
@@ -97,7 +101,9 @@ class PropertyPairs(columns.PropertyPairs):
         return values.take(pa.array(places, mask=places < 0))
 
     def maps(self) -> pa.MapArray:
-        """All properties of each string, in their order; of equal names the last value, at the first one's place."""
+        """All properties of each string, in their order. If a name occurs twice, its last value takes the place of the
+        first.
+        """
         names = slices(self.data, self._begins, self._middles - self._begins)
         values = slices(self.data, self._middles + 1, self._ends - self._middles - 1)
         owners = self._owners(self._begins)
@@ -124,7 +130,7 @@ def _offsets_of(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
 
 
 class _Columns:
-    """Makes the columns of some messages; what several columns share is made once."""
+    """Makes the columns of some messages. Intermediate results that several columns need are computed once."""
 
     def __init__(self, records: Records, decompress: bool) -> None:
         self._records = records
@@ -195,16 +201,18 @@ assert PROPERTIES_MAP not in SPECIAL_COLUMNS
 
 
 def decode(records: Records, schema: pa.Schema, decompress: bool = False) -> pa.RecordBatch:
-    """The messages as a batch of this schema, made of columns of ``schema.COLUMNS`` and the properties' map.
+    """The messages as a batch with this schema: columns of ``schema.COLUMNS``, and the map of properties.
 
-    With ``decompress``, a compressed body is inflated where that is possible, and left as it is where not.
+    With ``decompress``, a compressed body is decompressed if possible, and left unchanged otherwise.
     """
     columns = _Columns(records, decompress)
     return pa.RecordBatch.from_arrays([columns.make(field) for field in schema], schema=schema)
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
-    """The content of a compressed body; the body itself if it is none, or would be longer than 64 MiB."""
+    """The content of a compressed body. Returns the body itself if it is not compressed, or its content exceeds 64
+    MiB.
+    """
     kind = sys_flag & layout.COMPRESSION_TYPE_MASK
     try:
         if kind in layout.ZLIB_COMPRESSION_TYPES:
@@ -224,7 +232,7 @@ def _timestamps(milliseconds: Ints) -> pa.Array:
 
 
 def _hosts(records: Records, places: Ints, v6_flag: int) -> pa.Array:
-    """Hosts as text; there are few different ones, and only those are spelt."""
+    """Hosts as text. Few different hosts occur, so each is formatted once."""
     is_v6 = (records.sys_flag & v6_flag) != 0
     if not is_v6.any():
         return _spelt(records.buffer, places, IPV4_HOST_BYTES)
@@ -247,7 +255,7 @@ def _spelt(buffer: Bytes, places: Ints, width: int) -> pa.Array:
 
 
 def select(records: Records, selection: Selection) -> Records:
-    """Those of the messages that are wanted, found without a look at bodies."""
+    """The messages that are selected. Bodies are not read."""
     for keep in _masks(selection):
         records = records.take(keep(records))
     return records
@@ -283,7 +291,7 @@ def _is_in(values: pa.Array, wanted: frozenset[str]) -> Mask:
 
 
 def _matches(topics: pa.Array, pattern: str) -> Mask:
-    """Whether all of the topic matches, as Kafka's subscribePattern has it; each topic is asked for once."""
+    """Whether the whole topic matches, as in Kafka's subscribePattern. Each different topic is matched once."""
     if not len(topics):
         return np.empty(0, bool)
     encoded = topics.dictionary_encode()

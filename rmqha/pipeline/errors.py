@@ -4,20 +4,20 @@ from rmqha.store.errors import StoreError
 
 
 class OptionError(ValueError):
-    """An option has a value that cannot be used. The text says which may be."""
+    """An option has an invalid value. The text names the valid ones."""
 
 
 class CorruptLogError(StoreError):
-    """The bytes at ``offset`` of the log are no record."""
+    """The bytes at ``offset`` of the log are not a record."""
 
     def __init__(self, offset: int, reason: str) -> None:
-        super().__init__(f"the bytes at {offset} are no record: {reason} (onCorrupt=skip goes on behind them)")
+        super().__init__(f"the bytes at {offset} are not a record: {reason} (onCorrupt=skip continues after them)")
         self.offset = offset
         self.reason = reason
 
 
 class BoundaryError(StoreError):
-    """A split did not end where the next one begins: that boundary, found by its looks, lies inside a record."""
+    """A split did not end where the next one starts: the boundary between them lies inside a record."""
 
     def __init__(self, offset: int, boundary: int) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class BoundaryError(StoreError):
 
 
 class DataLossError(StoreError):
-    """Bytes that should be read are not there any more."""
+    """Bytes that should be read do not exist any more."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem} (failOnDataLoss=false goes on without them)")
+        super().__init__(f"{problem} (failOnDataLoss=false continues without them)")

@@ -1,4 +1,4 @@
-"""The options of ``format("rmqha")``, parsed and refused here."""
+"""Parses the options of ``format("rmqha")``."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from rmqha.times import parse_time
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
 MAX_BATCH_BYTES = 1 << 30
-"""Arrow's offsets inside a batch are 31 bits wide."""
+"""The limit of a batch: Arrow's offsets inside a batch have 31 bits."""
 
 SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 DURATION_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -36,7 +36,7 @@ class View(Enum):
 
 
 class ReadUpTo(Enum):
-    """Which offset of state.json ends the log."""
+    """Which offset of state.json is the end of the log."""
 
     CONFIRMED = "confirmed"
     FLUSHED = "flushed"
@@ -44,21 +44,21 @@ class ReadUpTo(Enum):
 
 
 class OnCorrupt(Enum):
-    """What to do with bytes that are no record."""
+    """What to do with bytes that are not a record."""
 
     FAIL = "fail"
     SKIP = "skip"
 
 
 class Boundaries(Enum):
-    """How splits inside a file are found: by queues and by what looks like records, or by the sizes of all records."""
+    """How splits inside a file are found: with queues and plausible record starts, or by the sizes of all records."""
 
     AUTO = "auto"
     HOP = "hop"
 
 
 class Properties(Enum):
-    """What the column ``properties`` holds."""
+    """What the column ``properties`` contains."""
 
     NONE = "none"
     RAW = "raw"
@@ -76,7 +76,7 @@ class Compression(Enum):
 
 
 class TimestampStrategy(Enum):
-    """What a starting timestamp behind the last record means."""
+    """What to do if a starting timestamp is later than the last record."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -84,7 +84,7 @@ class TimestampStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records are wanted; None wants all. Ranges are half open, those of timestamps in ms."""
+    """Which records are selected. None selects all. Ranges are half open; timestamps are in milliseconds."""
 
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
@@ -97,13 +97,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options, with their defaults. Offsets are numbers or None for earliest and latest; times are in ms.
+    """The options, with their defaults. Offsets are numbers, or None for earliest and latest. Times are in
+    milliseconds.
 
-    ``settings`` are those of the store's node, if they are known: where its log is, and how its files are made.
+    ``settings`` are the settings of the store's node, if they are known: where its log is, and how its files are made.
 
-    ``drop_behind`` is for a long scan beside a busy broker: whatever of the log, but for its last two segments, was not
-    in the page cache before, leaves it again behind the reader. Queries that come again then read from the disk again:
-    so it is off by default.
+    ``drop_behind`` is for a long scan next to a busy broker: pages of the log that were not in the page cache before
+    are removed from it after they were read, except for the last two segments. A second query then reads from the disk
+    again, so the option is off by default.
     """
 
     path: Path
@@ -143,12 +144,12 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def parse_size(text: str) -> int:
-    """Bytes from ``4096``, ``64m``, ``1g`` and the like. Raises ValueError."""
+    """Parse a number of bytes such as ``4096``, ``64m`` or ``1g``. Raises ValueError."""
     return _measured(text, SIZE_UNITS, int)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from ``500ms``, ``10s``, ``15m`` and the like. Raises ValueError."""
+    """Parse a duration such as ``500ms``, ``10s`` or ``15m``; returns seconds. Raises ValueError."""
     return _measured(text, DURATION_UNITS, float)
 
 
@@ -156,7 +157,7 @@ def _measured(text: str, units: Mapping[str, int | float], kind: Callable[[float
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]*?)\s*", text.lower())
     unit = units.get(match[2]) if match else None
     if match is None or unit is None:
-        raise ValueError(f"it is no number with one of the units {' '.join(unit for unit in units if unit)}")
+        raise ValueError(f"it is not a number with one of the units {' '.join(unit for unit in units if unit)}")
     return kind(int(match[1]) * unit)
 
 
@@ -185,7 +186,7 @@ def _flag(text: str) -> bool:
     try:
         return {"true": True, "false": False}[text.strip().lower()]
     except KeyError:
-        raise ValueError("it is true or false") from None
+        raise ValueError("it must be true or false") from None
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -210,7 +211,7 @@ def _offset(text: str) -> int | str:
     if word in (EARLIEST, LATEST):
         return word
     if not word.isdecimal():
-        raise ValueError("it is earliest, latest or an offset in the log")
+        raise ValueError("it must be earliest, latest or an offset in the log")
     return int(word)
 
 
@@ -219,13 +220,13 @@ def _choice(choices: type[Choice]) -> Callable[[str], Choice]:
         try:
             return choices(text.strip().lower())
         except ValueError:
-            raise ValueError(f"it is one of {', '.join(choice.value for choice in choices)}") from None
+            raise ValueError(f"it must be one of {', '.join(choice.value for choice in choices)}") from None
 
     return parse
 
 
 def _local_path(text: str) -> Path:
-    """An absolute path: executors may have another working folder."""
+    """An absolute path, because executors may have another working folder."""
     url = urlsplit(text)
     if url.scheme == "file" and url.netloc in ("", "localhost"):
         text = unquote(url.path)
@@ -283,7 +284,9 @@ TABLE_REMEDY = (
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Options from their names, in any case, and texts. Raises OptionError for a value, or an option, that is none."""
+    """Parse options from their names, in upper or lower case, and texts. Raises OptionError for an unknown option or an
+    invalid value.
+    """
     texts = {name.lower(): text for name, text in given.items()}
     if "provider" in texts:  # so Spark asks when it makes a table
         raise OptionError(TABLE_REMEDY)
@@ -299,7 +302,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if texts:
         strange = [name for name in given if name.lower() in texts]
         known = PARSERS | SELECTIONS
-        raise OptionError(f"there is no option {with_nearest(strange, known)}: there are {', '.join(known)}")
+        raise OptionError(f"there is no option {with_nearest(strange, known)}; the options are {', '.join(known)}")
     return Options(selection=selection, **values)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Kindness to a broker on the same machine: what only we have brought into the page cache is given back behind us."""
+"""Returns the page cache that only a query has used, out of consideration for a broker on the same machine."""
 
 import ctypes
 import mmap
@@ -11,7 +11,7 @@ from rmqha.store.mappedfile import FILE_NAME_DIGITS
 
 PAGE = mmap.PAGESIZE
 HOT_SEGMENTS = 2
-"""The log's last ones are those that a broker writes, and that its consumers and slaves read."""
+"""The last segments of a log: a broker writes them, and its consumers and slaves read them."""
 
 AHEAD_BYTES = 8 << 20
 
@@ -26,9 +26,9 @@ def is_hot(path: str) -> bool:
 
 
 def cached_pages(fd: int, position: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether each page of a range of a file is in the page cache; ``position`` is a page's. Raises OSError.
+    """Whether each page of a range of a file is in the page cache. ``position`` is the start of a page. Raises OSError.
 
-    Looking brings none in. Of a file that we may neither write nor own, Linux says that all are there.
+    Looking loads no pages. For a file that we may neither write nor own, Linux reports that all pages are cached.
     """
     size = min(size, os.fstat(fd).st_size - position)
     if size <= 0:
@@ -43,14 +43,14 @@ def cached_pages(fd: int, position: int, size: int) -> np.ndarray[tuple[int], np
 
 
 class PagesBehind:
-    """A range of a file that is about to be read once: pages that are not in the cache now leave it again.
+    """A range of a file that will be read once. Pages that are not cached now are removed from the cache afterwards.
 
-    The system is kept from reading ahead as it likes: it would bring in what the next range, not read yet, then takes
-    for what was there before.
+    The system's read-ahead is turned off: it would load pages of the next range, which would then seem to have been
+    cached before.
     """
 
     def __init__(self, fd: int, start: int, end: int) -> None:
-        """Of the bytes from ``start`` to ``end`` of the file. Raises OSError."""
+        """For the bytes from ``start`` to ``end`` of the file. Raises OSError."""
         self._fd = fd
         self._end = end
         self._page = self._first = start // PAGE
@@ -59,7 +59,7 @@ class PagesBehind:
         self.passed(start)
 
     def passed(self, position: int) -> None:
-        """All before ``position`` has been read. Raises OSError."""
+        """Everything before ``position`` has been read. Raises OSError."""
         page = position // PAGE
         changes = np.diff(self._ours[self._page - self._first : page - self._first], prepend=False, append=False)
         for first, last in (np.flatnonzero(changes) + self._page).reshape(-1, 2).tolist():

@@ -1,7 +1,8 @@
 """What there is to read, and how it is split: segments, the log's end, record starts near offsets and times.
 
-Splits lie within one file, cut as ``boundaries`` has it. Reading proves the cuts: a split must end exactly where the
-next one begins, and the first one of a file begins with the file. Offsets that outlive a query are by all sizes.
+A split lies within one file, see ``boundaries``. Reading proves the boundaries: a split must end exactly where the next
+one starts, and the first one of a file starts with the file. Offsets that outlive a query are found by following all
+sizes.
 """
 
 import logging
@@ -36,27 +37,27 @@ FIRST_RECORD_BYTES = 1 << 12
 LOG_FOLDER = "commitlog"
 LEAST_SPLIT_BYTES, MOST_SPLIT_BYTES, SPLITS_A_CORE = 32 << 20, 256 << 20, 2
 DLEDGER_MAGIC = 1
-"""An entry of DLedger's begins with it; a record with its size, which is larger."""
+"""The first bytes of a DLedger entry. A record starts with its size, which is larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A segment's file: its bytes are the log's from ``base`` to before ``end``."""
+    """The file of a segment. It holds the log's bytes from ``base`` to before ``end``."""
 
     path: str
     base: int
     end: int
 
     def split(self, start: int, end: int) -> Split:
-        """A piece of it, by offsets in the log."""
+        """A part of the file, by offsets in the log."""
         return Split(self.path, self.base, self.end, start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """A log as it was when it was looked at, which ends for readers at ``end``.
+    """A log at the time when it was opened. For readers it ends at ``end``.
 
-    ``store`` is the folder above it, in which queues, index and state are. ``state`` is None if no node of ours has
+    ``store`` is the folder above it, which contains queues, index and state. ``state`` is None if no node of ours has
     run there.
     """
 
@@ -69,7 +70,7 @@ class LogPlan:
 
     @property
     def min_offset(self) -> int:
-        """Where the log begins."""
+        """The first offset of the log."""
         return self.files[0].base if self.files else self.end
 
     @property
@@ -77,9 +78,9 @@ class LogPlan:
         return log_skipped if self.options.on_corrupt is OnCorrupt.SKIP else None
 
     def _split_bytes(self, size: int, piece: Split) -> int:
-        """About how long the splits of a piece are, of ``size`` bytes of log in all.
+        """The approximate size of the splits for ``size`` bytes of log.
 
-        By default some for each core of this machine: a split more costs some 20 ms.
+        By default there are several for each core of this machine. Each further split costs about 20 ms.
         """
         given = self.options.split_bytes
         if given is None:
@@ -88,11 +89,11 @@ class LogPlan:
         return max(1, min(given, -(-size // self.options.min_partitions)))
 
     def splits(self, start: int, end: int, boundaries: Boundaries | None = None) -> list[Split]:
-        """Splits of about ``splitBytes`` from ``start`` to ``end``, where records begin. Raises StoreError, OSError.
+        """Splits of about ``splitBytes`` from ``start`` to ``end``, where records start. Raises StoreError, OSError.
 
-        A body longer than a record of the default maxMessageSize may mislead a cut that no queue gives, and the read
-        then fails with BoundaryError, whole: a cut that no body can mislead costs a hop over all of the log, here. Who
-        can run all splits anew asks for ``Boundaries.HOP`` then.
+        If a body is longer than a record of the default maxMessageSize, it may mislead a boundary that no queue gives.
+        The read then fails as a whole with BoundaryError. ``Boundaries.HOP`` cannot be misled, but follows all sizes of
+        the log here, before the read. A caller that can run all splits again uses it then.
         """
         if start >= end:
             return []
@@ -109,12 +110,12 @@ class LogPlan:
                 except DataLossError as error:
                     if self.options.fail_on_data_loss:
                         raise
-                    found.append(piece)  # read as far as it is there
+                    found.append(piece)  # read as far as it exists
                     log.warning("%s", error)
         return found
 
     def pieces(self, start: int, end: int) -> Iterator[Split]:
-        """One split a file. Raises DataLossError where files are missing."""
+        """One split for each file. Raises DataLossError if files are missing."""
         at = start
         for file in self.files:
             if file.end <= start or file.base >= end:
@@ -132,7 +133,9 @@ class LogPlan:
             log.warning("%s", problem)
 
     def record_start(self, offset: int) -> int:
-        """Where the first record at or after ``offset`` begins, by all sizes before it. Raises StoreError, OSError."""
+        """Where the first record at or after ``offset`` starts, found by all sizes before it. Raises StoreError,
+        OSError.
+        """
         for file in self.files:
             if file.base >= offset:
                 return file.base
@@ -154,7 +157,7 @@ class LogPlan:
         max_records: int | None = None,
         max_files: int | None = None,
     ) -> int:
-        """How far records reach from ``start`` within these limits; one record at least. Raises StoreError, OSError."""
+        """How far records reach from ``start`` within these limits; at least one record. Raises StoreError, OSError."""
         at = start
         for number, piece in enumerate(self.pieces(start, self.end)):
             bytes_left = None if max_bytes is None else start + max_bytes - piece.start
@@ -173,10 +176,10 @@ class LogPlan:
         return at
 
     def offset_at(self, timestamp: int) -> int | None:
-        """Where the first message stored at ``timestamp`` ms or later lies, None if there is none.
+        """The offset of the first message stored at ``timestamp`` (milliseconds) or later; None if there is none.
 
-        Files are ruled out by their first message: where a clock went back, it is one of the first. Raises StoreError,
-        OSError.
+        Files are ruled out by their first message. If a clock went back, the result is one of the first such messages.
+        Raises StoreError, OSError.
         """
         pieces = list(self.pieces(self.min_offset, self.end))
         before = 0
@@ -193,7 +196,7 @@ class LogPlan:
         return None
 
     def start(self) -> int:
-        """The offset that the options say to start at. Raises OptionError, StoreError, OSError."""
+        """The offset at which the options start. Raises OptionError, StoreError, OSError."""
         options = self.options
         if options.starting_timestamp is None:
             return self._offset_of(options.starting_offset)
@@ -206,7 +209,7 @@ class LogPlan:
         return self.end if found is None else found
 
     def stop(self) -> int:
-        """The offset that the options say to end before. Raises StoreError, OSError."""
+        """The offset at which the options end. Raises StoreError, OSError."""
         if self.options.ending_timestamp is None:
             return self._offset_of(self.options.ending_offset)
         found = self.offset_at(self.options.ending_timestamp)
@@ -221,13 +224,13 @@ class LogPlan:
 
 
 def open_log(options: Options, known_end: int = 0) -> LogPlan:
-    """The log of a store, or of the folder of its segments, up to where its node says it may be read.
+    """Open the log of a store, or a folder of segments, up to where its node says it may be read.
 
-    Where no node of ours has run, it ends with the last sound record; ``known_end`` is where it ended before, and saves
-    proving what lies before that. Raises StoreError, OSError.
+    If no node of ours has run, the log ends with the last sound record. ``known_end`` is its end at an earlier time;
+    records before it are not proved again. Raises StoreError, OSError.
     """
     store, folder = _folders(options.path, options.settings.store_path_commit_log)
-    state = NodeState.read(store)  # before the files: those it tells of are there then
+    state = NodeState.read(store)  # before the files are listed, so that the files it mentions exist
     files = _log_files(folder, options.settings.mapped_file_size_commit_log)
     plan = LogPlan(store, folder, files, 0, state, options)
     if state is None:
@@ -241,13 +244,13 @@ def open_log(options: Options, known_end: int = 0) -> LogPlan:
 
 
 def log_folder(path: Path, configured: Path | None = None) -> Path:
-    """Where a store's segments are; ``configured`` is storePathCommitLog. Raises StoreError, OSError."""
+    """The folder of a store's segments. ``configured`` is storePathCommitLog. Raises StoreError, OSError."""
     return _folders(path, configured)[1]
 
 
 def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
     if not path.is_dir():
-        raise NoStore(f"{path} is no folder on this machine: executors and driver must both see the store there")
+        raise NoStore(f"{path} is not a folder on this machine: executors and driver must both see the store there")
     folder = configured or path / LOG_FOLDER
     if folder.is_dir():
         return path, folder
@@ -255,9 +258,9 @@ def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
     if any(name.isdecimal() and len(name) == FILE_NAME_DIGITS for name in names):
         linked = path.resolve().parent
         return linked if state_path(linked).exists() else path.parent, path
-    if (path / "rmqha").is_dir():  # a node that has no byte yet
+    if (path / "rmqha").is_dir():  # a node without any bytes yet
         return path, folder
-    raise NoStore(f"{path} is no store: it has no {LOG_FOLDER}")
+    raise NoStore(f"{path} is not a store: it has no {LOG_FOLDER}")
 
 
 def _log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
@@ -272,7 +275,9 @@ def _log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]
 
 
 def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:
-    """Where the last sound record ends, its CRC too. ``known_end`` is where records are known to have ended before."""
+    """Where the last sound record ends, its CRC included. ``known_end`` is an offset at which records are known to
+    end.
+    """
     for file in reversed(files):
         start = known_end if file.base < known_end <= file.end else file.base
         end = _sound_end_of(file, start)
@@ -285,7 +290,7 @@ def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:
 
 
 def _refuse_another_frame(file: LogFile) -> None:
-    """Raises StoreError for a log that begins with something else than a record, or than nothing yet."""
+    """Raises StoreError if the log starts with something other than a record, unless it is empty."""
     with SegmentReader(file.path, file.base) as segment:
         start = segment.read(file.base, layout.BLANK_HEADER.size)
     size, magic = layout.BLANK_HEADER.unpack(start.tobytes().ljust(layout.BLANK_HEADER.size, b"\0"))
@@ -293,13 +298,13 @@ def _refuse_another_frame(file: LogFile) -> None:
         return
     if size == DLEDGER_MAGIC:
         raise StoreError(
-            f"{file.path} is of a DLedger log, whose records have another frame: only commit logs are read"
+            f"{file.path} is part of a DLedger log, whose records have another frame: only commit logs can be read"
         )
-    raise CorruptLogError(file.base, "the log does not begin with one")
+    raise CorruptLogError(file.base, "the log does not start with a record")
 
 
 def _sound_end_of(file: LogFile, start: int) -> int:
-    """What lies behind is not looked at: it may be what a recovery of Java's has cut off, and left there."""
+    """Bytes after it are ignored: a Java broker's recovery may have cut them off and left them in the file."""
     end = start
     try:
         for records in read_records(file.split(start, file.end), HOP_BYTES, verify_body=True):

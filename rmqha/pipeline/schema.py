@@ -1,4 +1,4 @@
-"""The columns of a record, as Arrow and as Spark name their types. All may be null."""
+"""The columns of a record, and their types in Arrow and in Spark. All may be null."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "body": pa.binary(),
 }
 PROPERTIES_MAP = "propertiesMap"
-"""A column on demand: the properties as a map, beside the stored string."""
+"""A column on demand: the properties as a map, in addition to the stored string."""
 
 SQL_TYPES: dict[pa.DataType, str] = {
     pa.string(): "string",
@@ -55,13 +55,13 @@ def column_type(name: str, properties: str = "raw") -> pa.DataType:
 
 
 def records_schema(columns: Sequence[str] = (), properties: str = "raw") -> pa.Schema:
-    """The schema of these columns, in this order; of all but the map if none are named. Raises OptionError."""
+    """The schema of these columns, in this order; by default all but the map. Raises OptionError."""
     names = columns or [name for name in COLUMNS if name != "properties" or properties != "none"]
     return pa.schema([pa.field(name, column_type(name, properties)) for name in names])
 
 
 def to_ddl(schema: pa.Schema) -> str:
-    """The schema as Spark SQL spells it."""
+    """The schema in the syntax of Spark SQL."""
     return ", ".join(f"`{field.name}` {SQL_TYPES[field.type]}" for field in schema)
 
 

@@ -1,6 +1,7 @@
-"""The messages of a piece of one segment, proved as they are read.
+"""The messages of a part of one segment, proved as they are read.
 
-Read with ``preadv`` and never mapped: a file that is cut while it is read is then an error and not a signal.
+Files are read with ``preadv`` and never mapped. If a file is truncated while it is read, that is an error and not a
+signal.
 """
 
 import logging
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 SEARCH_BYTES = 1 << 20
 RECORD_START_BYTES = 36
-"""A record's first bytes, up to its own offset: enough to know it by."""
+"""The first bytes of a record, up to its own offset: enough to recognize it."""
 MAGIC_AT, PHYSICAL_OFFSET_AT = 4, 28
 MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
 (FIRST_OF_MAGIC,) = {code.to_bytes(4, "big", signed=True)[0] for code in MAGICS}
@@ -29,9 +30,9 @@ MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A piece of a segment, by offsets in the log: from a record's start to where another one, or a blank, ends.
+    """A part of a segment, by offsets in the log: from the start of a record to the end of another one or of a blank.
 
-    ``path`` is the segment's file, whose first byte lies at ``base`` and whose last lies before ``segment_end``.
+    ``path`` is the segment's file. Its first byte has the offset ``base``, and ``segment_end`` follows its last byte.
     """
 
     path: str
@@ -42,21 +43,21 @@ class Split:
 
     @property
     def size(self) -> int:
-        """In bytes of log."""
+        """The size in bytes of log."""
         return self.end - self.start
 
 
 class SegmentReader:
-    """A segment's file, open for reading. Use as a context."""
+    """The file of a segment, open for reading. A context manager."""
 
     def __init__(self, path: str, base: int) -> None:
-        """Raises DataLossError if there is no such file, OSError."""
+        """Raises DataLossError if there is no such file, and OSError."""
         self.path = path
         self.base = base
         try:
             self._fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            raise DataLossError(f"{path} is not there, deleted since or not visible on this machine") from None
+            raise DataLossError(f"{path} is missing: it was deleted, or is not visible on this machine") from None
 
     def __enter__(self) -> "SegmentReader":
         return self
@@ -65,11 +66,11 @@ class SegmentReader:
         os.close(self._fd)
 
     def pages_behind(self, start: int, end: int) -> PagesBehind:
-        """What of a range of the log a reader need not leave in the page cache. Raises OSError."""
+        """The pages of a range of the log that a reader need not leave in the page cache. Raises OSError."""
         return PagesBehind(self._fd, start - self.base, end - self.base)
 
     def read(self, offset: int, size: int) -> Bytes:
-        """The bytes from ``offset`` of the log on, fewer where the file ends. Raises OSError."""
+        """The bytes from ``offset`` of the log on; fewer if the file ends before. Raises OSError."""
         buffer = np.empty(size, np.uint8)
         done = 0
         while done < size:
@@ -80,9 +81,10 @@ class SegmentReader:
         return buffer[:done]
 
     def find_start(self, offset: int, end: int) -> int | None:
-        """The first place from ``offset`` to before ``end`` that looks like a record's start, by magic and own offset.
+        """The first offset from ``offset`` to before ``end`` that looks like the start of a record, by magic code and
+        own offset.
 
-        A body can be made to look so. Raises OSError.
+        A body can be made to look like one. Raises OSError.
         """
         while offset < end:
             window = self.read(offset, min(SEARCH_BYTES, end - offset) + RECORD_START_BYTES)
@@ -94,9 +96,9 @@ class SegmentReader:
 
 
 def plausible_starts(buffer: Bytes, base: int) -> tuple[Ints, Ints]:
-    """What looks like a record's start in bytes that lie at ``base``: offsets in the log, ascending, and sizes.
+    """What looks like the start of a record, by magic code and own offset: ascending offsets in the log, and sizes.
 
-    By magic and own offset. A body can be made to look so.
+    ``base`` is the offset of the first byte. A body can be made to look like a record.
     """
     last = len(buffer) - RECORD_START_BYTES
     at = np.flatnonzero(buffer[MAGIC_AT : max(0, last + MAGIC_AT + 1)] == FIRST_OF_MAGIC)
@@ -108,12 +110,12 @@ def plausible_starts(buffer: Bytes, base: int) -> tuple[Ints, Ints]:
 
 
 Skipped = Callable[[CorruptLogError, int], None]
-"""Told of bytes that are no records, and of the offset where records go on (or the split ends)."""
+"""Called with bytes that are not records, and with the offset where records continue (or the split ends)."""
 
 
 def log_skipped(error: CorruptLogError, end: int) -> None:
-    """Warns of bytes that were skipped."""
-    log.warning("skipped %d bytes of log from %d on: %s", end - error.offset, error.offset, error.reason)
+    """Log a warning about skipped bytes."""
+    log.warning("skipped %d bytes of log from offset %d: %s", end - error.offset, error.offset, error.reason)
 
 
 def read_records(
@@ -124,13 +126,14 @@ def read_records(
     drop_behind: bool = False,
     passed: Callable[[Bytes], None] | None = None,
 ) -> Iterator[Records]:
-    """All messages of the split, in pieces of about ``batch_bytes`` of log, one message at least each.
+    """Read all messages of the split, in parts of about ``batch_bytes`` of log, with at least one message each.
 
-    ``passed`` is given all bytes of the split, in their order, of what is no record too.
+    ``passed`` gets all bytes of the split, in order, also those that are not records. With ``skipped``, bytes that are
+    not records are skipped and reported. With ``drop_behind``, pages of a cold segment that only this call has loaded
+    are removed from the page cache.
 
-    With ``skipped``, what is no record is skipped and told of. With ``drop_behind``, pages of a cold segment that only
-    this brings into the page cache do not stay there. Raises CorruptLogError, BoundaryError if the last
-    message goes beyond the split's end, DataLossError if the file is not there or too short, OSError.
+    Raises CorruptLogError; BoundaryError if the last message continues after the split's end; DataLossError if the file
+    is missing or too short; OSError.
     """
     with SegmentReader(split.path, split.base) as segment:
         behind = segment.pages_behind(split.start, split.end) if drop_behind and not is_hot(split.path) else None
@@ -152,7 +155,7 @@ def read_records(
 
 
 def read_selected(split: Split, options: Options) -> Iterator[Records]:
-    """The messages of the split that the options select, read as they say. Raises StoreError, OSError."""
+    """Read the messages of the split that the options select. Raises StoreError, OSError."""
     skipped = log_skipped if options.on_corrupt is OnCorrupt.SKIP else None
     try:
         for records in read_records(split, options.batch_bytes, options.verify_body, skipped, options.drop_behind):
@@ -166,7 +169,7 @@ def read_selected(split: Split, options: Options) -> Iterator[Records]:
 
 
 class _Reading:
-    """Where a split has been read to (``at``), and how it goes on."""
+    """The progress of reading a split: ``at`` is the offset reached."""
 
     def __init__(self, segment: SegmentReader, split: Split, batch_bytes: int, verify_body: bool) -> None:
         self.at = split.start
@@ -178,7 +181,7 @@ class _Reading:
         self._buffer, self._buffer_at = np.empty(0, np.uint8), split.start
 
     def next(self) -> Records:
-        """The messages that come next; none at a blank. Raises as ``read_records``."""
+        """The next messages; none at a blank. Raises like ``read_records``."""
         if self._problem is not None:
             problem, self._problem = self._problem, None
             raise problem
@@ -194,7 +197,7 @@ class _Reading:
         return self._proved(records)
 
     def hand_on(self, start: int, passed: Callable[[Bytes], None] | None) -> None:
-        """Give the bytes from ``start`` on that lie behind the reader now. Raises OSError."""
+        """Pass on the bytes from ``start`` to the current offset. Raises OSError."""
         if passed is None:
             return
         if start == self._buffer_at and self.at - start <= len(self._buffer):
@@ -204,7 +207,7 @@ class _Reading:
             passed(self._segment.read(at, min(SEARCH_BYTES, self.at - at)))
 
     def _read(self, size: int) -> tuple[Bytes, Records]:
-        """That many bytes, and the messages that are whole in them. Raises DataLossError if the file ends before."""
+        """Read that many bytes, and return the whole messages in them. Raises DataLossError if the file ends before."""
         size = min(size, self._split.end - self.at)
         buffer = self._segment.read(self.at, size)
         self._buffer, self._buffer_at = buffer, self.at
@@ -214,7 +217,7 @@ class _Reading:
         return buffer, records
 
     def _needed(self, buffer: Bytes) -> int | None:
-        """How many bytes the next message has, None for a blank, which is passed. Raises as ``read_records``."""
+        """How many bytes the next message needs; None for a blank, which is skipped. Raises like ``read_records``."""
         room = self._split.segment_end - self.at
         rest = self._split.end - self.at
         if len(buffer) < layout.BLANK_HEADER.size:
@@ -233,7 +236,7 @@ class _Reading:
         return len(plausible_starts(buffer[:RECORD_START_BYTES], self.at)[0]) > 0
 
     def _beyond_the_end(self, size: int) -> Exception:
-        """A sound message goes beyond the split: the boundary is wrong. Else the message is."""
+        """A message continues after the split. If it is sound, the boundary is wrong; otherwise the message is."""
         room = self._split.segment_end - self.at
         buffer = self._segment.read(self.at, min(size, room))
         try:
@@ -245,7 +248,7 @@ class _Reading:
         return BoundaryError(self.at, self._split.end)
 
     def _proved(self, records: Records) -> Records:
-        """Those before the first whose CRC is wrong; that one is the next problem."""
+        """The messages before the first one with a wrong CRC. That one is the next problem."""
         if not self._verify_body:
             return records
         sound = body_crc_agrees(records)
@@ -257,7 +260,7 @@ class _Reading:
         return records.take(slice(0, count))
 
     def resume_after(self, offset: int) -> int:
-        """Go on at the next record whose lengths add up and that another one, or the end, follows; or end."""
+        """The next record whose lengths add up and that another record, or the end, follows; or the end."""
         end = self._split.end
         start = self._segment.find_start(offset + 1, end)
         while start is not None and not self._is_chained(start):

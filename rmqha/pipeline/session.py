@@ -1,4 +1,6 @@
-"""A Spark session that suits a log on this machine, and Java to run it. PySpark is imported by who wants a session."""
+"""A Spark session for a log on this machine, and the Java that runs it. PySpark is imported only if a session is
+made.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ REMEDY = (
 )
 
 DEBUG = "RMQHA_DEBUG"
-"""Set in the environment, Spark shows the tracebacks of its workers too."""
+"""If this is set in the environment, Spark also shows the tracebacks of its workers."""
 HIDE_TRACEBACKS = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 DEFAULT_CONF = {
     "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.python.unix.domain.socket.enabled": "false",  # PySpark 4.3's workers end with tracebacks where it is on
+    "spark.python.unix.domain.socket.enabled": "false",  # PySpark 4.3's workers end with tracebacks if it is on
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     HIDE_TRACEBACKS: "true",  # an error of the log is one sentence
@@ -44,11 +46,13 @@ def was_submitted() -> bool:
 
 
 class JavaError(RuntimeError):
-    """There is no Java that Spark can run on. The text says what to do."""
+    """Java is missing, or too old for Spark. The text says what to do."""
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """The ``java`` that Spark will start: JAVA_HOME's, else PATH's. Raises JavaError if it is missing or too old."""
+    """The ``java`` that Spark will start: that of JAVA_HOME, else of PATH. Raises JavaError if it is missing or too
+    old.
+    """
     home = environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
@@ -57,7 +61,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     else:
         found = shutil.which("java", path=environ.get("PATH", ""))
         if found is None:
-            raise JavaError(f"Spark needs Java, and there is none: {REMEDY}")
+            raise JavaError(f"Spark needs Java, which is missing: {REMEDY}")
         java = Path(found)
     version = java_version(java)
     if version < OLDEST_JAVA:
@@ -66,7 +70,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """Its major version: 8 for 1.8. Raises JavaError if it says none."""
+    """The major version of a Java: 8 for 1.8. Raises JavaError if it prints none."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_ANSWER_SECONDS
@@ -75,15 +79,15 @@ def java_version(java: Path) -> int:
         raise JavaError(f"{java} does not run ({error}): {REMEDY}") from error
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if match is None:
-        raise JavaError(f"{java} does not tell its version: {REMEDY}")
+        raise JavaError(f"{java} does not print its version: {REMEDY}")
     return int(match[1])
 
 
 def session(master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rmqha") -> SparkSession:
-    """A Spark session, the running one if there is one, whose workers are this Python. Raises JavaError.
+    """A Spark session whose workers run this Python: the running one if there is one. Raises JavaError.
 
-    Without ``master`` it is what ``spark-submit`` was told, else this machine: ``local[*]``. A Spark that is all on
-    this machine listens on the loopback interface alone, and asks nobody for this machine's name.
+    Without ``master`` it uses the master of ``spark-submit``, else this machine: ``local[*]``. A Spark that runs only
+    on this machine listens only on the loopback interface, and does not look up this machine's name.
     """
     from pyspark.sql import SparkSession
 

@@ -1,7 +1,7 @@
-"""Spark's way into an archive: ``df.write.format("rmqha_archive")`` and ``df.writeStream.format("rmqha_archive")``.
+"""Spark's sink for an archive: ``df.write.format("rmqha_archive")`` and ``df.writeStream.format("rmqha_archive")``.
 
-The rows are those of ``view=splits``: workers read the log and write the files, and no body goes through Spark. What is
-archived already is left out, so that a batch that Spark runs again, or another query, adds nothing twice.
+The rows are those of ``view=splits``. Workers read the log and write the files, so no body passes through Spark. Ranges
+that are archived already are left out: if Spark repeats a batch, or another query runs, no message is added twice.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,9 @@ Part = tuple[Split, ArchivedSplit]
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged, of which store, and the state of its node before it was read; None if it had no rows."""
+    """What a task has staged, of which store, and the state of its node before the read; None if the task had no
+    rows.
+    """
 
     parts: tuple[Part, ...]
     store: Path | None
@@ -37,7 +39,7 @@ class Staged(WriterCommitMessage):
 
 
 class ArchiveDataSource(DataSource):
-    """An archive folder: the path that is saved to."""
+    """An archive folder: the path of ``save``."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,18 +55,18 @@ class ArchiveDataSource(DataSource):
 
     def _options(self, schema: StructType, overwrite: bool) -> Options:
         if overwrite:
-            raise OptionError("an archive is only appended to: mode append")
+            raise OptionError("an archive can only be appended to: use mode append")
         if schema.names != SPLITS_SCHEMA.names:
-            raise OptionError("an archive takes splits of a log: read them with view=splits")
+            raise OptionError("an archive needs the splits of a log: read them with view=splits")
         given = {name: text for name, text in self.options.items() if name.lower() != "checkpointlocation"}
         options = parse_options(given)
         if options.selection != Selection():
-            raise OptionError("an archive is of all messages, without a choice of topics, queues or tags")
+            raise OptionError("an archive contains all messages: topics, queues or tags cannot be selected")
         return replace(options, output=options.path)
 
 
 def _stage(options: Options, rows: Iterable[Row]) -> Staged:
-    """Stage the messages of the splits, but for what is archived already. Raises StoreError, OSError."""
+    """Stage the messages of the splits, except for archived ranges. Raises StoreError, OSError."""
     splits = [Split(row.path, row.base, row.segmentEnd, row.startOffset, row.endOffset) for row in rows]
     if not splits:
         return Staged((), None, None)
@@ -75,7 +77,7 @@ def _stage(options: Options, rows: Iterable[Row]) -> Staged:
 
 
 def _stage_left(options: Options, split: Split, covered: Sequence[tuple[int, int]]) -> Iterator[Part]:
-    """Stage what of a split is not archived."""
+    """Stage the part of a split that is not archived."""
     for start, end in uncovered(split.start, split.end, covered):
         piece = replace(split, start=start, end=end)
         yield piece, archive_split(piece, str(options.output), options)
@@ -87,14 +89,16 @@ def _archive_of(options: Options) -> Archive:
 
 
 def _only(stores: set[Path]) -> Path:
-    """The store. Raises ArchiveError if there are several."""
+    """The only store of all. Raises ArchiveError if there are several."""
     if len(stores) > 1:
-        raise ArchiveError(f"an archive is of one store, not of {' and '.join(sorted(map(str, stores)))}")
+        raise ArchiveError(f"an archive belongs to one store, not to {' and '.join(sorted(map(str, stores)))}")
     return stores.pop()
 
 
 def _commit(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Archive what all tasks have staged, but for what others have archived meanwhile. Raises StoreError, OSError."""
+    """Archive what all tasks have staged, except for what others have archived meanwhile. Raises StoreError,
+    OSError.
+    """
     staged = [message for message in messages if isinstance(message, Staged) and message.store is not None]
     archive = _archive_of(options)
     if not staged:
@@ -124,13 +128,13 @@ def _state_of(archive: Archive, staged: Sequence[Staged], store: Path) -> NodeSt
     state = min((message.state for message in staged), key=lambda state: 0 if state is None else state.epoch)
     end = max((split.end for message in staged for split, _ in message.parts), default=0)
     if state is not None and (now is None or now.took_back(state.epoch, end)):
-        raise ArchiveError("the store took back what was read, before it was archived: read it again")
+        raise ArchiveError("the store took back messages that were read, before they were archived: read them again")
     archive.check_confirmed(now, end)
     return state
 
 
 def _left(options: Options, parts: Iterable[Part], covered: Sequence[tuple[int, int]]) -> Iterator[ArchivedSplit]:
-    """The ascending parts that are not archived; of one that is in part, the rest is staged here and now."""
+    """The ascending parts that are not archived. If a part is archived partly, the rest of it is staged here."""
     reached = 0
     for split, part in parts:
         if split.start >= reached and uncovered(split.start, split.end, covered) == [(split.start, split.end)]:
@@ -142,7 +146,7 @@ def _left(options: Options, parts: Iterable[Part], covered: Sequence[tuple[int, 
 
 
 def _runs(parts: Iterable[ArchivedSplit]) -> Iterator[list[ArchivedSplit]]:
-    """The ascending parts, in runs without a gap between them."""
+    """The ascending parts, grouped into runs without gaps."""
     run: list[ArchivedSplit] = []
     for part in parts:
         if run and part.start != run[-1].end:

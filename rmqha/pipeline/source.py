@@ -1,8 +1,8 @@
-"""Spark's way to a log: ``spark.read.format("rmqha")`` and ``spark.readStream.format("rmqha")``.
+"""Spark's source for a log: ``spark.read.format("rmqha")`` and ``spark.readStream.format("rmqha")``.
 
-Only carries: what is asked is in ``options``, what is read in ``plan`` and ``views``. An offset of a stream is a
-record's start and never a guess, with the store and epoch that it was seen in: a log that took confirmed bytes back, or
-another one altogether, is not gone on with in silence.
+This module only connects the others: ``options`` parses, ``plan`` and ``views`` read. A stream's offset is always the
+true start of a record. It contains the store and the epoch in which it was seen, so a log that took confirmed bytes
+back, or that is another log, is never continued silently.
 """
 
 import time
@@ -88,7 +88,7 @@ class SplitPartition(InputPartition):
 
 
 def _read(reader: ViewReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Spark makes one of its own where there are none: it has no rows."""
+    """The rows of a partition. If there are no partitions, Spark makes one of its own, which has no rows."""
     if isinstance(partition, SplitPartition):
         yield from reader.read(partition.split)
 
@@ -104,7 +104,7 @@ class LogReader(DataSourceReader):
             self.pushFilters = _Pushed(self)  # type: ignore[method-assign]
 
     def push(self, one: Filter) -> bool:
-        """Take a filter over if it can be, and say whether Spark need not look at it any more."""
+        """Apply a filter here if possible. Returns whether Spark can skip it."""
         column = ".".join(getattr(one, "attribute", ()))
         if column in SELECTED_BY_VALUE and isinstance(one, EqualTo | In):
             return self._push_values(SELECTED_BY_VALUE[column], one.value if isinstance(one, In) else (one.value,))
@@ -153,14 +153,18 @@ class LogReader(DataSourceReader):
 
 
 def _milliseconds(one: Comparison, value: datetime) -> Range:
-    """The times in ms that a comparison lets pass, half open. What a column shows as null passes none."""
+    """The range of times, in milliseconds, that pass a comparison; half open. A time that a column shows as null never
+    passes.
+    """
     microseconds = (value - EPOCH) // MICROSECOND
     limits = _passing(one, microseconds // 1000, -(-microseconds // 1000))
     return _common(limits, (MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1))
 
 
 def _passing(one: Comparison, floor: int, ceiling: int) -> Range:
-    """The whole numbers that a comparison lets pass, half open; its value lies between ``floor`` and ``ceiling``."""
+    """The range of whole numbers that pass a comparison; half open. The compared value lies between ``floor`` and
+    ``ceiling``.
+    """
     low, high = INT64_RANGE
     match one:
         case GreaterThan():
@@ -181,9 +185,10 @@ def _common(one: Range, other: Range) -> Range:
 
 
 class _Pushed:
-    """``LogReader.pushFilters``, which Spark 4.3 takes for the inherited one as long as its conf has push-down off.
+    """``LogReader.pushFilters`` in a form that Spark 4.3 takes for the inherited one while push-down is off in its
+    conf.
 
-    A class that overrides the method makes every query fail then, and a reader cannot ask for the conf.
+    If a class overrides the method, every query fails then, and a reader cannot ask for the conf.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -216,7 +221,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One limit stands for all, which ``latestOffset`` knows from the options."""
+        """One limit stands for all of them; ``latestOffset`` knows them from the options."""
         options = self._reader.options
         limits = (options.max_bytes_per_trigger, options.max_records_per_trigger, options.max_files_per_trigger)
         if not any(limits) and not options.min_bytes_per_trigger:
@@ -224,7 +229,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(options.max_bytes_per_trigger or NO_LIMIT_BYTES)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """How far the next batch reaches; ``start`` where it must wait. Raises StoreError, OSError."""
+        """The end of the next batch; ``start`` if it must wait. Raises StoreError, OSError."""
         plan = self._open()
         at = self._resume(plan, start)
         if self._available_now is not None:
@@ -244,7 +249,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(plan, reached)
 
     def reportLatestOffset(self) -> Offset:
-        """The log's end. Raises StoreError, OSError."""
+        """The end of the log. Raises StoreError, OSError."""
         plan = self._open()
         return _offset(plan, plan.end)
 
@@ -253,7 +258,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = self._open()
         at, stop = self._resume(plan, start), end["offset"]
         if stop > plan.end:
-            self._lost(f"{plan.folder} ends at {plan.end}, the batch to be read ends at {stop}")
+            self._lost(f"{plan.folder} ends at {plan.end}; the batch ends at {stop}")
             stop = plan.end
         stop = self._resume(plan, {**end, "offset": stop})
         return [SplitPartition(split) for split in plan.splits(at, stop, Boundaries.HOP)] if at < stop else []
@@ -263,7 +268,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._reader, partition)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What the log holds now is what all batches together will read. Raises StoreError, OSError."""
+        """All batches together read what the log contains now. Raises StoreError, OSError."""
         self._available_now = self._open().end
 
     def _open(self) -> LogPlan:
@@ -272,7 +277,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan
 
     def _waits_for_more(self, available: int) -> bool:
-        """Whether there is less than ``minBytesPerTrigger``, and not yet for ``maxTriggerDelay``."""
+        """Whether fewer than ``minBytesPerTrigger`` are new, and ``maxTriggerDelay`` has not passed yet."""
         options = self._reader.options
         now = time.monotonic()
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
@@ -286,24 +291,28 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waits
 
     def _resume(self, plan: LogPlan, start: Offset) -> int:
-        """Where to go on from a checkpoint's offset. Raises DataLossError if the log is not what it has read."""
+        """Where to continue from a checkpoint's offset. Raises DataLossError if the log is not the one that was
+        read.
+        """
         at: int = start["offset"]
         state = plan.state
         if state is None and start["storeId"]:
-            self._lost(f"{plan.folder} has no state of a node any more, the checkpoint is of store {start['storeId']}")
+            self._lost(
+                f"{plan.folder} has no state of a node any more; the checkpoint belongs to store {start['storeId']}"
+            )
             return plan.record_start(max(at, plan.min_offset))
         if state is not None and start["storeId"] and start["storeId"] != state.store_id:
-            self._lost(f"{plan.folder} is store {state.store_id}, the checkpoint is of store {start['storeId']}")
+            self._lost(f"{plan.folder} is store {state.store_id}; the checkpoint belongs to store {start['storeId']}")
             return plan.record_start(max(at, plan.min_offset))
         if state is not None and start["epoch"] and state.took_back(start["epoch"], at):
             self._lost(
-                f"{plan.folder} has taken back what was confirmed, the checkpoint's {at} may be of what it took back"
+                f"{plan.folder} has taken back confirmed messages; the checkpoint's offset {at} may be among them"
             )
             return plan.record_start(max(at, plan.min_offset))
         if at > plan.end:
-            self._lost(f"{plan.folder} ends at {plan.end}, the checkpoint is at {at}")
+            self._lost(f"{plan.folder} ends at {plan.end}; the checkpoint is at {at}")
         elif at < plan.min_offset:
-            self._lost(f"{plan.folder} begins at {plan.min_offset}, the checkpoint is at {at}")
+            self._lost(f"{plan.folder} starts at {plan.min_offset}; the checkpoint is at {at}")
             return plan.min_offset
         return at
 
@@ -314,7 +323,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(plan: LogPlan, offset: int) -> Offset:
-    """An offset for the checkpoint. Without a node of ours, store and epoch are not known."""
+    """An offset for the checkpoint. Without a node of ours, store and epoch are unknown."""
     state = plan.state
     return {
         "offset": offset,

@@ -1,4 +1,4 @@
-"""Spark's errors in one line: what a worker or the JVM has to say is the end, or the cause, of a long traceback."""
+"""Shortens Spark's errors to one line: the useful part is at the end of a long traceback, or in its last cause."""
 
 import re
 
@@ -10,16 +10,16 @@ MOST_CHARACTERS = 400
 
 
 def is_of_spark(error: Exception) -> bool:
-    """Whether Spark, or the way to its JVM, has raised it."""
+    """Whether Spark, or the connection to its JVM, has raised the error."""
     return any(kind.__module__.split(".")[0] in SPARK_MODULES for kind in type(error).__mro__)
 
 
 def in_one_line(error: Exception) -> str:
-    """The one useful sentence: of the Python traceback inside, else of the last cause, else the first line."""
+    """The useful sentence: from the Python traceback inside, else from the last cause, else the first line."""
     text = str(error)
     found = [f"{kind}: {reason}" for kind, reason in PYTHON_ERROR.findall(text)] or CAUSE.findall(text)
     lines = [line for line in text.splitlines() if line.strip()]
     line = found[-1] if found else lines[0] if lines else type(error).__name__
     line = " ".join(line.split())
     short = line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
-    return f"Spark: {short} (RMQHA_DEBUG=1 shows all of it)"
+    return f"Spark: {short} (RMQHA_DEBUG=1 shows the whole error)"

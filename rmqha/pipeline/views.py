@@ -1,4 +1,4 @@
-"""What the rows of a query are: each view makes of one split a few Arrow batches of its schema."""
+"""The rows of a query: each view turns a split into a few Arrow batches of its schema."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class ViewReader:
-    """Reads splits as rows of one view. It goes to the executors, by pickle."""
+    """Reads splits as rows of one view. It is pickled and sent to the executors."""
 
     options: Options
     schema: pa.Schema
@@ -74,7 +74,7 @@ class ViewReader:
 
 
 def view_reader(options: Options, fields: list[tuple[str, str]] | None = None) -> ViewReader:
-    """The reader for these options, or for a user's own schema of names and SQL types. Raises OptionError."""
+    """The reader for these options, or for a schema of names and SQL types that the user gave. Raises OptionError."""
     schema = view_schema(options)
     if fields is None:
         return ViewReader(options, schema)
@@ -82,22 +82,22 @@ def view_reader(options: Options, fields: list[tuple[str, str]] | None = None) -
         return ViewReader(options, check_records_schema(fields))
     names = [name for name, _ in fields]
     if names != schema.names:
-        raise OptionError(f"view={options.view.value} has the columns {', '.join(schema.names)}, no others")
+        raise OptionError(f"view={options.view.value} has only the columns {', '.join(schema.names)}")
     return ViewReader(options, schema)
 
 
 def view_schema(options: Options) -> pa.Schema:
-    """The columns of the view that the options name. Raises OptionError."""
+    """The columns of the view that the options select. Raises OptionError."""
     if options.view is View.RECORDS:
         return records_schema(options.columns, options.properties.value)
     if options.columns:
         raise OptionError(f"columns= is for view=records, not for view={options.view.value}")
     if options.view is not View.STATS and options.selection != Selection():
-        raise OptionError(f"view={options.view.value} is of all messages, without a choice of topics, queues or tags")
+        raise OptionError(f"view={options.view.value} is of all messages: topics, queues or tags cannot be selected")
     if options.view is View.COMPARE and options.replica is None:
         raise OptionError("view=compare needs replica=, the path of the other store")
     if options.view is View.QUEUES and (options.output is None or options.output.resolve() == options.path.resolve()):
-        raise OptionError("view=queues needs output=, a folder to write queues to, which is not the store's own")
+        raise OptionError("view=queues needs output=, a folder for the queues other than the store's own")
     return SCHEMAS[options.view]
 
 
@@ -112,12 +112,12 @@ def _splits(reader: ViewReader, split: Split) -> Batches:
 
 
 def _stats(reader: ViewReader, split: Split) -> Batches:
-    """One row of each queue."""
+    """One row for each queue."""
     yield from queue_sums_of_split(split, reader.options).to_batches()
 
 
 def _verify(reader: ViewReader, split: Split) -> Batches:
-    """One row of the whole split, and one of each piece that is no record."""
+    """One row for the whole split, and one for each stretch of bytes that is not a record."""
     try:
         found = verify_split(split, reader.options.batch_bytes, reader.options.drop_behind)
     except DataLossError as error:
@@ -145,7 +145,7 @@ def _batch(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _queues(reader: ViewReader, split: Split) -> Batches:
-    """One row of each run of units that the split has written below ``output``; written again, they are the same."""
+    """One row for each run of units that the split has written to ``output``. Writing them again gives the same."""
     assert reader.options.output is not None, "view_schema has seen to it"
     folder = reader.options.output
     (folder / PARTS_FOLDER).mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Segments: files of one size, named by the offset of their first byte (spec/store.md 2).
 
 Written with ``pwrite`` and read through a read-only mapping: the kernel keeps both coherent, a full or broken disk is
-an OSError and not a signal, and segments stay sparse (ARCHITECTURE.md, "Disk errors").
+an OSError and not a signal, and segments stay sparse (ARCHITECTURE.md, "Writes use pwritev").
 """
 
 import ctypes

@@ -1,5 +1,11 @@
 """Doubles that our users' tests may use too.
 
-``memory`` is a commit log without a disk, ``records`` makes logs to measure, ``nodes`` runs nodes as
-processes, ``proxy`` is a network with faults.
+In reading order:
+
+- ``memory``: a commit log without a disk.
+- ``records``: makes logs for tests and benchmarks.
+- ``nodes``: runs nodes as processes.
+- ``putnode``: a master that puts messages on command.
+- ``proxy``: a TCP proxy that stages network faults.
+- ``sim/``: a simulator of a master and its slaves, repeatable by seed.
 """

@@ -1,4 +1,4 @@
-"""A commit log in memory: what ``ICommitLog`` promises, with no disk behind it."""
+"""A commit log in memory: it keeps the promises of ``ICommitLog`` without a disk."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from rmqha.wire.scan import Scan, scan_records
 
 @implementer(ICommitLog)
 class MemoryCommitLog:
-    """The log from ``min_offset`` on, in one buffer a segment; what is written counts as flushed."""
+    """The log from ``min_offset`` on, with one buffer for each segment. Written bytes count as flushed."""
 
     def __init__(self, segment_size: int = 4096) -> None:
         self.segment_size = segment_size
@@ -30,7 +30,7 @@ class MemoryCommitLog:
         return self._segments.setdefault(base, bytearray(self.segment_size))
 
     def begin_at(self, offset: int) -> None:
-        """Make an empty log start at ``offset``'s segment."""
+        """Make an empty log start at the segment that contains ``offset``."""
         if self.max_offset != self.min_offset:
             raise StoreError(f"the log holds bytes from {self.min_offset} to {self.max_offset}")
         self._segments.clear()
@@ -47,7 +47,7 @@ class MemoryCommitLog:
         self.max_offset += len(data)
 
     def verify(self) -> Scan:
-        """Prove what has been written since."""
+        """Prove the bytes written since the last call."""
         found = Scan(end=self.verified_offset)
         while found.end < self.max_offset and found.problem is None:
             base = found.end - found.end % self.segment_size
@@ -65,7 +65,7 @@ class MemoryCommitLog:
         return found
 
     def get_data(self, offset: int, limit_bytes: int) -> memoryview | None:
-        """Up to ``limit_bytes`` written bytes at ``offset``, a copy, within one segment."""
+        """A copy of up to ``limit_bytes`` written bytes at ``offset``, within one segment."""
         if not self.min_offset <= offset < self.max_offset:
             return None
         position = offset % self.segment_size
@@ -73,7 +73,7 @@ class MemoryCommitLog:
         return memoryview(bytes(self._segment(offset - position)[position:end]))
 
     def truncate(self, offset: int) -> None:
-        """Forget all bytes from ``offset`` on."""
+        """Remove all bytes from ``offset`` on."""
         if not self.min_offset <= offset <= self.max_offset:
             raise StoreError(f"{offset} is outside the log, {self.min_offset} to {self.max_offset}")
         for base in [base for base in self._segments if base > offset]:
@@ -85,6 +85,6 @@ class MemoryCommitLog:
             self.last_message_offset, self.last_store_timestamp = None, 0
 
     def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
-        """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""
+        """Call ``log_grew`` each time the verified prefix grows, until the returned function is called."""
         self._listeners.append(log_grew)
         return lambda: self._listeners.remove(log_grew)

@@ -23,18 +23,18 @@ Found = TypeVar("Found")
 
 
 class NodeError(Exception):
-    """A node did not do what was waited for. The text ends with its last log lines."""
+    """A node did not do what was expected. The text ends with its last log lines."""
 
 
 class TwistdNode:
-    """``twistd -n rmqha`` with JSON logs, below ``work``. A context manager: leaving it kills what still runs.
+    """``twistd -n rmqha`` with JSON logs, in the folder ``work``. A context manager: on exit it kills the process.
 
-    ``twistd_options`` stand before the plugin, ``prefix`` before all: a command that executes the rest in its place.
+    ``twistd_options`` come before the plugin's name. ``prefix`` comes first: a command that executes the rest.
     """
 
     plugin: ClassVar[str] = "rmqha"
     process_group: int | None = None
-    """0 puts the process in a group of its own, which a terminal's Ctrl-C does not reach; set it before the start."""
+    """0 puts the process into a group of its own, which a terminal's Ctrl-C does not reach. Set it before the start."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TwistdNode:
         self._log_start = 0
 
     def start(self) -> Self:
-        """Start the process; it is running when this returns, but may not have opened its store yet."""
+        """Start the process. It runs when this returns, but may not have opened its store yet."""
         self.work.mkdir(parents=True, exist_ok=True)
         self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
         with self._log_path.open("ab") as log:
@@ -82,11 +82,11 @@ class TwistdNode:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def events(self, text: str = "") -> list[dict[str, Any]]:
-        """The events logged since the last start whose message holds ``text``, oldest first."""
+        """The events logged since the last start whose message contains ``text``, oldest first."""
         with self._log_path.open("rb") as log:
             log.seek(self._log_start)
             lines = log.read().splitlines()
@@ -94,7 +94,7 @@ class TwistdNode:
         return [event for event in events if text in str(event["message"])]
 
     def errors(self) -> list[str]:
-        """Lines since the last start that are no events: what went to stderr."""
+        """Lines since the last start that are not events: the output on stderr."""
         return [line for line in self._tail().splitlines() if not line.startswith("{")]
 
     def _tail(self) -> str:
@@ -103,11 +103,11 @@ class TwistdNode:
             return log.read().decode("utf-8", "replace")
 
     def state(self) -> NodeState | None:
-        """What state.json says, None before the node has written one."""
+        """The content of state.json; None before the node has written one."""
         return NodeState.read(self.store)
 
     def wait_for_event(self, text: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
-        """The first event since the last start whose message holds ``text``. Raises NodeError."""
+        """The first event since the last start whose message contains ``text``. Raises NodeError."""
         return self.wait_until_found(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
 
     def wait_for_state(
@@ -122,10 +122,10 @@ class TwistdNode:
         return self.wait_until_found(look, what, seconds)
 
     def wait_until_found(self, look: Callable[[], Found | None], what: str, seconds: float) -> Found:
-        """What ``look`` gives once that is not None; ``what`` names it in the error. Raises NodeError."""
+        """The first result of ``look`` that is not None. ``what`` names it in the error. Raises NodeError."""
         deadline = time.monotonic() + seconds
         while True:
-            running = self.is_running  # before the look: what a process did before its end counts
+            running = self.is_running  # check this before the look: what a process did before its end counts
             found = look()
             if found is not None:
                 return found
@@ -136,11 +136,11 @@ class TwistdNode:
             time.sleep(POLL_SECONDS)
 
     def port(self, purpose: str = "ha", seconds: float = PATIENCE_SECONDS) -> int:
-        """The port that the node listens at for ``purpose``: ha, remoting or fast remoting. Raises NodeError."""
+        """The port on which the node listens for ``purpose``: ha, remoting or fast remoting. Raises NodeError."""
         return int(self.wait_for_event(f"{purpose} port is ", seconds)["port"])
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """The exit status of a node that ends by itself. Raises NodeError."""
+        """Wait until the node exits by itself; returns the exit status. Raises NodeError."""
         assert self._process is not None, "it was started"
         try:
             return self._process.wait(seconds)
@@ -148,12 +148,12 @@ class TwistdNode:
             raise NodeError(f"{self.name} did not end within {seconds:g} s:\n{self._tail()[-3000:]}") from None
 
     def stop(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """SIGTERM; gives the exit status. Raises NodeError."""
+        """Send SIGTERM; returns the exit status. Raises NodeError."""
         os.kill(self.pid, signal.SIGTERM)
         return self.wait(seconds)
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Send SIGKILL, and wait for the end."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -179,12 +179,12 @@ class NameServerNode(TwistdNode):
 
     @property
     def address(self) -> str:
-        """Where it listens, as host:port. Raises NodeError."""
+        """Its address, host:port. Raises NodeError."""
         return f"127.0.0.1:{self.port('name server')}"
 
 
 class PutNode(TwistdNode):
-    """A master that puts messages when told to: ``rmqha.testing.putnode`` in a process of its own."""
+    """A master that puts messages on command: ``rmqha.testing.putnode`` in a process of its own."""
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -195,21 +195,25 @@ class PutNode(TwistdNode):
         )
 
     def tell(self, count: int, **load: Any) -> None:
-        """Have it put ``count`` messages; ``load`` is the rest of the command (see ``rmqha.testing.putnode``)."""
+        """Start putting ``count`` messages. ``load`` holds further fields of the command (see
+        ``rmqha.testing.putnode``).
+        """
         assert self._process is not None, "it was started"
         assert self._process.stdin is not None, "it is a pipe"
         self._process.stdin.write(json.dumps({"count": count, **load}).encode() + b"\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any] | None:
-        """Its next line, waiting for it; None when it has ended."""
+        """Wait for the next line of its answer; None when the node has ended."""
         assert self._process is not None, "it was started"
         assert self._process.stdout is not None, "it is a pipe"
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else None
 
     def put(self, count: int, **load: Any) -> dict[str, Any]:
-        """Put ``count`` messages, and wait for all answers: the summary. Raises NodeError if it ends before."""
+        """Put ``count`` messages and wait for all answers; returns the summary. Raises NodeError if the node ends
+        before.
+        """
         self.tell(count, **load)
         while (answer := self.answer()) is not None:
             if "statuses" in answer:
@@ -218,14 +222,14 @@ class PutNode(TwistdNode):
 
 
 PORTS = range(20_000, 32_000, 10)
-"""What ``free_port`` gives: below the ports that Linux gives to clients."""
+"""The ports that ``free_port`` returns: below those that Linux gives to clients."""
 _claims: dict[int, socket.socket] = {}
 
 
 def free_port() -> int:
-    """A base port on 127.0.0.1 whose fast port, two below, and HA port, one above, are free too.
+    """A free base port on 127.0.0.1. Its fast port, two below, and its HA port, one above, are free too.
 
-    No other process that asks gets the same one while this process lives. Raises NodeError if none is left.
+    No other process gets the same port while this process lives. Raises NodeError if no port is free.
     """
     for base in random.sample(PORTS, len(PORTS)):
         if claim_port(base) and all(map(_is_free, (base - 2, base, base + 1))):

@@ -1,27 +1,28 @@
-"""A TCP proxy that does to connections what networks do: ``python -m rmqha.testing.proxy --target HOST:PORT``.
+"""A TCP proxy that stages the faults of networks: ``python -m rmqha.testing.proxy --target HOST:PORT``.
 
-It has a process of its own; ``FaultProxy`` starts one and talks to it. A command is a line on standard input and is
-answered by a JSON line: the facts after it, or ``{"error": …}``. WAY is ``down`` from the target to the clients (the
-master's log), ``up`` the other way (the slaves' reports), or ``both``; rules hold for connections there and to come.
+It runs in a process of its own; ``FaultProxy`` starts one and controls it. A command is a line on standard input. The
+answer is a line of JSON: the facts after the command, or ``{"error": …}``. WAY is ``down`` (from the target to the
+clients: the master's log), ``up`` (from the clients: the slaves' reports) or ``both``. Rules apply to existing and to
+new connections.
 
 ::
 
-    WAY pass                      as if there were no proxy: ends every rule of this way, and what was held goes on
-    WAY hold                      nothing passes, nothing is lost, and no end of a peer is heard of: a partition
-    WAY strand                    the same, for ever, for the connections there are; others pass
-    WAY swallow                   all is taken, and nothing passed on, ends of peers neither
-    WAY delay SECONDS [JITTER]    each read waits so long, and up to JITTER more
-    WAY pace BYTES SECONDS        so many bytes, then a pause, and so on: a dribble, or a limited bandwidth
-    WAY allow BYTES hold|rst|fin  so many more bytes pass, counted over all connections, and then this happens
-    WAY banner HEX                new connections begin with these bytes
+    WAY pass                      as without a proxy: ends every rule of this way, and sends what was held
+    WAY hold                      nothing passes and nothing is lost, and no peer notices an end: a partition
+    WAY strand                    the same, without end, for existing connections; new ones pass
+    WAY swallow                   takes all bytes and passes none on, nor the ends of peers
+    WAY delay SECONDS [JITTER]    each read waits this long, and up to JITTER more
+    WAY pace BYTES SECONDS        this many bytes, then a pause, again and again: a dribble, or a limited bandwidth
+    WAY allow BYTES hold|rst|fin  this many more bytes pass, counted over all connections, and then this happens
+    WAY banner HEX                new connections start with these bytes
     cut rst|fin                   all connections end now, at both ends
-    accept relay|silence|refuse   new clients are served, or accepted and left alone, or nobody listens for them
+    accept relay|silence|refuse   new clients are served, or accepted and ignored, or the port is closed
     target HOST:PORT              where new connections go
     facts                         changes nothing
-    reports FROM                  the reports that came up, from this number on: [time, connection, offset]
+    reports FROM                  the reports of slaves, from this number on: [time, connection, offset]
 
-``fin`` closes behind what has passed, without a reset; what comes later is taken and dropped. A second ``allow`` adds
-to what the first has left.
+``fin`` closes after the bytes that have passed, without a reset. Later bytes are taken and dropped. A second ``allow``
+adds to what the first one has left.
 """
 
 import argparse
@@ -61,14 +62,14 @@ from rmqha.wire.transfer import ReportDecoder
 
 LOCALHOST = "127.0.0.1"
 QUEUE_BYTES = 4 << 20
-"""What may wait in the proxy for one way of one connection; a source that has sent so much is not read."""
+"""What may wait in the proxy for one way of one connection. If a source has sent this much, it is not read."""
 BACKLOG = 1024
 POLL_SECONDS = 0.01
 ANSWER_SECONDS = 300.0
 
 
 class Flow(Enum):
-    """What becomes of bytes that have come."""
+    """What happens to bytes that arrive."""
 
     PASS = "pass"
     HOLD = "hold"
@@ -83,7 +84,7 @@ class Ending(Enum):
 
 
 class Welcome(Enum):
-    """What becomes of new clients."""
+    """What happens to new clients."""
 
     RELAY = "relay"
     SILENCE = "silence"
@@ -91,7 +92,7 @@ class Welcome(Enum):
 
 
 class SeenReport(NamedTuple):
-    """A report of a slave: when (monotonic seconds), on which connection (from 0 on), and the offset."""
+    """A report of a slave: its time (monotonic seconds), its connection (from 0), and the offset."""
 
     time: float
     connection: int
@@ -100,7 +101,9 @@ class SeenReport(NamedTuple):
 
 @dataclass
 class Way:
-    """The rules of one direction. ``allowed_bytes`` may pass before ``then`` happens, None of either: all, to hold."""
+    """The rules of one direction. ``allowed_bytes`` may pass before ``then`` happens. None means no limit, and to
+    hold.
+    """
 
     rng: random.Random
     flow: Flow = Flow.PASS
@@ -114,7 +117,7 @@ class Way:
     passed_bytes: int = 0
 
     def clear(self) -> None:
-        """As if there were no proxy."""
+        """Behave as without a proxy."""
         self.flow = Flow.PASS
         self.delay_seconds = self.jitter_seconds = self.pause_seconds = 0.0
         self.piece_bytes = self.allowed_bytes = self.then = None
@@ -125,37 +128,37 @@ class Way:
         self.delay_seconds, self.jitter_seconds = float(seconds), float(jitter)
 
     def pace(self, size: int, pause_seconds: float) -> None:
-        """Pause after so many bytes each. Raises ValueError for none."""
+        """Pause after each ``size`` bytes. Raises ValueError if that is 0."""
         if size < 1:
-            raise ValueError(f"{size} bytes are no pace")
+            raise ValueError(f"a pace of {size} bytes is not possible")
         self.piece_bytes, self.pause_seconds = size, pause_seconds
 
     def begin_with(self, banner: bytes) -> None:
-        """Put this in front of what new connections carry."""
+        """Send these bytes first on new connections."""
         self.banner = banner
 
     def allow(self, size: int, then: Ending | None) -> None:
-        """Let so many more bytes pass."""
+        """Let this many more bytes pass."""
         self.flow = Flow.PASS
         self.allowed_bytes = (self.allowed_bytes or 0) + size
         self.then = then
 
     def wait_seconds(self) -> float:
-        """How long what has just come has to wait."""
+        """How long new bytes must wait."""
         return self.delay_seconds + self.rng.uniform(0, self.jitter_seconds)
 
     def room(self, size: int) -> int:
-        """How many of so many bytes may pass in one go."""
+        """How many of this many bytes may pass together."""
         return min([size, *(limit for limit in (self.piece_bytes, self.allowed_bytes) if limit is not None)])
 
     def passed(self, size: int) -> None:
-        """Count what has passed."""
+        """Count bytes that have passed."""
         self.passed_bytes += size
         if self.allowed_bytes is not None:
             self.allowed_bytes -= size
 
     def end_allowance(self) -> Ending | None:
-        """What happens now that all has passed that was allowed; None is to hold."""
+        """What happens now that all allowed bytes have passed; None means to hold."""
         ending, self.then = self.then, None
         if ending is None:
             self.flow = Flow.HOLD
@@ -166,7 +169,7 @@ class Way:
 
 @implementer(IPushProducer)
 class Pipe:
-    """Carries what ``source`` sends to ``sink``, as the rules of its way say; ``received`` sees it first."""
+    """Carries bytes from ``source`` to ``sink`` by the rules of its way. ``received`` sees them first."""
 
     def __init__(self, way: Way, link: "Link", clock: Any, received: Callable[[bytes], None]) -> None:
         self._way = way
@@ -186,7 +189,7 @@ class Pipe:
         self.sink: Side | None = None
 
     def begin(self) -> None:
-        """Both ends are there."""
+        """Both ends are connected."""
         assert self.sink is not None, "it has joined"
         self.sink.line.registerProducer(self, True)
         if self._way.banner:
@@ -194,7 +197,7 @@ class Pipe:
         self.move()
 
     def take(self, data: bytes) -> None:
-        """The source has sent something."""
+        """The source has sent bytes."""
         self._received(data)
         if not self.closed:
             self._put(data)
@@ -206,12 +209,12 @@ class Pipe:
         self._queued_bytes += len(data)
 
     def source_ended(self, ending: Ending) -> None:
-        """The source sends no more. The sink will hear of it: of a close behind all that came, of a reset at once."""
+        """The source sends no more. The sink notices a close after all bytes, and a reset at once."""
         self._source_ending = ending
         self.move()
 
     def strand(self) -> None:
-        """Nothing passes any more."""
+        """Let nothing pass any more."""
         self._stranded = True
         self.move()
 
@@ -220,7 +223,7 @@ class Pipe:
         return self._stranded or self._way.flow is Flow.HOLD
 
     def move(self) -> None:
-        """Carry what may go now; whenever something has changed."""
+        """Carry what may pass now. Called whenever something has changed."""
         self._forget_timer()
         if self.closed:
             return
@@ -232,7 +235,7 @@ class Pipe:
             self._read(self.sink is not None and not self._held and self._queued_bytes < QUEUE_BYTES)
 
     def _carry(self) -> bool:
-        """Carry one piece; False if there is to be no other now."""
+        """Carry one piece; False if no other may follow now."""
         due, data = self._queue[0]
         wait = max(due, self._not_before) - self._clock.seconds()
         if wait > 0:
@@ -278,7 +281,7 @@ class Pipe:
             (self.source.line.resumeProducing if wanted else self.source.line.pauseProducing)()
 
     def close(self) -> None:
-        """Close behind what has passed; what still comes is taken and dropped."""
+        """Close after the bytes that have passed. Later bytes are taken and dropped."""
         if not self.closed:
             self.drop()
             if self.sink is not None and self.sink.is_there:
@@ -307,7 +310,7 @@ class Pipe:
 
 @implementer(IHalfCloseableProtocol)
 class Side(Protocol):
-    """One end of a link: ``outgoing`` carries what it sends, ``incoming`` brings what it gets."""
+    """One end of a link: ``outgoing`` carries what it sends, ``incoming`` brings what it receives."""
 
     def __init__(self, link: "Link", outgoing: Pipe, incoming: Pipe) -> None:
         self._link = link
@@ -317,7 +320,7 @@ class Side(Protocol):
 
     @property
     def line(self) -> Any:
-        """Its transport."""
+        """The transport of this end."""
         return self.transport
 
     def connectionMade(self) -> None:
@@ -335,7 +338,7 @@ class Side(Protocol):
         self._link.closed()
 
     def writeConnectionLost(self) -> None:
-        """We have passed on all that there was."""
+        """All bytes have been passed on."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.is_there = False
@@ -348,7 +351,7 @@ class Side(Protocol):
 
 
 class Link:
-    """A client's connection, and the one to the target that belongs to it."""
+    """A client's connection, and its connection to the target."""
 
     def __init__(self, proxy: "Proxy", number: int) -> None:
         self._proxy = proxy
@@ -365,7 +368,7 @@ class Link:
         return [side for side in (self.client, self.target) if side.is_there]
 
     def connect(self, address: str) -> None:
-        """Go to the target."""
+        """Connect to the target."""
         self._connecting = connectProtocol(make_endpoint(self._proxy.reactor, address), self.target)
         self._connecting.addErrback(lambda _: self.abort())
 
@@ -374,12 +377,12 @@ class Link:
         self._proxy.reports += [SeenReport(now, self._number, offset) for offset in self._reports.feed(data)]
 
     def joined(self) -> None:
-        """A side has come."""
+        """A side is connected."""
         if len(self._sides) == 2:
             self.up.begin()
             self.down.begin()
         else:
-            self.up.move()  # which stops reading: the client's bytes stay with it as long as there is no target
+            self.up.move()  # this stops reading: the client keeps its bytes until there is a target
 
     def move(self) -> None:
         """A rule has changed."""
@@ -387,18 +390,18 @@ class Link:
         self.down.move()
 
     def strand(self, way: str) -> None:
-        """Nothing passes this way any more."""
+        """Let nothing pass this way any more."""
         (self.up if way == "up" else self.down).strand()
 
     def allowance_ended(self, ending: Ending | None) -> None:
-        """Here passed the last byte that was allowed."""
+        """The last allowed byte has passed here."""
         if ending is not None:
             self.end(ending)
         else:
             self._proxy.move()
 
     def end(self, ending: Ending) -> None:
-        """End it at both sides."""
+        """End the link at both sides."""
         if ending is Ending.FIN and len(self._sides) == 2:
             self.up.close()
             self.down.close()
@@ -406,7 +409,7 @@ class Link:
             self.abort()
 
     def closed(self) -> None:
-        """Something has ended. When neither side says more, and each knows that of the other, it is over."""
+        """Something has closed. The link is over when both sides are closed and each has noticed it."""
         if self.up.closed and self.down.closed and all(side.read_ended for side in self._sides):
             for side in self._sides:
                 side.line.loseConnection()
@@ -421,7 +424,7 @@ class Link:
             side.line.abortConnection()
 
     def side_gone(self) -> None:
-        """A side is no more."""
+        """A side is disconnected."""
         if not self._sides:
             self.abort()
             self._proxy.links.discard(self)
@@ -440,10 +443,10 @@ class ClientFactory(Factory[Side]):
 
 
 class Proxy:
-    """What outlives connections: rules, counts and the listening port."""
+    """What outlives connections: rules, counters and the listening port."""
 
     def __init__(self, target: str, seed: int, reactor: Any) -> None:
-        """Raises ValueError for a target that is no address."""
+        """Raises ValueError if the target is not an address."""
         self.reactor = reactor
         self._go_to(target)
         self._welcome = Welcome.RELAY
@@ -460,7 +463,7 @@ class Proxy:
         self._address = (host, self._port.getHost().port)
 
     def new_link(self) -> Link:
-        """A client has come."""
+        """A client has connected."""
         link = Link(self, self._accepted)
         self._accepted += 1
         self.links.add(link)
@@ -474,7 +477,7 @@ class Proxy:
             link.move()
 
     async def obey(self, words: list[str]) -> dict[str, Any]:
-        """Do as the words say; what is to be answered. Raises KeyError, TypeError, IndexError, ValueError, OSError."""
+        """Execute a command; returns its answer. Raises KeyError, TypeError, IndexError, ValueError, OSError."""
         name, *arguments = words
         if name == "reports":
             (first,) = arguments
@@ -579,16 +582,16 @@ def main(arguments: list[str]) -> None:
 
 
 class ProxyError(Exception):
-    """A proxy did not do what it was told, or what was waited for did not happen."""
+    """A proxy did not obey a command, or an awaited event did not happen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a proxy has done: its port, the connections ever accepted, the bytes passed each way.
 
-    ``open`` are the connections whose client has not said that it has said all, as far as the proxy has read;
-    ``reported`` is the greatest offset that a slave has reported, None before the first; ``up_allowed`` and
-    ``down_allowed`` are the bytes that may still pass, None where there is no limit.
+    ``open`` counts the connections whose client has not closed its side, as far as the proxy has read. ``reported`` is
+    the greatest offset that a slave has reported, None before the first. ``up_allowed`` and ``down_allowed`` are the
+    bytes that may still pass, None without a limit.
     """
 
     port: int
@@ -602,7 +605,7 @@ class Facts:
 
 
 class FaultProxy:
-    """A proxy process and its remote control. Every call blocks and has a deadline. A context manager."""
+    """Starts a proxy process and controls it. Every call blocks and has a deadline. A context manager."""
 
     def __init__(self, target: str, listen: str = f"{LOCALHOST}:0", seed: int = 0) -> None:
         self._arguments = [f"--target={target}", f"--listen={listen}", f"--seed={seed}"]
@@ -612,7 +615,7 @@ class FaultProxy:
         self._port = 0
 
     def start(self) -> "FaultProxy":
-        """Start it; it listens when this returns. Raises ProxyError."""
+        """Start the proxy. It listens when this returns. Raises ProxyError."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rmqha.testing.proxy", *self._arguments],
             stdin=subprocess.PIPE,
@@ -622,7 +625,7 @@ class FaultProxy:
         return self
 
     def close(self) -> None:
-        """End it, and all connections with it."""
+        """Stop the proxy, and all its connections."""
         if self._process is not None:
             with self._process:  # which closes its files, and waits
                 self._process.kill()
@@ -638,36 +641,36 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Its address, host:port."""
         return f"{self._host}:{self._port}"
 
     def command(self, text: str) -> Facts:
-        """Have one command obeyed. Raises ProxyError."""
+        """Send a command and wait for its answer. Raises ProxyError."""
         return Facts(**self._ask(text))
 
     def facts(self) -> Facts:
-        """What it has done so far."""
+        """What the proxy has done so far."""
         return self.command("facts")
 
     @property
     def reports(self) -> list[SeenReport]:
-        """All that slaves have reported, whether it has passed or not."""
+        """All reports of slaves, whether they have passed or not."""
         return [SeenReport(*report) for report in self._ask("reports 0")["reports"]]
 
     def let_through(self, count: float) -> None:
-        """Pass so many more bytes on to slaves, then hold back the rest; ``math.inf`` is all."""
+        """Pass this many more bytes on to slaves, then hold back the rest. ``math.inf`` passes all."""
         self.command("down pass" if count == math.inf else f"down allow {int(count)} hold")
 
     def cut(self) -> None:
-        """Drop the connections that are there; what was held back is lost."""
+        """Drop the existing connections. Held bytes are lost."""
         self.command("cut rst")
 
     def wait_until_passed(self) -> None:
-        """Wait until all that was to be let through has passed."""
+        """Wait until all allowed bytes have passed."""
         self.wait_until(lambda facts: not facts.down_allowed, "the bytes to pass to a slave")
 
     def wait_until_quiet(self) -> None:
-        """Wait until no connection is left, so that every report made on one is in ``reports``."""
+        """Wait until no connection is left, so that ``reports`` contains every report made on one."""
         self.wait_until(lambda facts: not facts.open, "the end of the connections")
 
     def wait_until(self, reached: Callable[[Facts], bool], what: str, seconds: float = 60.0) -> Facts:
@@ -698,7 +701,7 @@ class FaultProxy:
             ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
             data = os.read(fd, 1 << 16) if ready else b""
             if not data:
-                raise ProxyError("the proxy says nothing")
+                raise ProxyError("the proxy does not answer")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)

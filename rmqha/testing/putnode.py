@@ -1,11 +1,12 @@
-"""A node that puts messages when told to: ``python -m rmqha.testing.putnode OPTIONS``, the options of ``twistd rmqha``.
+"""A node that puts messages on command: ``python -m rmqha.testing.putnode OPTIONS``, with the options of ``twistd
+rmqha``.
 
-A JSON object a line on standard input, ``{"count": …, "body_bytes": …, "in_flight": …, "rate": …, "wait": …,
-"each": …}``, puts so many messages, keeping so many unanswered (default 1), at most ``rate`` a second (default: as fast
-as answers come); with ``wait`` false they wait for neither disk nor slaves. It is answered by a JSON line: ``statuses``
-(counts by name), ``end`` (the log's end) and ``latencies`` (seconds: p50, p99, max) over ``seconds``. With ``each``
-true every put is answered by a line of its own before: ``number``, ``offset``, ``size``, ``status`` and ``seconds``.
-The end of standard input, like SIGTERM, stops the node.
+A command is a line of JSON on standard input: ``{"count": …, "body_bytes": …, "in_flight": …, "rate": …, "wait": …,
+"each": …}``. The node puts ``count`` messages, with up to ``in_flight`` unanswered (default 1), at most ``rate`` a
+second (default: as fast as answers arrive). With ``wait`` false the puts wait for neither disk nor slaves. The answer
+is a line of JSON: ``statuses`` (counts by name), ``end`` (the log's end) and ``latencies`` (seconds: p50, p99, max)
+over ``seconds``. With ``each`` true a line for each put comes before it: ``number``, ``offset``, ``size``, ``status``
+and ``seconds``. The end of standard input, like SIGTERM, stops the node.
 """
 
 import json
@@ -40,7 +41,7 @@ reactor: Any = installed_reactor
 
 
 class Load:
-    """One command's puts. ``done`` fires with the summary when all are answered."""
+    """The puts of one command. ``done`` fires with the summary when all are answered."""
 
     def __init__(self, store: MessageStore, first: int, command: dict[str, Any], tell: Any) -> None:
         self._store = store
@@ -59,7 +60,7 @@ class Load:
         self.done: Deferred[dict[str, Any]] = Deferred()
 
     def pump(self) -> None:
-        """Put as many as may be unanswered."""
+        """Put as many messages as may be unanswered."""
         if self._pumping:
             return
         self._pumping = True
@@ -132,8 +133,8 @@ class Commands(LineOnlyReceiver):
         self.sendLine(json.dumps(facts).encode())
 
     def hang_up(self) -> Deferred[None]:
-        """Close standard output behind the last answers; fires when they are read, or nobody reads them."""
-        if self.transport is None:  # the store was never open
+        """Close standard output after the last answers. Fires when they are read, or when nobody reads them."""
+        if self.transport is None:  # the store was never opened
             return succeed(None)
         self.transport.loseConnection()
         return self._gone.addTimeout(LAST_ANSWERS_SECONDS, reactor).addErrback(lambda _: None)
@@ -149,7 +150,7 @@ def _read_commands(commands: Commands, answers: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the node until its standard input ends. Its events go to standard error, whatever else it may print too."""
+    """Run the node until its standard input ends. Its events go to standard error."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     options = Options()

@@ -1,4 +1,6 @@
-"""Logs made to measure: records as a producer's would be, laid out in segments as a broker does."""
+"""Makes logs for tests and benchmarks: records like those of a producer, laid out in segments like those of a
+broker.
+"""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +14,9 @@ FIRST_STORE_TIMESTAMP_MS = 1_795_000_000_000
 
 
 def make_record(number: int, body: bytes, topic: str = "BenchTopic", physical_offset: int = 0) -> Record:
-    """What a Java 4.9.3 producer and broker make of a plain message: keys, client id, cluster and tag."""
+    """The record that a Java 4.9.3 producer and broker make from a plain message: with keys, client id, cluster and
+    tag.
+    """
     properties = {
         "KEYS": f"k{number}",
         "UNIQ_KEY": f"7F00000151595FFD2B27663426{number & 0xFFFFFF:06X}",
@@ -34,7 +38,7 @@ def make_record(number: int, body: bytes, topic: str = "BenchTopic", physical_of
 
 
 def make_segments(total_bytes: int, body_bytes: int, segment_size: int, seed: int = 1) -> Iterator[tuple[int, bytes]]:
-    """Base offset and content of each segment of a log of about ``total_bytes``; the last one ends in zeros."""
+    """Base offset and content of each segment of a log of about ``total_bytes``. The last segment ends in zeros."""
     rng = random.Random(seed)
     bodies = [rng.randbytes(body_bytes) for _ in range(16)]
 
@@ -47,7 +51,7 @@ def make_segments(total_bytes: int, body_bytes: int, segment_size: int, seed: in
 def lay_segments(
     make: Callable[[int, int], Record], total_bytes: int, segment_size: int
 ) -> Iterator[tuple[int, bytes]]:
-    """The same of records that ``make`` gives of their numbers and their offsets in the log."""
+    """The same for records that ``make`` returns for their numbers and their offsets in the log."""
     number = base = 0
     while base < total_bytes:
         segment = bytearray()
@@ -63,7 +67,7 @@ def lay_segments(
 
 
 def write_log(folder: Path, total_bytes: int, body_bytes: int, segment_size: int, seed: int = 1) -> None:
-    """Write such a log's segments to ``folder``, sparse at the end. Raises OSError."""
+    """Write the segments of such a log to ``folder``, sparse at the end. Raises OSError."""
     write_segments(folder, make_segments(total_bytes, body_bytes, segment_size, seed), segment_size)
 
 

@@ -1,6 +1,9 @@
 """TLS for the HA and remoting ports.
 
-In reading order: ``certificates`` (PEM files, names in certificates), ``gate`` (what every connection passes),
-``permissive`` (a port for peers with and without TLS), ``endpoints`` (``TLSFiles``, and from it what listens and
-connects).
+In reading order:
+
+- ``certificates``: PEM files, and the names in a peer's certificate.
+- ``gate``: what every TLS connection passes before its protocol sees a byte.
+- ``permissive``: a port for clients with and without TLS.
+- ``endpoints``: ``TLSFiles``, and what it makes: endpoints that listen and connect.
 """

@@ -1,6 +1,21 @@
-"""What bytes mean: no sockets, no files, no clocks, no Twisted.
+"""The byte formats: no sockets, no files, no clocks, no Twisted.
 
-In reading order: ``properties`` (a message's properties), ``record`` (a message in the commit log), ``scan`` (proves
-many records at once), ``transfer`` (the HA channel), ``command`` (remoting frames), ``fastjson`` (Java's JSON),
-``javahash`` (String.hashCode), ``delay`` (delay levels).
+In reading order. The log:
+
+- ``properties``: a message's properties.
+- ``record``: a message in the commit log.
+- ``columns``: many records at once, as numpy columns.
+- ``scan``: proves many records at once.
+- ``delay``: delay levels.
+
+The network:
+
+- ``transfer``: the HA channel.
+- ``command``: remoting commands and their frames.
+- ``fastjson``: JSON as Java's fastjson reads and writes it.
+- ``batch``: the body of a batch of messages.
+
+And for both:
+
+- ``javahash``: Java's ``String.hashCode``.
 """

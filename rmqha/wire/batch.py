@@ -18,11 +18,11 @@ assert ENTRY_FIXED_BYTES == 22
 
 
 class BatchError(ValueError):
-    """The bytes are no batch."""
+    """The bytes are not a batch."""
 
 
 class BatchEntry(NamedTuple):
-    """One message of a batch; ``properties`` as they are stored."""
+    """One message of a batch. ``properties`` are in their stored form."""
 
     body: bytes
     properties: str = ""
@@ -30,7 +30,7 @@ class BatchEntry(NamedTuple):
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
-    """The body of a batch of these messages. Raises BatchError for a number that its field cannot hold."""
+    """Encode the body of a batch of these messages. Raises BatchError if a number does not fit into its field."""
     parts: list[bytes] = []
     for body, properties, flag in entries:
         stored = properties.encode("utf-8", "surrogateescape")
@@ -42,17 +42,17 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
                 stored,
             )
         except StructError as error:
-            raise BatchError(f"a number has no room in its field: {error}") from error
+            raise BatchError(f"a number does not fit into its field: {error}") from error
     return b"".join(parts)
 
 
 def decode_batch(body: bytes) -> list[BatchEntry]:
-    """The messages of a batch in their order. Raises BatchError."""
+    """Decode the messages of a batch, in their order. Raises BatchError."""
     return list(entries_of(body))
 
 
 def entries_of(body: bytes) -> Iterator[BatchEntry]:
-    """As ``decode_batch``, one by one."""
+    """Yield the messages of a batch one by one. Raises BatchError."""
     at, end = 0, len(body)
     while at < end:
         try:

@@ -1,7 +1,7 @@
-"""Many records at once, as columns: headers gathered by numpy, places of everything of variable length.
+"""Many records at once, as columns: numpy gathers the headers and finds the parts of variable length.
 
-What dispatch and the data pipeline share (spec/store.md 3). Records given here have been proved, or ``lay_out`` says
-which of them are sound. Nothing is copied value by value in Python.
+Dispatch and the data pipeline share this module (spec/store.md 3). Records given here must be proved already, or come
+from ``lay_out``, which says which records are sound. Python copies no single values.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,9 @@ HEADER = np.dtype(
         ("bodyLength", ">i4"),
     ]
 )
-"""A record up to its body, with two IPv4 hosts; with IPv6 hosts, what follows them lies further behind."""
+"""The fixed fields of a record before its body, for two IPv4 hosts. With IPv6 hosts, the fields after the hosts have
+larger offsets.
+"""
 BODY_AT = HEADER.itemsize
 assert BODY_AT == 88 == layout.FIXED_BYTES - 1 - layout.INT16.size
 FIELD_AT: dict[str, int] = {name: HEADER.fields[name][1] for name in HEADER.names or () if HEADER.fields}
@@ -46,9 +48,9 @@ NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = 1, 2
 
 
 def hop(buffer: Any, position: int, limit: int) -> tuple[list[int], int]:
-    """Where messages begin if every size is true, from ``position`` on, and where the last of them ends.
+    """Follow the sizes from ``position``: where messages start if every size is true, and where the last of them ends.
 
-    Ends before a message that would end behind ``limit``, and before whatever is no message.
+    Stops before a message that would end after ``limit``, and before bytes that are not a message.
     """
     found: list[int] = []
     append, head_at = found.append, layout.BLANK_HEADER.unpack_from
@@ -64,10 +66,10 @@ def hop(buffer: Any, position: int, limit: int) -> tuple[list[int], int]:
 
 
 def proved_starts(buffer: Bytes, position: int, limit: int, most: int) -> tuple[list[int], int]:
-    """Where records begin that have been proved, from ``position`` on, and where the last of them ends.
+    """Where proved records start, from ``position``, and where the last of them ends.
 
-    Ends before ``limit``, before a blank, and after about ``most``. Records of one size, as they often follow each
-    other, are found many at once.
+    Stops before ``limit``, before a blank, and after about ``most`` records. Runs of records of one size are found
+    together.
     """
     found: list[int] = []
     append, head_at, blank = found.append, layout.BLANK_HEADER.unpack_from, layout.BLANK_MAGIC_CODE
@@ -89,7 +91,7 @@ def proved_starts(buffer: Bytes, position: int, limit: int, most: int) -> tuple[
 
 
 def _alike(buffer: Bytes, position: int, limit: int, size: int, most: int) -> int:
-    """How many records of this size follow each other from here on."""
+    """Count the consecutive records of this size."""
     count = min(most, (limit - position) // size)
     if count <= 0:
         return 0
@@ -100,7 +102,7 @@ def _alike(buffer: Bytes, position: int, limit: int, size: int, most: int) -> in
 
 @dataclass(frozen=True)
 class Records:
-    """Messages in a buffer whose first byte lies at ``base`` in the log. ``at`` are their places in the buffer."""
+    """Messages in a buffer whose first byte has the log offset ``base``. ``at`` holds their positions in the buffer."""
 
     buffer: Bytes
     base: int
@@ -110,12 +112,12 @@ class Records:
         return len(self.at)
 
     def take(self, rows: Mask | Ints | slice) -> "Records":
-        """Some of the messages."""
+        """A selection of these messages."""
         return Records(self.buffer, self.base, self.at[rows])
 
     @cached_property
     def header(self) -> npt.NDArray[np.void]:
-        """The headers; fields behind the hosts are right only for those without IPv6 hosts, see ``ints``."""
+        """The headers. Fields after the hosts are right only for messages without IPv6 hosts, see ``ints``."""
         if not len(self.at):
             return np.empty(0, HEADER)
         windows: npt.NDArray[np.void] = np.ndarray(
@@ -125,7 +127,7 @@ class Records:
 
     @cached_property
     def sys_flag(self) -> Ints:
-        """SYSFLAG of each."""
+        """SYSFLAG of each message."""
         return self._native("sysFlag")
 
     @cached_property
@@ -134,7 +136,7 @@ class Records:
 
     @cached_property
     def _hosts_extra(self) -> Ints | int:
-        """By how much each body lies further behind than with two IPv4 hosts."""
+        """The extra bytes before each body if hosts are IPv6 addresses."""
         return self._born_extra + self._extra(layout.STOREHOSTADDRESS_V6_FLAG)
 
     def _extra(self, flag: int) -> Ints | int:
@@ -145,7 +147,7 @@ class Records:
         return self.header[name].astype(np.int64)
 
     def gather(self, positions: Ints, kind: str) -> Ints:
-        """The integers of a numpy type at these places of the buffer, aligned or not."""
+        """Gather integers of a numpy type at these positions of the buffer, aligned or not."""
         if not len(positions):
             return np.empty(0, np.int64)
         width = np.dtype(kind).itemsize
@@ -153,7 +155,7 @@ class Records:
         return windows[positions].astype(np.int64)
 
     def ints(self, name: str) -> Ints:
-        """A field of the header, by Java's name, as numbers."""
+        """The values of a header field, by Java's name."""
         at = FIELD_AT[name]
         extra: Ints | int = 0
         if at > FIELD_AT["bornHost"]:
@@ -169,17 +171,17 @@ class Records:
 
     @cached_property
     def room(self) -> Ints:
-        """The bytes that body, topic and properties share, by the record's size."""
+        """The bytes that body, topic and properties share, computed from the record's size."""
         return self.ints("totalSize") - (layout.FIXED_BYTES + self._is_v2 + self._hosts_extra)
 
     @cached_property
     def body(self) -> tuple[Ints, Ints]:
-        """Where bodies begin, and their lengths in bytes."""
+        """Where each body starts, and its length in bytes."""
         return self.at + BODY_AT + self._hosts_extra, self.ints("bodyLength")
 
     @cached_property
     def topic(self) -> tuple[Ints, Ints]:
-        """Where topics begin, and their lengths in bytes."""
+        """Where each topic starts, and its length in bytes."""
         begins, lengths = self.body
         at = begins + lengths
         length = self.gather(at, "i1")
@@ -190,26 +192,26 @@ class Records:
 
     @cached_property
     def properties(self) -> tuple[Ints, Ints]:
-        """Where the stored properties begin, and their lengths in bytes."""
+        """Where the stored properties of each message start, and their length in bytes."""
         begins, lengths = self.topic
         at = begins + lengths
         return at + layout.INT16.size, self.gather(at, ">i2")
 
     @cached_property
     def physical_offset(self) -> Ints:
-        """Where each lies in the log."""
+        """The offset of each message in the log."""
         return self.at + self.base
 
     @property
     def end(self) -> int:
-        """The offset in the log that follows the last one."""
+        """The offset in the log after the last message."""
         return self.base + int(self.at[-1] + self.header["totalSize"][-1])
 
 
 def lay_out(buffer: Bytes, base: int, at: Ints) -> Records:
-    """The messages at these places, from the first on to before the first that is not sound but for its CRC.
+    """The messages at these positions, up to the first one that is not sound. CRCs are not checked.
 
-    Sound is: its own offset is its place, and its lengths add up to its size.
+    A message is sound if its own offset equals its position in the log, and if its lengths add up to its size.
     """
     records = Records(buffer, base, at)
     for rule in (_begins_soundly, _holds_its_body, _holds_its_topic, _adds_up):
@@ -247,9 +249,9 @@ def _run_length(sound: Mask) -> int:
 
 
 class PropertyPairs:
-    """All names and values of many stored property strings: as ``parse_properties`` reads them, but all at once.
+    """All names and values of many stored property strings, split at once by the rules of ``parse_properties``.
 
-    ``data`` holds the strings one after another; string ``n`` lies between ``bounds[n]`` and ``bounds[n + 1]``.
+    ``data`` holds the strings one after another. String ``n`` lies between ``bounds[n]`` and ``bounds[n + 1]``.
     """
 
     def __init__(self, data: Bytes, bounds: Ints) -> None:
@@ -264,14 +266,16 @@ class PropertyPairs:
         self._begins, self._middles, self._ends = begins[whole], middles[whole], ends[whole]
 
     def _owners(self, begins: Ints) -> Ints:
-        """Which strings have the pairs that begin there."""
+        """Which string each pair belongs to."""
         bounds = self._bounds
         if len(begins) == len(bounds) - 1 and bool(((begins >= bounds[:-1]) & (begins < bounds[1:])).all()):
             return np.arange(len(begins))
         return np.searchsorted(bounds, begins, side="right") - 1
 
     def places(self, name: str) -> tuple[Ints, Ints, Ints]:
-        """Which strings have the property of this name; where in ``data`` its last value begins, and its length."""
+        """Which strings have the property of this name, where its last value starts in ``data``, and the value's
+        length.
+        """
         raw = name.encode("ascii")
         found = np.flatnonzero(self._middles - self._begins == len(raw))
         if len(found):
@@ -285,9 +289,11 @@ class PropertyPairs:
 
 
 def _middles(data: Bytes, begins: Ints, ends: Ints) -> Ints:
-    """Where the first separator of name and value lies at or behind each begin; the data's end if there is none."""
+    """The position of the first separator between name and value at or after each start; the end of the data if there
+    is none.
+    """
     inner = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
     if len(inner) == len(begins) and bool(((inner >= begins) & (inner < ends)).all()):
-        return inner  # one each, as it nearly always is
+        return inner  # one each: the usual case
     inner = np.append(inner, len(data))
     return inner[np.searchsorted(inner, begins)]

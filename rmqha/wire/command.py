@@ -4,8 +4,8 @@
 
     0 i32 totalLength of what follows   4 u8 serializeType   5 u24 headerLength   8 header, then the body
 
-Both header encodings are read and written; whoever is asked answers in the one it was asked in. A broker does this for
-each message, so what is usual takes few steps: all fields texts, all numbers numbers.
+This module reads and writes both header encodings. An answer has the encoding of its request. A broker encodes and
+decodes commands for each message, so the common case is fast: all fields are strings, all numbers are numbers.
 """
 
 from collections.abc import Mapping
@@ -132,13 +132,13 @@ class ResponseCode(IntEnum):
 
 
 class CommandError(ValueError):
-    """The bytes are no remoting command, or a command cannot be bytes."""
+    """The bytes are not a remoting command, or a command cannot be encoded."""
 
 
 class RemotingCommand(NamedTuple):
-    """A request or an answer. ``ext_fields`` is the custom header; ``body`` empty means none.
+    """A request or an answer. ``ext_fields`` is the custom header. An empty ``body`` means no body.
 
-    ``serialize_type`` is the encoding that it came in, or is to be sent in.
+    ``serialize_type`` is the encoding in which the command arrived or will be sent.
     """
 
     code: int
@@ -161,7 +161,7 @@ class RemotingCommand(NamedTuple):
 
 
 def answer_to(request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
-    """The answer as it is sent: under the request's opaque, and in its encoding."""
+    """The answer as it is sent: with the request's opaque, and in the request's encoding."""
     code, _, _, remark, ext_fields, body, version, language, _ = answer
     return RemotingCommand(
         code, request.opaque, RESPONSE_FLAG, remark, ext_fields, body, version, language, request.serialize_type
@@ -169,12 +169,14 @@ def answer_to(request: RemotingCommand, answer: RemotingCommand) -> RemotingComm
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """The frame without its leading totalLength. Raises CommandError for what has no room in it."""
+    """Encode the frame without its leading totalLength. Raises CommandError if a value does not fit into its field."""
     return encode_head(command)[TOTAL_LENGTH_BYTES:] + command.body
 
 
 def encode_head(command: RemotingCommand) -> bytes:
-    """The frame up to its body, which is to follow. Raises CommandError for what has no room in it."""
+    """Encode the frame up to its body, which must follow. Raises CommandError if a value does not fit into its
+    field.
+    """
     try:
         header = ENCODERS[command.serialize_type](command)
     except (StructError, TypeError, UnicodeEncodeError) as error:
@@ -218,7 +220,7 @@ ENCODERS = {JSON_SERIALIZE_TYPE: _encode_json, ROCKETMQ_SERIALIZE_TYPE: _encode_
 
 
 def decode_command(frame: bytes) -> RemotingCommand:
-    """From a frame without its leading totalLength. Raises CommandError."""
+    """Decode a frame without its leading totalLength. Raises CommandError."""
     if len(frame) < HEADER_LENGTH.size:
         raise CommandError(f"a frame of {len(frame)} bytes has no header")
     (word,) = HEADER_LENGTH.unpack_from(frame)
@@ -260,7 +262,7 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
             _language(get("language")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CommandError(f"the header is no JSON object of a command: {error!r}") from error
+        raise CommandError(f"the header is not a JSON object of a command: {error!r}") from error
 
 
 def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
@@ -282,7 +284,7 @@ def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
             serialize_type=ROCKETMQ_SERIALIZE_TYPE,
         )
     except (StructError, UnicodeDecodeError) as error:
-        raise CommandError(f"the header is no ROCKETMQ header: {error}") from error
+        raise CommandError(f"the header is not a ROCKETMQ header: {error}") from error
 
 
 def _decode_entries(entries: bytes) -> dict[str, str]:
@@ -297,7 +299,7 @@ def _decode_entries(entries: bytes) -> dict[str, str]:
         value_at = key_end + INT32.size
         value_end = value_at + value_length
         if key_length < 0 or not value_at <= value_end <= end:
-            raise CommandError(f"the lengths {key_length} and {value_length} where {end - at} bytes are left")
+            raise CommandError(f"the lengths are {key_length} and {value_length}, but only {end - at} bytes are left")
         fields[entries[at + INT16.size : key_end].decode()] = entries[value_at:value_end].decode()
         at = value_end
     return fields
@@ -305,14 +307,14 @@ def _decode_entries(entries: bytes) -> dict[str, str]:
 
 def _take(data: bytes, at: int, length: int) -> tuple[bytes, int]:
     if not 0 <= length <= len(data) - at:
-        raise CommandError(f"a length of {length} where {len(data) - at} bytes are left")
+        raise CommandError(f"a length is {length}, but only {len(data) - at} bytes are left")
     return data[at : at + length], at + length
 
 
 def _int32(value: Any) -> int:
     number = int(value)
     if not -(2**31) <= number < 2**31:
-        raise ValueError(f"{number} is no signed 32-bit number")
+        raise ValueError(f"{number} is not a signed 32-bit number")
     return number
 
 

@@ -7,16 +7,16 @@ UNKNOWN_LEVEL_MS = 1000
 
 
 class DelayLevels:
-    """``messageDelayLevel``, read."""
+    """The parsed setting ``messageDelayLevel``."""
 
     def __init__(self, text: str = DEFAULT_DELAY_LEVELS) -> None:
-        """Raises ValueError for anything but numbers with the units s, m, h or d."""
+        """Raises ValueError if ``text`` contains anything but numbers with the units s, m, h or d."""
         self._text = text
         self._delays_ms: list[int] = []
         for word in text.split():
             number, unit = word[:-1], word[-1:]
             if unit not in UNIT_MS or not number.isdecimal():
-                raise ValueError(f"has {word!r}, which is no time such as 10s, 5m, 1h or 1d")
+                raise ValueError(f"has {word!r}, which is not a time such as 10s, 5m, 1h or 1d")
             self._delays_ms.append(int(number) * UNIT_MS[unit])
 
     def __str__(self) -> str:
@@ -28,15 +28,17 @@ class DelayLevels:
         return len(self._delays_ms)
 
     def delay_ms(self, level: int) -> int:
-        """How long a message of this level waits, in ms."""
+        """How long a message of this level waits, in milliseconds."""
         return self._delays_ms[level - 1] if 1 <= level <= self.max_level else UNKNOWN_LEVEL_MS
 
     def delivery_time(self, level: int, store_timestamp: int) -> int:
-        """When a message stored then is to be delivered, in ms; a made-up time wraps around, as Java's long does."""
+        """When a message stored at that time is due, in milliseconds. The sum wraps around like a Java long."""
         return (store_timestamp + self.delay_ms(level) + (1 << 63)) % (1 << 64) - (1 << 63)
 
     def tags_code(self, delay: str, store_timestamp: int) -> int | None:
-        """tagsCode in the consume queue of the schedule topic, by property DELAY; None if that is no level."""
+        """The tagsCode in the consume queue of the schedule topic for this DELAY property; None if it is not a
+        level.
+        """
         try:
             level = min(int(delay), self.max_level)
         except ValueError:

@@ -1,7 +1,7 @@
 """JSON as Java's fastjson 1.2 reads and writes it (spec/remoting.md 3, spec/store.md 13.1).
 
-It writes map keys that are not strings bare: ``{0:5,1:7}`` and ``{{"queueId":0}:5}``. Neither is JSON. In its pretty
-form a bare key does not begin a line, and the closing brace does::
+fastjson writes map keys that are not strings without quotes: ``{0:5,1:7}`` and ``{{"queueId":0}:5}``. Neither is JSON.
+In its pretty form a line never starts with an unquoted key, but the closing brace starts a line::
 
     {
     →"TopicTest@g1":{0:5,1:7
@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 MAX_DEPTH = 100
-"""How deep a text that is not strict JSON may nest; a strict one may as deep as orjson goes (1024)."""
+"""The nesting limit of a text that is not strict JSON. orjson limits strict JSON to 1024."""
 
 _TOKEN = re.compile(
     r"""[ \t\r\n\f\b]*+(?:
@@ -35,15 +35,17 @@ _TOKEN = re.compile(
 )
 _WORDS = {"true": True, "false": False, "null": None}
 _BEYOND_ORJSON = re.compile(r"(?:^|[:,\[\s])(?:[0-9]{20}|-[0-9]{19})")
-"""It makes floats of integers beyond 64 bits. Such digits within a text, as in Go's client ids, are no number."""
+"""orjson turns integers beyond 64 bits into floats. Such digits inside a string, as in Go's client ids, are not a
+number.
+"""
 MOST_BYTES_SLOWLY = 16 * 1024
-"""Of a request that is not strict JSON: the slow reader takes about 1.5 µs a byte."""
+"""The limit for a request that is not strict JSON: the slow reader takes about 1.5 µs a byte."""
 MOST_OBJECTS = 32 * 1024
-"""In a request: some megabytes of what clients really send."""
+"""The limit for a request: several megabytes of the JSON that clients really send."""
 _DIGITS_AS_ZEROS = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
 _MANY_DIGITS = b"0" * 19
 ROWS_AT_ONCE = 256
-"""Of a table, between two breaths."""
+"""Rows of a table that are read without a pause."""
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _ESCAPED = dict(zip("\"'\\/btnvfr01234567", "\"'\\/\b\t\n\v\f\r\0\1\2\3\4\5\6\7", strict=True))
@@ -55,13 +57,13 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f
 
 
 class ObjectKey(str):
-    """An object that is a map's key, as its text: it is written without quotes."""
+    """An object that is the key of a map, as its text. It is written without quotes."""
 
     __slots__ = ()
 
 
 class FastjsonError(ValueError):
-    """The text is none that fastjson writes; ``position`` counts its characters (bytes if they are no UTF-8)."""
+    """The text is not JSON that fastjson writes. ``position`` counts its characters (its bytes, if it is not UTF-8)."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(f"{problem} at position {position}")
@@ -69,9 +71,9 @@ class FastjsonError(ValueError):
 
 
 def loads_request(text: bytes) -> Any:
-    """As ``loads_lenient``, of a client's request: what is not strict JSON has at most ``MOST_BYTES_SLOWLY`` bytes.
+    """Like ``loads_lenient``, for a client's request: at most ``MOST_BYTES_SLOWLY`` bytes if it is not strict JSON.
 
-    A text with more than ``MOST_OBJECTS`` objects and arrays is refused, too.
+    A text with more than ``MOST_OBJECTS`` objects and arrays is refused too.
     """
     if text.count(b"{") + text.count(b"[") > MOST_OBJECTS:
         raise FastjsonError(f"more than {MOST_OBJECTS} objects and arrays", 0)
@@ -79,19 +81,19 @@ def loads_request(text: bytes) -> Any:
 
 
 def loads_lenient(text: str | bytes, most_slowly: int | None = None) -> Any:
-    """What the text says, be it JSON or what fastjson writes, and accepts, beyond it.
+    """Parse JSON, and what fastjson writes and accepts beyond JSON.
 
-    A text longer than ``most_slowly`` that is not strict JSON is refused.
+    The extensions are: integer keys without quotes, which become ints (quoted ones stay strings); names without quotes
+    as keys, also ``true``; objects as keys, which become their text; strings in single quotes; control characters in
+    strings; a comma before the end. If a key occurs twice, the last value wins.
 
-    That is: bare integer keys, which become ints (quoted ones stay strings); bare names as keys, also ``true``; objects
-    as keys, which become their text; single-quoted strings; control characters in strings; a comma before the end.
-    Of equal keys the last wins. Raises FastjsonError.
+    A text longer than ``most_slowly`` that is not strict JSON is refused. Raises FastjsonError.
     """
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise FastjsonError("no UTF-8", error.start) from error
+            raise FastjsonError("not UTF-8", error.start) from error
     if not _may_have_large_numbers(text) or _BEYOND_ORJSON.search(text) is None:
         try:
             return _loads_strict(text)
@@ -100,17 +102,19 @@ def loads_lenient(text: str | bytes, most_slowly: int | None = None) -> Any:
     else:
         problem, position = "a number of more than 64 bits", 0
     if most_slowly is not None and len(text) > most_slowly:
-        raise FastjsonError(f"more than {most_slowly} characters, and no strict JSON ({problem})", position)
+        raise FastjsonError(f"more than {most_slowly} characters, and not strict JSON ({problem})", position)
     return _Reader(text).whole_text()
 
 
 def _may_have_large_numbers(text: str) -> bool:
-    """A quick look, which takes a thirtieth of the time of the pattern."""
+    """A quick check that takes a thirtieth of the time of the pattern."""
     return _MANY_DIGITS in text.encode("utf-8", "replace").translate(_DIGITS_AS_ZEROS)
 
 
 def _loads_strict(text: str) -> Any:
-    """Without a look for garbage meanwhile: what is being made is none, and looking takes longer than making it."""
+    """Parse without garbage collection: the new objects contain no garbage, and looking for it takes longer than
+    parsing.
+    """
     looks = len(text) > ROWS_AT_ONCE and gc.isenabled()
     if looks:
         gc.disable()
@@ -126,15 +130,15 @@ _FLAT = rb"(?:[^{}\"]++|" + _TEXT + rb")*+"
 _ROW = re.compile(
     rb"\s*+" + _TEXT + rb"\s*+:\s*+\{(?:[^{}\"]++|" + _TEXT + rb"|\{" + _FLAT + rb"\})*+\}\s*+(,?)", re.DOTALL
 )
-"""A row of a table: a name and an object, within which objects may stand that hold none."""
+"""A row of a table: a name and an object, which may contain objects that contain none."""
 MOST_BYTES_AT_ONCE = 64 * 1024
 
 
 def loads_table_in_steps(text: bytes, table: str, most_rows: int) -> Generator[None, None, tuple[Any, dict[Any, Any]]]:
-    """The document in ``text``, and the rows of its table of that name, which is empty in the document then.
+    """Parse a document in steps: return it, with an empty table of that name, and the rows of the table.
 
-    A large text is read by rows, yielding every few. A small one is read as it is: there are no rows apart from it.
-    Raises FastjsonError, also for a large text of another shape, and for more than ``most_rows`` rows.
+    A large text is parsed row by row, with a step after every few. A small text is parsed at once, and has no separate
+    rows. Raises FastjsonError, also if a large text has another shape or more than ``most_rows`` rows.
     """
     found = re.search(rb'"' + re.escape(table.encode()) + rb'"\s*+:\s*+\{', text)
     if len(text) <= MOST_BYTES_AT_ONCE or found is None:
@@ -163,7 +167,7 @@ def _too_long(text: bytes, table: str) -> Any:
 
 
 class _Reader:
-    """A recursive descent through the text: one method for each thing that can stand somewhere."""
+    """A recursive descent parser: one method for each kind of value."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -278,16 +282,17 @@ class _Reader:
 
 
 def dumps_compact(value: Any) -> bytes:
-    """As Java sends it: no blanks, keys of type int or ObjectKey bare, entries whose value is None left out.
+    """Format like Java for the network: no spaces, keys of type int or ObjectKey unquoted, entries with the value None
+    left out.
 
-    Entries keep their order: who writes a bean gives its fields in alphabetical order, as fastjson does. Raises
-    TypeError for what has no place in JSON.
+    Entries keep their order. fastjson writes the fields of a bean in alphabetical order, so callers must do the same.
+    Raises TypeError if a value cannot be written as JSON.
     """
     return _encode(_format(value, None))
 
 
 def dumps_strict(value: Any) -> bytes:
-    """As JSON has it: no blanks, and keys of type int quoted. Java reads the same, and this is many times faster."""
+    """Format as strict JSON: no spaces, int keys quoted. Java reads it equally, and this is many times faster."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # half a surrogate pair, perhaps
@@ -295,34 +300,36 @@ def dumps_strict(value: Any) -> bytes:
 
 
 def dumps_pretty(value: Any) -> bytes:
-    """The same as Java writes it to files: with tabs and line breaks, none at the end."""
+    """Format like Java for files: with tabs and line breaks, but none at the end."""
     return _encode(_format(value, "\n"))
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table in a document: what is at each key, and how that is written."""
+    """A table in a document: its keys, and how each value is written."""
 
     content: Mapping[Any, Any]
     to_json: Callable[[Any], Any]
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Keys, and values as ``dumps_…`` takes them; made one by one."""
+        """Keys, and values in the form that ``dumps_…`` accepts, created one by one."""
         to_json = self.to_json
         return ((key, to_json(value)) for key, value in self.content.items())
 
 
 Document = Mapping[str, Any]
-"""An object; what may be large in it is a ``Rows``."""
+"""An object. A large table in it is a ``Rows``."""
 
 
 def whole(document: Document) -> dict[str, Any]:
-    """The document as plain content."""
+    """The document with ordinary dicts instead of ``Rows``."""
     return {name: dict(part.items()) if isinstance(part, Rows) else part for name, part in document.items()}
 
 
 def dumps_pretty_by_rows(document: Document, breathe: Callable[[], object]) -> bytes:
-    """As ``dumps_pretty`` of the whole, calling ``breathe`` every few rows: for a thread beside the reactor's."""
+    """Like ``dumps_pretty`` of the whole, but calls ``breathe`` every few rows: for a thread that runs next to the
+    reactor's.
+    """
     pieces: list[bytes] = []
     rows: list[str] = []
     for row in _pretty_rows(document):
@@ -352,9 +359,9 @@ def _pretty_rows(document: Document) -> Iterator[str]:
 
 
 async def dumps_strict_by_rows(document: Document, take_turns: Callable[[], Awaitable[None]]) -> bytes:
-    """As ``dumps_strict`` of the whole, waiting for ``take_turns`` every few rows: for the reactor's thread.
+    """Like ``dumps_strict`` of the whole, but awaits ``take_turns`` every few rows: for the reactor's thread.
 
-    The rows are those of the moment of the call.
+    The rows are those at the time of the call.
     """
     pieces: list[bytes] = []
     parts = {
@@ -392,7 +399,9 @@ def _encode(text: str) -> bytes:
 
 
 def _format(value: Any, line: str | None) -> str:
-    """``line`` is a line break and the indentation of the lines around; None for the compact form."""
+    """Format a value. ``line`` is a line break with the indentation of the surrounding lines; None means the compact
+    form.
+    """
     if isinstance(value, str):
         return _quote(value)
     if value is None or isinstance(value, bool):
@@ -405,7 +414,7 @@ def _format(value: Any, line: str | None) -> str:
         return _format_map(value, line)
     if isinstance(value, list | tuple):
         return _format_list(value, line)
-    raise TypeError(f"{value!r} has no place in JSON")
+    raise TypeError(f"{value!r} cannot be written as JSON")
 
 
 def _format_map(content: Mapping[Any, Any], line: str | None) -> str:
@@ -425,7 +434,7 @@ def _format_key(key: Any, line: str | None) -> str:
         return (line or "") + _quote(key)
     if isinstance(key, int):
         return _format(key, None)
-    raise TypeError(f"{key!r} is no key")
+    raise TypeError(f"{key!r} is not a valid key")
 
 
 def _format_list(content: list[Any] | tuple[Any, ...], line: str | None) -> str:
@@ -437,7 +446,7 @@ def _format_list(content: list[Any] | tuple[Any, ...], line: str | None) -> str:
 
 
 def _format_double(value: float) -> str:
-    """As Java's Double.toString, but for NaN and the infinities, which fastjson writes as null."""
+    """Format like Java's Double.toString. NaN and the infinities become null, as in fastjson."""
     if not math.isfinite(value):
         return "null"
     if value == 0 or 1e-3 <= abs(value) < 1e7:

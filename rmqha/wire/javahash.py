@@ -1,4 +1,4 @@
-"""Java's ``String.hashCode``, which consume queues and index files are built on (spec/store.md 3.11, 7.1).
+"""Java's ``String.hashCode``, which consume queues and index files use (spec/store.md 3.11, 7.1).
 
 h = 31·h + c over UTF-16 code units c, modulo 2³², read as a signed 32-bit integer.
 """
@@ -14,7 +14,7 @@ SIGN = 0x80000000
 
 
 def java_hash(text: str, before: int = 0) -> int:
-    """The hash code of one string, signed; ``before`` is that of what precedes it."""
+    """The hash code of a string, signed. ``before`` is the hash code of the text that precedes it."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = before
     for i in range(0, len(units), 2):
@@ -24,12 +24,12 @@ def java_hash(text: str, before: int = 0) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_hash(tags: str) -> int:
-    """tagsCode of a message with these TAGS, 0 for none; the same few tags come again and again."""
+    """The tagsCode of a message with these TAGS, 0 for none. Cached, because few different tags occur."""
     return java_hash(tags)
 
 
 def java_hashes(texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The hash codes of many strings, signed; fast where they are ASCII and share few lengths."""
+    """The hash codes of many strings, signed. Fast for ASCII strings that share few lengths."""
     joined = "".join(texts)
     if not joined.isascii():
         return np.array([java_hash(text) for text in texts], dtype=np.int64)
@@ -43,9 +43,9 @@ def stored_hashes(
     lengths: npt.NDArray[np.int64],
     before: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """The hash codes, signed, of texts that are stretches of the bytes of a log, read as a record's texts are.
+    """The hash codes, signed, of texts inside the bytes of a log, decoded like the texts of a record.
 
-    ``before`` are the hash codes of what is to precede each. As fast as ``java_hashes``, but for texts beyond ASCII.
+    ``before`` holds the hash code of the text that precedes each. As fast as ``java_hashes`` for ASCII texts.
     """
     if not len(data) or int(data.max()) < 0x80:
         return _ascii_hashes(data, begins, lengths, before)
@@ -65,7 +65,7 @@ def _ascii_hashes(
     lengths: npt.NDArray[np.int64],
     before: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Of texts of one length a matrix is made, a text a row, and multiplied with the powers of 31."""
+    """Hash texts of one length together: they form a matrix, one text a row, multiplied by the powers of 31."""
     result = np.zeros(len(begins), dtype=np.uint32) if before is None else before.astype(np.uint32)
     different = np.flatnonzero(np.bincount(lengths)).tolist()
     for length in different:
@@ -80,7 +80,9 @@ def _ascii_hashes(
 
 
 def row_hashes(texts: npt.NDArray[np.uint8], before: int) -> npt.NDArray[np.int64]:
-    """The hash codes, signed, of ASCII texts of one length, a row each; ``before`` is that of what precedes each."""
+    """The hash codes, signed, of ASCII texts of one length, one text a row. ``before`` is the hash code of the
+    preceding text.
+    """
     powers = _powers(texts.shape[1])
     start = np.uint32(before * int(powers[0]) & MASK)
     result: npt.NDArray[np.uint32] = np.einsum("ij,j->i", texts.astype(np.uint32), powers[1:]) + start
@@ -89,7 +91,7 @@ def row_hashes(texts: npt.NDArray[np.uint8], before: int) -> npt.NDArray[np.int6
 
 @lru_cache(maxsize=128)
 def _powers(length: int) -> npt.NDArray[np.uint32]:
-    """31 to the power of ``length`` and of all below, modulo 2³²."""
+    """The powers of 31 from ``length`` down to 0, modulo 2³²."""
     factors = np.full(length + 1, 31, dtype=np.uint32)
     factors[0] = 1
     return np.cumprod(factors, dtype=np.uint32)[::-1].copy()
@@ -101,7 +103,7 @@ def index_hashes(keys: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def without_sign(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The key hashes of index files by hash codes."""
+    """The key hashes of index files for these hash codes: never negative."""
     hashes = np.abs(hashes)
     hashes[hashes == 1 << 31] = 0  # Java's abs of -2³¹ is negative, which counts as 0
     return hashes

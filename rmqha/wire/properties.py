@@ -1,7 +1,7 @@
 """A message's properties as the commit log stores them (spec/store.md 3.4).
 
-``name 0x01 value`` joined by ``0x02``. Writers up to 4.9.0 and from 5.2.0 on end the string with one more ``0x02``;
-both styles are read, and the one without is written, as 4.9.3 does.
+``name 0x01 value`` joined by ``0x02``. Writers up to 4.9.0 and from 5.2.0 on add one ``0x02`` at the end. We read both
+styles, and write the one without it, as 4.9.3 does.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ PROPERTY_SEPARATOR = "\x02"
 
 
 def parse_properties(stored: str) -> dict[str, str]:
-    """Properties in stored order; empty names and empty values are dropped, the last of equal names wins."""
+    """Parse properties, in stored order. Empty names and empty values are dropped; of equal names the last one wins."""
     try:
         properties = dict([segment.split(NAME_VALUE_SEPARATOR, 1) for segment in stored.split(PROPERTY_SEPARATOR)])
-    except ValueError:  # a segment without a value, or a trailing separator: rare, and looked at one by one
+    except ValueError:  # a segment without a value, or a trailing separator: rare, so it is checked one by one
         pass
     else:
         if "" not in properties and "" not in properties.values():
@@ -30,11 +30,11 @@ def parse_properties(stored: str) -> dict[str, str]:
 def format_properties(properties: Mapping[str, str]) -> str:
     """The stored form, without a trailing separator.
 
-    Raises ValueError for what could not be read back: an empty name or value, or a separator inside them.
+    Raises ValueError if it could not be read back: an empty name or value, or a separator inside them.
     """
     for name, value in properties.items():
         if not name or not value:
             raise ValueError(f"property {name!r}={value!r}: neither the name nor the value may be empty")
         if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name + value:
-            raise ValueError(f"property {name!r}={value!r} holds a separator byte, 0x01 or 0x02")
+            raise ValueError(f"property {name!r}={value!r} contains a separator byte, 0x01 or 0x02")
     return PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items())

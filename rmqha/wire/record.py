@@ -48,7 +48,7 @@ assert (FIXED_HEAD.size, FIXED_BYTES) == (48, 91)
 
 IPV4_BYTES = 4
 HEADS = {(born, store): Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)}
-"""TOTALSIZE … BODYLENGTH, by the bytes of the two addresses."""
+"""The fields from TOTALSIZE to BODYLENGTH, by the bytes of the two addresses."""
 
 MAX_TOPIC_BYTES = 127
 TOPIC_LENGTHS = [bytes([length]) for length in range(MAX_TOPIC_BYTES + 1)]
@@ -62,7 +62,7 @@ TRANSACTION_COMMIT_TYPE = 0x8
 TRANSACTION_ROLLBACK_TYPE = 0xC
 TRANSACTION_TYPE_MASK = 0xC
 QUEUED_TRANSACTION_TYPES = (0, TRANSACTION_COMMIT_TYPE)
-"""Messages of these types have a queue offset and a place in a consume queue (spec/store.md 3.5)."""
+"""Messages of these types have a queue offset and an entry in a consume queue (spec/store.md 3.5)."""
 BORNHOST_V6_FLAG = 0x10
 STOREHOSTADDRESS_V6_FLAG = 0x20
 COMPRESSION_TYPE_MASK = 0x700
@@ -71,22 +71,22 @@ INFLATED_AT_ONCE_BYTES = 1 << 20
 
 
 class RecordError(ValueError):
-    """The bytes are no record. The text says which rule they break."""
+    """The bytes are not a record. The text names the rule that they break."""
 
 
 class IncompleteRecord(RecordError):
-    """The bytes so far may be the start of a record, which needs more of them."""
+    """The bytes may be the start of a record, but more bytes are needed."""
 
 
 class Host(NamedTuple):
-    """A peer's address as a record holds it: 4 or 16 raw bytes, and the port."""
+    """A peer's address in a record: 4 or 16 raw bytes, and the port."""
 
     address: bytes
     port: int
 
     @classmethod
     def parse(cls, address: str, port: int) -> "Host":
-        """From the usual text; an IPv4-mapped IPv6 address becomes IPv4, as Java has it. Raises ValueError."""
+        """Parse an address. An IPv4-mapped IPv6 address becomes IPv4, as in Java. Raises ValueError."""
         ip = ip_address(address)
         if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
             ip = ip.ipv4_mapped
@@ -97,7 +97,7 @@ class Host(NamedTuple):
         return len(self.address) == 16
 
     def __str__(self) -> str:
-        """``ip:port``, IPv6 as Java prints it: in brackets, without compressing zeros."""
+        """``ip:port``. IPv6 as Java prints it: in brackets, and zeros are not compressed."""
         if not self.is_ipv6:
             return f"{IPv4Address(self.address)}:{self.port}"
         groups = (int.from_bytes(self.address[i : i + 2], "big") for i in range(0, 16, 2))
@@ -108,14 +108,14 @@ LOOPBACK = Host(b"\x7f\0\0\x01", 0)
 
 
 class Blank(NamedTuple):
-    """The end of a segment: ``size`` bytes from the record's place to the segment's end."""
+    """The end of a segment: the ``size`` bytes from the record's position to the end of the segment."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message as it lies in the commit log. The IPv6 bits of ``sys_flag`` always follow the hosts."""
+    """A message as it lies in the commit log. The IPv6 bits of ``sys_flag`` always match the hosts."""
 
     topic: str
     body: bytes
@@ -169,7 +169,7 @@ def body_crc(body: Buffer) -> int:
 
 
 def encoded_size(sys_flag: int, body_bytes: int, topic_bytes: int, properties_bytes: int, magic: int) -> int:
-    """TOTALSIZE of a record with parts of these sizes, in bytes."""
+    """TOTALSIZE of a record whose parts have these sizes, in bytes."""
     v6_hosts = bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOSTADDRESS_V6_FLAG)
     wide_topic_length = magic == MESSAGE_MAGIC_CODE_V2
     return FIXED_BYTES + wide_topic_length + IPV6_EXTRA_BYTES * v6_hosts + body_bytes + topic_bytes + properties_bytes
@@ -182,17 +182,17 @@ def format_msg_id(store_host: Host, physical_offset: int) -> str:
 
 
 def parse_msg_id(msg_id: str) -> tuple[Host, int]:
-    """Store host and physical offset of an offset message id. Raises ValueError."""
+    """The store host and the physical offset of an offset message id. Raises ValueError."""
     if len(msg_id) not in (32, 56):
         raise ValueError(f"message id {msg_id!r} has {len(msg_id)} characters, not 32 or 56")
     raw = bytes.fromhex(msg_id)
     if 2 * len(raw) != len(msg_id):
-        raise ValueError(f"message id {msg_id!r} holds blanks")
+        raise ValueError(f"message id {msg_id!r} contains spaces")
     return Host(raw[:-12], INT32.unpack(raw[-12:-8])[0]), INT64.unpack(raw[-8:])[0]
 
 
 def encode_record(record: Record) -> bytes:
-    """The record's bytes. Raises RecordError where a length has no room in its field."""
+    """Encode a record. Raises RecordError if a length does not fit into its field."""
     topic, properties = _to_bytes(record.topic), _to_bytes(record.properties_stored)
     longest_topic = MAX_TOPIC_BYTES_V2 if record.magic == MESSAGE_MAGIC_CODE_V2 else MAX_TOPIC_BYTES
     if len(topic) > longest_topic:
@@ -238,10 +238,10 @@ def pack_record(
     topic: bytes,
     properties: bytes,
 ) -> bytes:
-    """A record's bytes from its fields, in their order: for those who make many without a ``Record`` in between.
+    """Pack the fields of a record, in their order. Faster than ``encode_record``, because it needs no ``Record``.
 
-    The IPv6 bits of ``sys_flag`` are set by the hosts. Topic and properties must have the lengths that are allowed.
-    Raises RecordError for a number that its field cannot hold.
+    The hosts set the IPv6 bits of ``sys_flag``. Topic and properties must have valid lengths. Raises RecordError if a
+    number does not fit into its field.
     """
     sys_flag &= ~(BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG)
     born, store = born_host.address, store_host.address
@@ -270,22 +270,22 @@ def pack_record(
             len(body),
         )
     except StructError as error:
-        raise RecordError(f"a number has no room in its field: {error}") from error
+        raise RecordError(f"a number does not fit into its field: {error}") from error
     topic_length = INT16.pack(len(topic)) if magic == MESSAGE_MAGIC_CODE_V2 else TOPIC_LENGTHS[len(topic)]
     return b"".join((head, body, topic_length, topic, INT16.pack(len(properties)), properties))
 
 
 def encode_blank(size: int) -> bytes:
-    """The eight bytes that a blank of ``size`` bytes starts with; the rest of it is whatever lies there."""
+    """The first eight bytes of a blank of ``size`` bytes. The remaining bytes may have any value."""
     if size < END_FILE_MIN_BLANK_LENGTH:
         raise RecordError(f"a blank needs {END_FILE_MIN_BLANK_LENGTH} bytes, not {size}")
     return BLANK_HEADER.pack(size, BLANK_MAGIC_CODE)
 
 
 def peek_size(view: Buffer, position: int, available: int) -> tuple[int, int]:
-    """TOTALSIZE and MAGICCODE at ``position``, of which ``available`` bytes are there and belong to its segment.
+    """TOTALSIZE and MAGICCODE at ``position``, where ``available`` bytes of the segment exist.
 
-    Raises IncompleteRecord when fewer than eight bytes are there, and RecordError when they cannot start a record.
+    Raises IncompleteRecord if fewer than eight bytes exist, and RecordError if they cannot start a record.
     """
     if available < BLANK_HEADER.size:
         raise IncompleteRecord(f"{available} bytes, a record starts with {BLANK_HEADER.size}")
@@ -295,16 +295,16 @@ def peek_size(view: Buffer, position: int, available: int) -> tuple[int, int]:
     elif magic == BLANK_MAGIC_CODE:
         smallest = END_FILE_MIN_BLANK_LENGTH
     else:
-        raise RecordError(f"magic code {magic & 0xFFFFFFFF:08X} is none of a record's")
+        raise RecordError(f"magic code {magic & 0xFFFFFFFF:08X} is not that of a record")
     if total_size < smallest:
         raise RecordError(f"a size of {total_size} bytes is too small")
     return total_size, magic
 
 
 def decode_record(view: Buffer, position: int = 0) -> Record | Blank:
-    """The record or blank at ``position``; its body CRC is not checked, see ``check_record``.
+    """Decode the record or blank at ``position``. Its body CRC is not checked, see ``check_record``.
 
-    Raises IncompleteRecord when ``view`` ends before the record does, RecordError when the lengths disagree.
+    Raises IncompleteRecord if ``view`` ends before the record does, and RecordError if the lengths disagree.
     """
     available = len(view) - position
     total_size, magic = peek_size(view, position, available)
@@ -355,13 +355,13 @@ def decode_record(view: Buffer, position: int = 0) -> Record | Blank:
 
 
 def check_record(view: Buffer, position: int, physical_offset: int, segment_room: int) -> Record | Blank:
-    """The record at ``position``, proved: lengths, body CRC, own offset, and that it keeps to its segment.
+    """Prove the record at ``position``: its lengths, its body CRC, its own offset, and that it fits into its segment.
 
-    ``physical_offset`` is where the record lies in the log, ``segment_room`` the bytes from there to its segment's
-    end. Raises IncompleteRecord or RecordError.
+    ``physical_offset`` is the record's offset in the log, ``segment_room`` the number of bytes from there to the end of
+    the segment. Raises IncompleteRecord or RecordError.
     """
     if segment_room < END_FILE_MIN_BLANK_LENGTH:
-        raise RecordError(f"{segment_room} bytes before its segment's end there is no room for a record or a blank")
+        raise RecordError(f"{segment_room} bytes before its segment's end are too few for a record or a blank")
     total_size, magic = peek_size(view, position, min(len(view) - position, segment_room))
     if magic == BLANK_MAGIC_CODE:
         if total_size != segment_room:
@@ -384,7 +384,9 @@ def check_record(view: Buffer, position: int, physical_offset: int, segment_room
 
 
 def record_as_json(record: Record) -> dict[str, Any]:
-    """The record with Java's field names, as ``rmqha dump --json`` prints it; bytes that are no UTF-8 become U+FFFD."""
+    """The record with Java's field names, as ``rmqha dump --json`` prints it. Bytes that are not UTF-8 become
+    U+FFFD.
+    """
     fields: dict[str, Any] = {
         "physicalOffset": record.physical_offset,
         "totalSize": record.total_size,
@@ -413,7 +415,7 @@ def record_as_json(record: Record) -> dict[str, Any]:
 
 
 def _inflated_facts(body: bytes) -> dict[str, Any]:
-    """Length and hash of a body's content, made piece by piece: a small body may stand for gigabytes."""
+    """Length and hash of a decompressed body, computed piece by piece: a small body may expand to gigabytes."""
     stream = zlib.decompressobj()
     digest, length = hashlib.sha256(), 0
     rest = body
@@ -427,7 +429,7 @@ def _inflated_facts(body: bytes) -> dict[str, Any]:
     return {"inflatedLength": length, "inflatedSha256": digest.hexdigest()} if stream.eof else {"inflatedLength": None}
 
 
-# Text keeps bytes that are no UTF-8 as lone surrogates, so that decoding and encoding give the same bytes back.
+# Bytes that are not UTF-8 become lone surrogates, so that decoding and encoding give the same bytes back.
 
 
 def _to_bytes(text: str) -> bytes:

@@ -1,8 +1,8 @@
 """Proves many records at once: what a slave does with every byte before it acknowledges it.
 
-The rules are those of ``record.check_record``, which stays the reference and judges whatever is not plainly sound here.
-Python hops from size to size, numpy gathers the fields of all records found, and CRCs run in a C library: about five
-times as fast as one ``check_record`` a record (``make bench-scan``).
+The rules are those of ``record.check_record``, which remains the reference: it judges every record that is not clearly
+sound here. Python hops from size to size, numpy gathers the fields of all records, and a C library computes CRCs. This
+is about five times as fast as one ``check_record`` for each record (``make bench-scan``).
 """
 
 from collections.abc import Callable
@@ -23,22 +23,22 @@ INT64_AT: Callable[[Any, int], tuple[int]] = layout.INT64.unpack_from
 HEAD_AT: Callable[[Any, int], tuple[int, ...]] = layout.FIXED_HEAD.unpack_from
 IPV6_FLAGS = layout.BORNHOST_V6_FLAG | layout.STOREHOSTADDRESS_V6_FLAG
 HOP_LIMIT_RECORDS = 16384
-"""Records a single pass looks at: bounds the memory of the arrays."""
+"""Records that one pass examines. This limits the memory of the arrays."""
 FEW_RECORDS = 64
-"""Fewer are proved one by one: the arrays would cost more than they save."""
+"""Fewer records are proved one by one, because arrays would cost more than they save."""
 
-# Places in a record, from its first byte; those behind the hosts move by 12 for each IPv6 host.
+# Offsets from the start of a record. Those after the hosts grow by 12 for each IPv6 host.
 MAGIC_AT, CRC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT, STORE_TIMESTAMP_AT, BODY_LENGTH_AT = 4, 8, 28, 36, 56, 84
 MIN_RECORD_BYTES = layout.FIXED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a scan found: all positions are offsets in the log.
+    """The result of a scan. All positions are offsets in the log.
 
-    ``end`` follows the last sound record or blank. ``last_message`` is where the last message of the scan starts, None
-    if there was none; ``store_timestamp`` is that message's. ``problem`` says why the bytes at ``end`` can never be a
-    record, and is None when the bytes have ended, or the next record has not arrived as a whole.
+    ``end`` follows the last sound record or blank. ``last_message`` is the start of the last message, None if there is
+    none; ``store_timestamp`` is its time. ``problem`` says why the bytes at ``end`` can never be a record; it is None
+    if the bytes end there, or if the next record is incomplete.
     """
 
     end: int
@@ -48,7 +48,7 @@ class Scan:
     problem: str | None = None
 
     def then(self, later: "Scan") -> "Scan":
-        """This scan and the one that went on from its end, as one."""
+        """Join this scan and one that continued from its end."""
         has_messages = later.last_message is not None
         return Scan(
             end=later.end,
@@ -60,10 +60,10 @@ class Scan:
 
 
 def scan_records(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
-    """Proves the records of one segment from ``start`` on.
+    """Prove the records of one segment from ``start`` on.
 
-    ``segment`` holds a whole segment, whose first byte lies at ``base`` in the log; ``start`` is where a record begins
-    and ``limit`` where the written bytes end, both offsets in the log.
+    ``segment`` holds a whole segment whose first byte has the log offset ``base``. ``start`` is the start of a record,
+    and ``limit`` is the end of the written bytes. Both are offsets in the log.
     """
     result = Scan(end=start)
     while result.problem is None:
@@ -79,7 +79,7 @@ def scan_records(segment: "mmap | bytes | memoryview", base: int, start: int, li
 
 
 def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, count: int) -> Scan:
-    """Up to ``count`` records from ``start`` on, by the reference rules."""
+    """Prove up to ``count`` records from ``start`` on, by the reference rules."""
     messages, last_message, store_timestamp, end, problem = 0, None, 0, start, None
     with memoryview(segment) as whole, whole[: limit - base] as written:
         for _ in range(count):
@@ -101,7 +101,9 @@ def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, li
 
 
 def _scan_plain(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
-    """The unbroken run of sound messages at ``start``; ends, without a verdict, before what is not plainly one."""
+    """Find the unbroken run of sound messages at ``start``. Stops, without a verdict, before a record that is not
+    clearly sound.
+    """
     positions, end = _hop(segment, start - base, limit - base)
     if len(positions) < FEW_RECORDS:
         return _scan_few(segment, base, [*positions, end])
@@ -124,7 +126,7 @@ def _scan_plain(segment: "mmap | bytes | memoryview", base: int, start: int, lim
 
 
 def _scan_few(segment: "mmap | bytes | memoryview", base: int, bounds: list[int]) -> Scan:
-    """The same for a few: if they are sound, each begins at one of these positions and ends at the next."""
+    """The same for a few messages. If they are sound, each starts at one of these positions and ends at the next."""
     count = 0
     with memoryview(segment) as view:
         for begin, end in pairwise(bounds):
@@ -138,7 +140,9 @@ def _scan_few(segment: "mmap | bytes | memoryview", base: int, bounds: list[int]
 
 
 def _is_plainly_sound(view: memoryview, base: int, begin: int, end: int) -> bool:
-    """Whether the bytes between two positions are a sound message of the usual kind: no IPv6 host, no long topic."""
+    """Whether the bytes between two positions are a sound message of the usual kind: without IPv6 hosts or a long
+    topic.
+    """
     _, magic, crc, _, _, _, physical_offset, sys_flag, _ = HEAD_AT(view, begin)
     if magic != layout.MESSAGE_MAGIC_CODE or physical_offset != base + begin or sys_flag & IPV6_FLAGS:
         return False
@@ -159,7 +163,7 @@ Positions = npt.NDArray[np.int64]
 
 
 def _hop(segment: "mmap | bytes | memoryview", position: int, limit: int) -> tuple[list[int], int]:
-    """Where records would begin if every size were true, and where the last of them would end."""
+    """Where records start if every size is true, and where the last of them ends."""
     positions: list[int] = []
     found = positions.append
     last = limit - MIN_RECORD_BYTES
@@ -176,9 +180,9 @@ def _hop(segment: "mmap | bytes | memoryview", position: int, limit: int) -> tup
 def _check_lengths(
     segment: "mmap | bytes | memoryview", at: Positions, total_size: Positions
 ) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
-    """Bodies' positions and lengths, and whether magic and lengths are sound, a record each.
+    """For each record: the position and the length of its body, and whether its magic code and lengths are sound.
 
-    A position that would lie outside its record is replaced by the record's own, so that gathering is always safe.
+    A position outside the record is replaced by the record's own position, so that gathering is always safe.
     """
     magic = _gather(segment, at + MAGIC_AT, ">i4")
     is_v2 = magic == layout.MESSAGE_MAGIC_CODE_V2
@@ -205,7 +209,7 @@ def _check_lengths(
 def _check_bodies(
     segment: "mmap | bytes | memoryview", body_at: Positions, body_length: Positions, stored_crc: Positions
 ) -> int:
-    """How many of the bodies, from the first on, agree with their CRC; that of an empty body is not looked at."""
+    """How many of the bodies, from the first, match their CRC. The CRC of an empty body is ignored."""
     if not len(body_at):
         return 0
     with memoryview(segment) as view:
@@ -220,19 +224,19 @@ def _born_host_extra(segment: "mmap | bytes | memoryview", at: Positions) -> Pos
 
 
 def _gather(segment: "mmap | bytes | memoryview", positions: Positions, kind: str) -> Positions:
-    """The integers of numpy type ``kind`` at these positions, aligned or not."""
+    """Gather integers of the numpy type ``kind`` at these positions, aligned or not."""
     width = np.dtype(kind).itemsize
     everywhere: npt.NDArray[Any] = np.ndarray((len(segment) - width + 1,), kind, segment, strides=(1,))
     return cast(Positions, everywhere[positions].astype(np.int64))
 
 
 def _run_length(sound: npt.NDArray[np.bool_]) -> int:
-    """How many are true before the first that is not."""
+    """How many values are true before the first false one."""
     return len(sound) if sound.all() else int(np.argmin(sound))
 
 
 FIRST_SEARCH_BYTES, SEARCH_BYTES = 16 * 1024, 4 * 1024 * 1024
-"""How much of a segment one step of a search looks at: bounds the memory of the arrays."""
+"""How much of a segment one step of a search examines. This limits the memory of the arrays."""
 FREE_PROOF_BYTES = 256 * 1024 * 1024
 PROOF_BYTES_PER_BYTE = 16
 _MAGIC_HEAD = layout.INT32.pack(layout.MESSAGE_MAGIC_CODE)[:3]
@@ -241,10 +245,10 @@ assert layout.INT32.pack(layout.MESSAGE_MAGIC_CODE_V2)[:3] == _MAGIC_HEAD
 
 @dataclass(slots=True)
 class Effort:
-    """What a search for records may spend on bodies whose CRC then turns out to be wrong.
+    """What a search for records may spend on bodies whose CRC is wrong.
 
-    A body can be full of what looks like heads of long records. Without a bound each of them would be proved, and the
-    search would take hours. ``gave_up`` is true if the bound was reached, so that a sound record may have been missed.
+    A body can be full of false heads of long records. Without a limit each of them would be proved, and the search
+    would take hours. ``gave_up`` is true if the limit was reached; a sound record may then have been missed.
     """
 
     searched_bytes: int = 0
@@ -264,9 +268,9 @@ def find_sound(
 ) -> int | None:
     """The first sound record or blank whose magic code lies between ``start`` and ``end``; None if there is none.
 
-    This goes by no sizes: it serves where they lead nowhere any more. ``segment`` holds a whole segment that begins at
-    ``base``; all places are offsets in the log, and ``limit`` is where the written bytes end. Takes time in proportion
-    to the bytes it looks at, whatever they are.
+    The search does not follow sizes: it is for bytes where sizes are wrong. ``segment`` holds a whole segment that
+    starts at ``base``. All positions are offsets in the log, and ``limit`` is the end of the written bytes. The time is
+    proportional to the bytes examined, for any content.
     """
     at, step = start, FIRST_SEARCH_BYTES
     while at < end:
@@ -282,7 +286,7 @@ def find_sound(
 
 
 def _magic_codes(segment: "mmap | bytes | memoryview", start: int, end: int, limit: int) -> Positions:
-    """Where magic codes of any kind begin, from ``start`` to before ``end``; positions in the segment."""
+    """Where magic codes of any kind start, from ``start`` to before ``end``, as positions in the segment."""
     width = layout.INT32.size
     last = min(end, limit - width + 1)
     if last <= start:
@@ -298,7 +302,7 @@ def _magic_codes(segment: "mmap | bytes | memoryview", start: int, end: int, lim
 
 
 def _plausible(segment: "mmap | bytes | memoryview", base: int, at: Positions, limit: int) -> Positions:
-    """Those of the positions that say they lie where they lie: PHYSICALOFFSET of a record, the size of a blank."""
+    """The positions at which the bytes claim to lie there: by PHYSICALOFFSET of a record, or by the size of a blank."""
     at = at[at >= 0]
     magic = _gather(segment, at + MAGIC_AT, ">i4")
     room = len(segment) - at
@@ -319,7 +323,9 @@ def _plausible(segment: "mmap | bytes | memoryview", base: int, at: Positions, l
 
 
 def _proves_itself(segment: "mmap | bytes | memoryview", base: int, position: int, limit: int, effort: Effort) -> bool:
-    """Whether a plausible position holds a sound record, by the reference rules. A wrong CRC costs the ``effort``."""
+    """Whether a plausible position holds a sound record, by the reference rules. A wrong CRC is charged to
+    ``effort``.
+    """
     with memoryview(segment) as whole, whole[: limit - base] as written:
         size, magic = layout.BLANK_HEADER.unpack_from(written, position)
         if magic != layout.BLANK_MAGIC_CODE and not effort.allows(size):

@@ -24,9 +24,9 @@ class FrameError(ValueError):
 
 
 class Transfer(NamedTuple):
-    """A piece of the master's commit log; an empty body is a heartbeat.
+    """A piece of the master's commit log. An empty body is a heartbeat.
 
-    The body may be a view of a receive buffer: use it before the next read, or copy it.
+    The body may be a view of a receive buffer: use or copy it before the next read.
     """
 
     physic_offset: int
@@ -39,19 +39,19 @@ class Transfer(NamedTuple):
 
 
 def encode_transfer(transfer: Transfer) -> bytes:
-    """The frame's bytes. Raises FrameError for a body that a Java slave could not receive."""
+    """Encode a frame. Raises FrameError if a Java slave could not receive a body of this size."""
     if len(transfer.body) > MAX_TRANSFER_BODY_BYTES:
         raise FrameError(f"a body of {len(transfer.body)} bytes is larger than {MAX_TRANSFER_BODY_BYTES}")
     return TRANSFER_HEADER.pack(transfer.physic_offset, len(transfer.body)) + transfer.body
 
 
 def encode_report(slave_max_offset: int) -> bytes:
-    """The report's eight bytes."""
+    """Encode a report: eight bytes."""
     return REPORT_HEADER.pack(slave_max_offset)
 
 
 class TransferDecoder:
-    """Bytes of the channel in, whole frames out. Holds at most one unfinished frame."""
+    """Takes bytes of the channel and yields whole frames. Keeps at most one unfinished frame."""
 
     def __init__(self, max_body_bytes: int = MAX_TRANSFER_BODY_BYTES) -> None:
         self._max_body_bytes = max_body_bytes
@@ -59,9 +59,9 @@ class TransferDecoder:
         self._needed_bytes = TRANSFER_HEADER.size
 
     def feed(self, data: bytes) -> Iterator[Transfer]:
-        """Frames as they become whole. Raises FrameError at a body size or an offset that cannot be.
+        """Yield frames as they become complete. Raises FrameError if a body size or an offset is impossible.
 
-        The iterator must be run to its end before the next call.
+        The iterator must be exhausted before the next call.
         """
         view = memoryview(data)
         if self._held:
@@ -76,7 +76,7 @@ class TransferDecoder:
         self._held += view
 
     def _finish_held(self, view: memoryview) -> Generator[Transfer, None, memoryview]:
-        """Completes the unfinished frame from ``view`` and returns what is left of that."""
+        """Complete the unfinished frame from ``view``, and return the rest of the view."""
         while view and self._held:
             missing = self._needed_bytes - len(self._held)
             self._held += view[:missing]
@@ -103,13 +103,13 @@ class TransferDecoder:
 
 
 class ReportDecoder:
-    """Bytes of the channel in, reported offsets out. Holds at most seven bytes."""
+    """Takes bytes of the channel and yields reported offsets. Keeps at most seven bytes."""
 
     def __init__(self) -> None:
         self._held = b""
 
     def feed(self, data: bytes) -> list[int]:
-        """The reports that became whole, oldest first."""
+        """The reports that are complete now, oldest first."""
         data = self._held + data
         whole = len(data) - len(data) % REPORT_HEADER.size
         self._held = data[whole:]

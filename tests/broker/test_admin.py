@@ -559,8 +559,8 @@ class ConfigTests(AdminTestCase):
     def test_what_cannot_be_used_is_refused(self) -> None:
         before = self.store.settings
         for body, remark in (
-            (b"fileReservedTime=long", "fileReservedTime=long is no whole number"),
-            (b"autoCreateTopicEnable=false\ndeleteWhen=25", "deleteWhen=25 is no hour"),
+            (b"fileReservedTime=long", "fileReservedTime=long is not a whole number"),
+            (b"autoCreateTopicEnable=false\ndeleteWhen=25", "deleteWhen=25 is not an hour"),
             (b"\xff\xfe", "no properties"),
             (b"a=\\u12", "no properties"),
         ):

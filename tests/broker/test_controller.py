@@ -3,7 +3,7 @@
 import socket
 from unittest.mock import patch
 
-from twisted.internet.defer import execute
+from twisted.internet.defer import execute, maybeDeferred
 from twisted.python.failure import Failure
 
 from rmqha.broker.controller import BrokerController, Surroundings, default_ip, resolved
@@ -155,6 +155,18 @@ class ControllerTests(BrokerStoreTestCase):
             self.successResultOf(broker.stop())
         (failure,) = self.flushLoggedErrors(ValueError)
         self.assertIsInstance(failure, Failure)
+
+    def test_each_service_stops_although_one_before_it_fails(self) -> None:
+        for first in ("schedule", "slave_synchronize", "outer_api"):
+            with self.subTest(first):
+                broker = self.make()
+                broker.start()
+                broker.consumer_offsets.commit("G", "T", 0, 5, "client")
+                with patch.object(getattr(broker, first), "stop", side_effect=ValueError("broken")):
+                    self.successResultOf(broker.stop())
+                self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+                self.assertEqual(ConsumerOffsetTable.read(self.folder).offset_table["T@G"], {0: 5})
+                self.successResultOf(maybeDeferred(getattr(broker, first).stop))
 
     def test_it_says_where_it_is(self) -> None:
         broker = self.make(brokerIP1="192.0.2.5", listenPort="30911")

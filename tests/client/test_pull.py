@@ -187,7 +187,7 @@ class WhomToAskTests(PullTestCase):
         self.assertIn("a:2 does not answer", str(self.failureResultOf(pulling, MQClientError).value))
         unknown = self.consumer.pull(MessageQueue("T", "b", 0), 0)
         self.carry()
-        self.assertIn("no broker b", str(self.failureResultOf(unknown, MQClientError).value))
+        self.assertIn("broker b is not registered", str(self.failureResultOf(unknown, MQClientError).value))
 
     def test_what_a_broker_refuses_is_not_asked_of_another(self) -> None:
         self.answer = RemotingCommand(16, remark="no")

@@ -141,7 +141,7 @@ def record_seeds(rng: Random) -> list[bytes]:
         Record("V6", b"both", born_host=V6_HOST, store_host=V6_HOST),
         Record("V6", b"born", "p\x01" + "v" * 500, born_host=V6_HOST),
         Record("V6", b"store", store_host=V6_HOST, magic=layout.MESSAGE_MAGIC_CODE_V2),
-        Record("\udcff", b"no UTF-8", "\udc80\x01\udcc3"),
+        Record("\udcff", b"not UTF-8", "\udc80\x01\udcc3"),
         Record("Zip", b"x\x9cK\x04\x00\x00b\x00b", sys_flag=layout.COMPRESSED_FLAG),
     ]
     short = [kind for kind in kinds if kind.total_size < 150]

@@ -101,7 +101,7 @@ BAD_MASTERS = [
     BadMaster("m9_a_blank_smaller_than_its_head", after_overlap(pack(">ii", 7, BLANK_MAGIC_CODE)), "a size of 7 bytes"),
     BadMaster("m10_a_wrong_crc", damaged(8, b"\0\0\0\1"), "the body's CRC is"),
     BadMaster("m10_a_body_of_other_bytes", damaged(88, b"B"), "the body's CRC is"),
-    BadMaster("m10_a_wrong_magic", damaged(4, b"\xca\xfe\xba\xbe"), "magic code CAFEBABE is none of a record's"),
+    BadMaster("m10_a_wrong_magic", damaged(4, b"\xca\xfe\xba\xbe"), "magic code CAFEBABE is not that of a record"),
     BadMaster("m10_zeros_instead_of_a_record", after_overlap(bytes(300)), "magic code 00000000"),
     BadMaster("m10_a_size_below_the_header", damaged(0, pack(">i", 90)), "a size of 90 bytes is too small"),
     BadMaster("m10_a_negative_size", damaged(0, pack(">i", -5)), "a size of -5 bytes is too small"),

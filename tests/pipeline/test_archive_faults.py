@@ -236,7 +236,9 @@ def test_what_is_not_confirmed_is_not_archived(store: Path, lake: Path, offsets:
     write_state(store, offsets[40], offsets=Offsets(0, offsets[90], offsets[90], offsets[90], offsets[40]))
     query = Query(store, lake, readUpTo="written")
     for run in (lambda: run_job(store, lake, readUpTo="written"), lambda: query.archive(0, query.log.end)):
-        with pytest.raises(ArchiveError, match=f"only what is confirmed is archived, up to {offsets[40]} and not to"):
+        with pytest.raises(
+            ArchiveError, match=f"only confirmed messages can be archived, up to {offsets[40]} and not to"
+        ):
             run()
     assert archived_paths(lake) == []
 
@@ -267,7 +269,7 @@ def test_a_corrupt_manifest_is_named(store: Path, lake: Path) -> None:
     (path,) = (lake / MANIFEST_FOLDER).glob("*.json")
     path.write_bytes(path.read_bytes()[:-40])
     for use in (lambda: run_job(store, lake), lambda: archived_paths(lake)):
-        with pytest.raises(ArchiveError, match=f"{path} is no manifest"):
+        with pytest.raises(ArchiveError, match=f"{path} is not a manifest"):
             use()
 
 
@@ -275,7 +277,7 @@ def test_files_whose_manifest_was_removed_are_not_doubled(store: Path, lake: Pat
     run_job(store, lake)
     (path,) = (lake / MANIFEST_FOLDER).glob("*.json")
     path.rename(lake / "kept")
-    with pytest.raises(ArchiveError, match="but no manifest has it: bring that back"):
+    with pytest.raises(ArchiveError, match="but no manifest contains it: restore the manifest"):
         run_job(store, lake, splitBytes=7001)
     (lake / "kept").rename(path)
     run_job(store, lake, splitBytes=7001)
@@ -289,7 +291,7 @@ def test_a_file_that_was_removed_is_named(store: Path, lake: Path) -> None:
     run_job(store, lake)
     path = visible_files(lake)[2]
     path.unlink()
-    with pytest.raises(ArchiveError, match=f"{path} is in a manifest, but not there"):
+    with pytest.raises(ArchiveError, match=f"{path} is in a manifest, but the file is missing"):
         archived_paths(lake)
 
 

@@ -57,7 +57,7 @@ class JobTests(SynchronousTestCase):
     def test_verify_ends_with_1_where_something_is_no_record(self) -> None:
         store = make_store(new_folder(self) / "store")
         overwrite(store, 20_100, b"\xff\x00\xff\x00")
-        self.assertEqual(self.complaint(1, "verify", store), "1 stretches of the log are no records")
+        self.assertEqual(self.complaint(1, "verify", store), "1 stretches of the log are not records")
 
     def test_compare_ends_with_1_where_the_logs_differ(self) -> None:
         folder = new_folder(self)
@@ -138,11 +138,11 @@ class JobTests(SynchronousTestCase):
     def test_what_cannot_be_asked_ends_with_2(self) -> None:
         store = unpacked("slave")
         self.assertRegex(
-            self.complaint(2, "verify", store, "-o", "colour=red"), r"no option colour: there are .*readUpTo"
+            self.complaint(2, "verify", store, "-o", "colour=red"), r"no option colour; the options are .*readUpTo"
         )
         self.assertIn("NAME=VALUE", self.complaint(2, "verify", store, "-o", "splitBytes"))
         self.assertIn(
-            "--master is of --engine spark", self.complaint(2, "verify", store, "--engine=local", "--master=x")
+            "--master needs --engine spark", self.complaint(2, "verify", store, "--engine=local", "--master=x")
         )
 
     def test_an_option_that_a_job_would_not_heed_is_refused(self) -> None:
@@ -185,7 +185,7 @@ class JobTests(SynchronousTestCase):
 
     def test_what_is_no_store_is_wrong_usage(self) -> None:
         self.assertIn("no store", self.complaint(2, "verify", new_folder(self)))
-        self.assertIn("is no folder", self.complaint(2, "stats", "/nope"))
+        self.assertIn("is not a folder", self.complaint(2, "stats", "/nope"))
 
     def test_an_archive_of_another_log_is_wrong_usage(self) -> None:
         folder = new_folder(self)
@@ -245,7 +245,7 @@ class JobTests(SynchronousTestCase):
         )
         with mock.patch("rmqha.pipeline.jobs.verify.verify", side_effect=PySparkException(text)):
             complaint = self.complaint(8, "verify", unpacked("slave"))
-            self.assertEqual(complaint, "Spark: OSError: [Errno 28] no space (RMQHA_DEBUG=1 shows all of it)")
+            self.assertEqual(complaint, "Spark: OSError: [Errno 28] no space (RMQHA_DEBUG=1 shows the whole error)")
             with mock.patch.dict(os.environ, RMQHA_DEBUG="1"):
                 self.assertIsInstance(self.run_job("verify", unpacked("slave")).exception, PySparkException)
 

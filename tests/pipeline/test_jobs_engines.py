@@ -87,7 +87,7 @@ def test_a_broken_log_is_told_in_the_same_words_by_both_engines(
             archive(options_of(wounded, verifyBody="true", output=tmp_path / str(number), endingOffset=30_000), engine)
         told.append(str(caught.value))
     assert told[0] == told[1]
-    assert "no record" in told[0]
+    assert "not a record" in told[0]
 
 
 def test_a_body_that_looks_like_a_record_misleads_no_job(

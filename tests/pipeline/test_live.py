@@ -167,7 +167,7 @@ def assert_holds_all_promised(lake: Path, results: list[SendResult]) -> None:
         assert by_key[result.key] == (*place, body)
 
 
-def test_each_message_is_in_the_lake_once_whatever_is_killed_on_its_way_from_a_java_broker(
+def test_each_message_is_archived_once_although_processes_are_killed(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver, tmp_path: Path
 ) -> None:
     seed = secrets.randbits(32)
@@ -218,9 +218,7 @@ def killed_in_mid_read(store: Path) -> bool:
     return bool(reading)
 
 
-def test_a_query_whose_worker_is_killed_as_it_reads_fails_and_is_right_when_asked_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_query_whose_worker_is_killed_fails_and_a_second_one_is_right(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", LOG_BYTES)
     slow = spark.read.format("rmqha").option("batchBytes", "1000").load(str(store))
 

@@ -49,7 +49,7 @@ def test_names_come_in_any_case() -> None:
         ({"path": "hdfs://host/s"}, "path=hdfs://host/s: it must be a folder"),
         ({"path": "file://host/s"}, "it must be a folder"),
         ({"path": "/s", "topc": "A"}, "no option topc"),
-        ({"path": "/s", "view": "all"}, "view=all: it is one of records, splits"),
+        ({"path": "/s", "view": "all"}, "view=all: it must be one of records, splits"),
         ({"path": "/s", "splitBytes": "many"}, "splitBytes=many"),
         ({"path": "/s", "splitBytes": "0"}, "more than 0"),
         ({"path": "/s", "batchBytes": "2g"}, "not be more than 1g"),
@@ -110,10 +110,10 @@ def test_a_users_own_schema_must_be_of_our_columns() -> None:
     ("texts", "told"),
     [
         ({"view": "splits", "columns": "topic"}, "columns="),
-        ({"view": "verify", "topic": "A"}, "without a choice"),
+        ({"view": "verify", "topic": "A"}, "cannot be selected"),
         ({"view": "compare"}, "needs replica="),
         ({"view": "queues"}, "needs output="),
-        ({"view": "queues", "output": "/s/../s"}, "not the store's own"),
+        ({"view": "queues", "output": "/s/../s"}, "other than the store's own"),
     ],
 )
 def test_a_view_refuses_options_that_it_would_ignore(texts: dict[str, str], told: str) -> None:
@@ -123,5 +123,5 @@ def test_a_view_refuses_options_that_it_would_ignore(texts: dict[str, str], told
 
 def test_a_view_has_its_own_columns_only() -> None:
     options = parse_options({"path": "/s", "view": View.SPLITS.value})
-    with pytest.raises(OptionError, match="view=splits has the columns path"):
+    with pytest.raises(OptionError, match="view=splits has only the columns path"):
         view_reader(options, [("topic", "string")])

@@ -164,7 +164,7 @@ def test_a_log_that_begins_behind_the_archive_is_refused(either: Path, one: Path
     assert offsets_of(one)[90] < 3 * SEGMENT_SIZE
     confirm(other, "other")
     for loss in ("true", "false"):
-        with pytest.raises(WrongArchive, match=f"begins at {3 * SEGMENT_SIZE}, what lies between would be missing"):
+        with pytest.raises(WrongArchive, match=f"starts at {3 * SEGMENT_SIZE}: the messages between would be missing"):
             run(other, either, failOnDataLoss=loss)
 
 
@@ -174,7 +174,7 @@ def test_a_log_that_begins_where_the_archive_ends_proves_nothing(tmp_path: Path)
     run(store, lake, endingOffset=SEGMENT_SIZE)
     drop_before(store, SEGMENT_SIZE)
     confirm(store, "other")
-    with pytest.raises(WrongArchive, match="holds nothing of that"):
+    with pytest.raises(WrongArchive, match="has no bytes of that range"):
         run(store, lake)
 
 
@@ -200,7 +200,7 @@ def test_bytes_that_the_new_store_takes_back_are_still_noticed(either: Path, oth
     end = run(other, either).end
     lost = Offsets(0, end, end, end, end)
     NodeState("other", epoch=2, epoch_start=end - 1, offsets=lost).write(other)
-    with pytest.raises(ArchiveError, match="took back what follows"):
+    with pytest.raises(ArchiveError, match="took back messages after"):
         run(other, either)
 
 

@@ -87,7 +87,7 @@ def test_a_node_that_has_no_byte_yet_has_nothing_to_read(store: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere", "."])
 def test_what_is_no_store_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StoreError, match=r"no folder on this machine|is no store"):
+    with pytest.raises(StoreError, match=r"not a folder on this machine|is not a store"):
         open_log(options(tmp_path / name))
 
 
@@ -253,14 +253,14 @@ def test_a_dledger_log_is_refused_with_the_reason(store: Path) -> None:
     folder.mkdir(parents=True)
     entry = (1).to_bytes(4, "big") + (400).to_bytes(4, "big") + bytes(40) + bytes(range(250))
     (folder / file_name(0)).write_bytes(entry.ljust(SEGMENT_SIZE, b"\0"))
-    with pytest.raises(StoreError, match="is of a DLedger log"):
+    with pytest.raises(StoreError, match="is part of a DLedger log"):
         open_log(options(folder))
 
 
 def test_a_log_that_begins_with_no_record_is_not_taken_for_an_empty_one(store: Path, records: list[Record]) -> None:
     for base in range(0, 3 * SEGMENT_SIZE, SEGMENT_SIZE):
         (store / "commitlog" / file_name(base)).write_bytes(b"\x11" * SEGMENT_SIZE)
-    with pytest.raises(CorruptLogError, match="does not begin with one"):
+    with pytest.raises(CorruptLogError, match="does not start with a record"):
         open_log(options(store))
 
 

@@ -204,7 +204,7 @@ def test_a_file_deleted_after_planning_is_data_loss(store: Path) -> None:
     plan = open_log(options(store))
     splits = plan.splits(plan.min_offset, plan.end)
     os.unlink(segment(store, SEGMENT_SIZE))
-    with pytest.raises(DataLossError, match=f"{SEGMENT_SIZE:020d} is not there"):
+    with pytest.raises(DataLossError, match=f"{SEGMENT_SIZE:020d} is missing"):
         list(read_records(splits[1], 4096))
 
 

@@ -46,7 +46,7 @@ def test_a_missing_an_old_and_a_mute_java_are_told_with_the_remedy(tmp_path: Pat
         ({"PATH": str(tmp_path / "empty")}, "there is none"),
         ({"JAVA_HOME": str(tmp_path / "empty")}, "has no bin/java"),
         ({"JAVA_HOME": str(tmp_path / "old")}, "is Java 8"),
-        ({"JAVA_HOME": str(tmp_path / "mute")}, "does not tell its version"),
+        ({"JAVA_HOME": str(tmp_path / "mute")}, "does not print its version"),
     ):
         with pytest.raises(JavaError, match=f"{told}.*install Java 17 or newer"):
             find_java(environ)

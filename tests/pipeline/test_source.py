@@ -233,7 +233,7 @@ def test_corruption_fails_the_query_unless_it_is_skipped(
     with (store / "commitlog" / file_name(0)).open("r+b") as file:
         file.seek(records[7].physical_offset + 4)
         file.write(b"\0")
-    with pytest.raises(PySparkException, match=f"the bytes at {records[7].physical_offset} are no record"):
+    with pytest.raises(PySparkException, match=f"the bytes at {records[7].physical_offset} are not a record"):
         read(spark, store).collect()
     assert offsets_of(read(spark, store, onCorrupt="skip")) == offsets(records[:7] + records[8:])
 
@@ -299,13 +299,13 @@ def test_a_stream_reads_each_message_once_also_over_restarts(
     assert in_lake(spark, tmp_path) == offsets(records)
 
 
-def test_a_stream_whose_log_took_confirmed_messages_back_fails_unless_that_is_accepted(
+def test_a_stream_fails_if_its_log_took_confirmed_messages_back(
     spark: SparkSession, store: Path, records: list[Record], tmp_path: Path
 ) -> None:
     stream(spark, store, tmp_path)
     longer = make_store(store, [*records[:60], *plain_records(90)[60:]])
     write_state(store, end_of(longer), epoch=2, epoch_start=records[60].physical_offset)
-    with pytest.raises(PySparkException, match="has taken back what was confirmed"):
+    with pytest.raises(PySparkException, match="has taken back confirmed messages"):
         stream(spark, store, tmp_path)
     assert stream(spark, store, tmp_path, failOnDataLoss="false") == [10]
 
@@ -384,9 +384,9 @@ def checkpoint(records: list[Record], number: int, **changes: Any) -> dict[str, 
 @pytest.mark.parametrize(
     ("changes", "state", "told"),
     [
-        ({"storeId": "another"}, {}, "the checkpoint is of store another"),
-        ({}, {"epoch": 2, "epoch_start": 100}, "taken back what was confirmed"),
-        ({}, {"epoch": 4, "epoch_start": 1 << 40}, "taken back what was confirmed"),
+        ({"storeId": "another"}, {}, "the checkpoint belongs to store another"),
+        ({}, {"epoch": 2, "epoch_start": 100}, "taken back confirmed messages"),
+        ({}, {"epoch": 4, "epoch_start": 1 << 40}, "taken back confirmed messages"),
         ({"offset": 1 << 40}, {}, f"the checkpoint is at {1 << 40}"),
     ],
 )
@@ -401,9 +401,7 @@ def test_a_checkpoint_of_another_log_is_data_loss(
     assert accepted["offset"] == max(start["offset"], end_of(records))
 
 
-def test_a_log_that_grows_again_behind_a_checkpoint_is_gone_on_with_where_a_record_begins(
-    store: Path, records: list[Record]
-) -> None:
+def test_a_stream_continues_at_a_record_after_the_log_has_grown_again(store: Path, records: list[Record]) -> None:
     """It was cut back and is another one now: where the checkpoint was, a body may be."""
     start = {**checkpoint(records, 40), "offset": records[40].physical_offset + 7}  # as another log had it
     reader = stream_reader(store, failOnDataLoss="false")
@@ -414,7 +412,7 @@ def test_a_log_that_grows_again_behind_a_checkpoint_is_gone_on_with_where_a_reco
     end = reader.latestOffset(waiting, ReadAllAvailable())
     seen = [part.split for part in reader.partitions(waiting, end) if isinstance(part, SplitPartition)]
     assert (seen[0].start, seen[-1].end) == (records[41].physical_offset, end_of(records))
-    with pytest.raises(DataLossError, match="taken back what was confirmed"):
+    with pytest.raises(DataLossError, match="taken back confirmed messages"):
         stream_reader(store).partitions(waiting, end)
 
 
@@ -465,7 +463,7 @@ def test_a_checkpoint_before_the_first_file_is_data_loss_unless_that_is_accepted
 ) -> None:
     os.unlink(store / "commitlog" / file_name(0))
     start, end = checkpoint(records, 3), checkpoint(records, 79)
-    with pytest.raises(DataLossError, match=f"begins at {SEGMENT_SIZE}, the checkpoint is at {start['offset']}"):
+    with pytest.raises(DataLossError, match=f"starts at {SEGMENT_SIZE}; the checkpoint is at {start['offset']}"):
         stream_reader(store).partitions(start, end)
     accepted = stream_reader(store, failOnDataLoss="false").partitions(start, end)
     assert isinstance(accepted[0], SplitPartition)

@@ -299,7 +299,7 @@ class CheckRecordTests(SynchronousTestCase):
         """It could never become whole, so that waiting for the rest would be waiting for ever."""
         for room in range(8):
             for content in (encode_record(self.record)[:room], encode_record(self.record)):
-                self.assertIn("no room", self.refusal(content, room=room))
+                self.assertIn("too few", self.refusal(content, room=room))
 
     def test_a_blank_reaches_exactly_to_its_segments_end(self) -> None:
         for size in (8, 9, 500):

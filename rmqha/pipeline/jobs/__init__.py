@@ -1,9 +1,21 @@
-"""What is done with a whole log: each job is a pure function on one split, and a merge of the small summaries of all.
+"""Jobs on a whole log. A job is a pure function on one split, and a function that merges the summaries of all splits.
 
-Read in this order: ``engine`` (who runs a job's splits: this process, or Spark), ``verify``, ``stats`` and ``chart``
-(its picture), ``archive`` and ``manifest`` (which of its files count), ``compare``, ``rebuild``::
+In reading order:
+
+- ``engine``: runs a job's splits, in this process or in Spark.
+- ``verify``: proves every record of the log.
+- ``compare``: compares the log with that of another store, byte by byte.
+- ``stats``: counts messages, bytes, rates and latencies by topic.
+- ``table``: the result of ``stats`` as a table.
+- ``chart``: the result of ``stats`` as a chart.
+- ``manifest``: an archive folder, and which of its files count.
+- ``overlap``: proves that a log continues an archive.
+- ``archive``: writes the log as Parquet files.
+- ``rebuild``: builds consume queues and index from the log.
+
+::
 
     plan ─▶ [Split] ─▶ engine.run(job.on_split, splits) ─▶ [summary], in the order of the splits ─▶ job.merge ─▶ result
 
-Bodies never pass through Spark: splits go to the workers, summaries come back. Both engines give the same result.
+Bodies never pass through Spark: splits go to the workers, and summaries come back. Both engines give the same result.
 """

@@ -1,7 +1,7 @@
-"""The log as Parquet files in a folder that any engine can read, each message exactly once.
+"""Writes the log as Parquet files into a folder that any engine can read, each message exactly once.
 
-A split becomes one file, named by its range of the log: a second try makes the same file. Which files count is said by
-manifests, see ``manifest``. Bodies go from the log to the file within one process.
+A split becomes one file, named after its range of the log: a second attempt makes the same file. Manifests say which
+files count, see ``manifest``. Bodies go from the log to the file within one process.
 """
 
 import os
@@ -39,17 +39,18 @@ from rmqha.store.nodestate import NodeState
 
 Result = TypeVar("Result")
 COMMIT_BYTES = 4 << 30
-"""Of log, in one manifest: what a death in the middle costs at most."""
+"""Bytes of log in one manifest: the most that is lost if the job is killed."""
 ROW_GROUP_BYTES = 32 << 20
 PLAIN_COLUMNS = ("body", "properties", "keys")
-"""Columns whose values hardly come twice: a dictionary of them would only cost."""
+"""Columns whose values rarely repeat. A dictionary would only make them larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSplit:
-    """What became of a range of the log; no file if it has no message. ``skipped`` stretches of it are no records.
+    """The result of archiving a range of the log. There is no file if the range has no message. ``skipped`` stretches
+    are not records.
 
-    ``sha256`` is of its bytes in the log, None if some were not there.
+    ``sha256`` is the hash of its bytes in the log, None if some were missing.
     """
 
     start: int
@@ -61,9 +62,9 @@ class ArchivedSplit:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run archived: ``end`` is where the archive reaches to now, ``log_end`` where the log did.
+    """The result of a run: ``end`` is how far the archive reaches now, ``log_end`` is the end of the log.
 
-    ``proved`` is the range that was proved to be another store's too, of which the archive was before.
+    ``proved`` is the range that was proved equal to the log of another store, to which the archive belonged before.
     """
 
     start: int
@@ -76,7 +77,7 @@ class Archived:
     proved: tuple[int, int] | None
 
     def as_json(self) -> dict[str, Any]:
-        """What ``rmqha job archive --json`` prints."""
+        """The output of ``rmqha job archive --json``."""
         return {
             "from": self.start,
             "to": self.end,
@@ -90,9 +91,10 @@ class Archived:
 
 
 class _Staging:
-    """A Parquet file on its way: made with the first message, and staged when it is whole and on the disk.
+    """A Parquet file that is being written. It is created with the first message, and staged when it is complete and on
+    the disk.
 
-    Use as a context, which leaves nothing of it behind where it was not finished.
+    A context manager: if the file was not finished, nothing of it remains.
     """
 
     def __init__(self, root: Path, split: Split, schema: pa.Schema, compression: Compression) -> None:
@@ -111,14 +113,14 @@ class _Staging:
 
     def __exit__(self, *_: object) -> None:
         if self._path is not None:
-            with suppress(OSError):  # where the disk takes no more, the writer has its footer left
+            with suppress(OSError):  # on a full disk the writer still has its footer
                 self._writer.close()
             with suppress(OSError):  # and the file what it has buffered
                 self._file.close()
             self._temporary.unlink(missing_ok=True)
 
     def write(self, records: Records, batch: pa.RecordBatch) -> None:
-        """Add messages, decoded. Raises OSError."""
+        """Add decoded messages. Raises OSError."""
         stored = records.ints("storeTimestamp")
         if self._path is None:
             self._begin(int(stored[0]))
@@ -145,7 +147,7 @@ class _Staging:
         self._batches, self._pending_bytes = [], 0
 
     def finish(self) -> ArchivedFile | None:
-        """Bring the file to the disk and stage it; None if there was no message. Raises OSError."""
+        """Bring the file to the disk and stage it. Returns None if there was no message. Raises OSError."""
         if self._path is None:
             return None
         self._write_pending()
@@ -166,7 +168,7 @@ class _Staging:
 
 
 def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
-    """Stage the messages of a split as a file below ``root``. Raises StoreError, OSError."""
+    """Stage the messages of a split as a file in ``root``. Raises StoreError, OSError."""
     schema = records_schema(options.columns, options.properties.value)
     skips: list[CorruptLogError] = []
 
@@ -197,7 +199,7 @@ def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
 
 
 def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: NodeState | None) -> Manifest:
-    """The manifest of a range whose splits are staged, by the state of their store's node."""
+    """The manifest of a range whose splits are staged, with the state of their store's node."""
     return Manifest(
         start,
         end,
@@ -210,13 +212,14 @@ def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: 
 
 
 def commit_proved(archive: Archive, proof: Proof, commit: Callable[[], Result]) -> Result:
-    """Commit under the archive's lock, when the store's log is proved to be what is archived. Gives what that gives.
+    """Call ``commit`` under the archive's lock, after the store's log is proved to be the archived one; returns its
+    result.
 
     Raises WrongArchive, StoreError, OSError.
     """
     while True:
         with archive.locked():
-            if not proof.pending():  # nobody has archived another store's log since it was proved
+            if not proof.pending():  # no other store's log was archived since the proof
                 return commit()
         proof.prove()
 
@@ -224,16 +227,16 @@ def commit_proved(archive: Archive, proof: Proof, commit: Callable[[], Result]) 
 def archive(
     options: Options, engine: Engine, progress: Progress = no_progress, commit_bytes: int = COMMIT_BYTES
 ) -> Archived:
-    """Archive what of the log of ``options.path`` is not in the archive ``options.output`` yet.
+    """Archive the part of the log of ``options.path`` that is not in the archive ``options.output`` yet.
 
-    A manifest covers about ``commit_bytes`` of log. Streams may archive meanwhile, another job may not. An archive of
-    another store is gone on with if the log is proved to be the same where both hold it. Raises OptionError,
+    A manifest covers about ``commit_bytes`` of log. Streams may archive meanwhile; another job may not. An archive of
+    another store is continued if both logs are proved to be the same where both have bytes. Raises OptionError,
     StoreInUse, WrongArchive, StoreError, OSError.
     """
     if options.output is None:
-        raise OptionError("archive needs a folder to write to: output")
+        raise OptionError("archive needs output, a folder to write to")
     if options.selection != Selection():
-        raise OptionError("an archive is of all messages, without a choice of topics, queues or tags")
+        raise OptionError("an archive contains all messages: topics, queues or tags cannot be selected")
     archive = Archive(options.output)
     plan = open_log(options)
     start, end = plan.start(), plan.stop()
@@ -266,10 +269,10 @@ def archive(
 
 
 def _next_range(archive: Archive, plan: LogPlan, start: int, end: int, commit_bytes: int) -> tuple[int, int] | None:
-    """What is to be archived next: a piece that gets a manifest. Raises DataLossError, StoreError, OSError."""
+    """The next range to archive, which gets a manifest. Raises DataLossError, StoreError, OSError."""
     covered = archive.covered()
     if covered and plan.options.fail_on_data_loss and covered[-1][1] < plan.min_offset:
-        raise DataLossError(f"{archive.root} ends at {covered[-1][1]}, the log begins at {plan.min_offset}")
+        raise DataLossError(f"{archive.root} ends at {covered[-1][1]}, but the log starts at {plan.min_offset}")
     left = uncovered(start, end, covered)
     if not left:
         return None

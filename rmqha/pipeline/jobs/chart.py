@@ -1,4 +1,4 @@
-"""What ``stats`` found as a drawing: a PNG or SVG file, or an HTML page that needs nothing else."""
+"""Draws the result of ``stats``: a PNG or SVG file, or an HTML page that needs no other file."""
 
 import os
 import warnings
@@ -24,11 +24,11 @@ from rmqha.pipeline.jobs.table import HEADINGS, printable, table_rows
 FORMATS = (".png", ".svg", ".html")
 MOST_TOPICS = 30
 MOST_COLUMNS = 200
-"""Columns of the timeline: more minutes than these share one."""
+"""Columns of the timeline. If there are more minutes, a column covers several."""
 MOST_NAME_CHARS = 48
 MINUTES_A_DAY = 24 * 60
 LAST_DAY = 2_932_896
-"""31 December 9999, in days since 1970: there are no dates behind it."""
+"""31 December 9999, in days since 1970: the last date that can be drawn."""
 WIDTH_INCHES, TIMELINE_INCHES, BAR_INCHES, FRAME_INCHES = 10.0, 3.0, 0.24, 0.8
 DOTS_PER_INCH = 120
 DRAWING = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
@@ -41,9 +41,9 @@ Draw = Callable[[Stats, str], None]
 
 @contextmanager
 def chart_file(path: Path) -> Iterator[Draw]:
-    """What draws into a file, of the kind that its suffix says; the file is there in the end, whole, or not at all.
+    """A function that draws into a file, whose suffix gives the format. The file is written as a whole, or not at all.
 
-    Raises OptionError for another suffix, and OSError where the file cannot be made, before anything is drawn.
+    Raises OptionError for another suffix, and OSError if the file cannot be created, before anything is drawn.
     """
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
@@ -65,12 +65,12 @@ def draw(stats: Stats, title: str, suffix: str, file: IO[bytes]) -> None:
         return
     with style.context(DRAWING, after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a PNG: a box stands for it there
-        undated = {"Date": None} if suffix == ".svg" else None  # of the drawing: that of the log is what matters
+        undated = {"Date": None} if suffix == ".svg" else None  # of the drawing: the date of the log is what matters
         _figure(stats, title).savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=undated)
 
 
 def _page(stats: Stats, title: str) -> str:
-    """The table as text, and the drawing."""
+    """The table as text, and the chart."""
     drawing = BytesIO()
     draw(stats, title, ".svg", drawing)
     svg = drawing.getvalue().decode()
@@ -145,7 +145,7 @@ def _draw_latency(axes: Axes, stats: Stats) -> None:
 
 
 def _topics(axes: Axes, heading: str, stats: Stats, of: Callable[[TopicStats], int]) -> list[str]:
-    """The topics that have most, named at the axis from top to bottom."""
+    """The topics with the most messages, from top to bottom, named at the axis."""
     topics = sorted(stats, key=lambda topic: (-of(stats[topic]), topic))[:MOST_TOPICS]
     left_out = f": the first {MOST_TOPICS} of {len(stats):,}" if len(stats) > MOST_TOPICS else ""
     axes.set_title(f"{heading} by topic{left_out}")
@@ -155,7 +155,7 @@ def _topics(axes: Axes, heading: str, stats: Stats, of: Callable[[TopicStats], i
 
 
 def _shown(name: str) -> str:
-    """A name as there is room for: a long one without its middle."""
+    """A name, shortened in the middle if it is too long."""
     name = printable(name)
     half = MOST_NAME_CHARS // 2
     return name if len(name) <= MOST_NAME_CHARS else f"{name[:half]}…{name[-half:]}"

@@ -1,4 +1,4 @@
-"""Compares the log with that of another store, byte by byte, where both have it."""
+"""Compares the log with that of another store, byte by byte, where both have bytes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from rmqha.store.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How two logs differ from ``start`` to ``end``: the first offset, and in how many bytes."""
+    """How two logs differ from ``start`` to ``end``: the first different offset, and the number of different bytes."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two logs differ in the range that both hold; ``end`` and ``other_end`` are where each of them ends."""
+    """How two logs differ in the range that both have. ``end`` and ``other_end`` are their ends."""
 
     common: Compared
     end: int
@@ -37,11 +37,11 @@ class Comparison:
 
     @property
     def is_identical(self) -> bool:
-        """Whether neither has a byte that the other lacks, but for what one has deleted at its begin."""
+        """Whether the logs are equal, except for bytes that one has deleted at its start."""
         return self.common.differs_at is None and self.end == self.other_end
 
     def as_json(self) -> dict[str, Any]:
-        """What ``rmqha job compare --json`` prints."""
+        """The output of ``rmqha job compare --json``."""
         return {
             "from": self.common.start,
             "to": self.common.end,
@@ -54,7 +54,7 @@ class Comparison:
 
 
 def compare_split(split: Split, replica: str, window_bytes: int) -> Compared:
-    """Compare a split with the same bytes below the folder of segments ``replica``. Raises StoreError, OSError."""
+    """Compare a split with the same bytes in ``replica``, a folder of segments. Raises StoreError, OSError."""
     differs_at, different_bytes = None, 0
     other_path = str(Path(replica) / Path(split.path).name)
     with SegmentReader(split.path, split.base) as ours, SegmentReader(other_path, split.base) as theirs:
@@ -81,7 +81,7 @@ def merge_compared(start: int, end: int, parts: Iterable[Compared]) -> Compared:
 def compare(options: Options, engine: Engine, progress: Progress = no_progress) -> Comparison:
     """Compare the log of ``options.path`` with that of ``options.replica``. Raises OptionError, StoreError, OSError."""
     if options.replica is None:
-        raise OptionError("compare needs the other store: replica")
+        raise OptionError("compare needs replica, the other store")
     ours = open_log(options)
     theirs = open_log(replace(options, path=options.replica, settings=Settings()))  # it may be made otherwise
     start, end = max(ours.min_offset, theirs.min_offset), min(ours.end, theirs.end)

@@ -1,7 +1,7 @@
-"""Who runs a job's splits: this process, one after the other, or Spark's workers.
+"""Runs the splits of a job: in this process, one after the other, or in Spark's workers.
 
-A summary is small and can be pickled, as can the function that makes it of a split. Both engines give the summaries in
-the order of the splits, so that whatever is made of them is the same.
+A summary is small and can be pickled, and so can the function that makes it from a split. Both engines return the
+summaries in the order of the splits, so the result is the same.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 0.25
 Summary = TypeVar("Summary")
 Progress = Callable[[int, int], None]
-"""Told how many splits are done, of how many."""
+"""Called with the number of splits that are done, and the number of all."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """For those who do not watch."""
+    """Progress that nobody watches."""
 
 
 class WrongBoundary(StoreError):
-    """A place that looks like a record's start lies inside a record: splits must be made by hopping."""
+    """An offset that looks like the start of a record lies inside a record. The splits must be found by hopping."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome(Generic[Summary]):
-    """A split's summary, or what is wrong with the log: a second try cannot mend it, and Spark would bury it."""
+    """A split's summary, or the error in the log. A second attempt could not repair it, and Spark would hide it."""
 
     summary: Summary | None = None
     problem: str | None = None
@@ -67,10 +67,10 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """This process."""
+    """Runs splits in this process."""
 
     def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
-        """As ``Engine`` says."""
+        """See ``Engine``."""
         summaries = []
         for split in splits:
             summaries.append(_guarded(on_split, split).result())
@@ -79,13 +79,15 @@ class LocalEngine:
 
 
 class SparkEngine:
-    """The workers of a Spark session: each split is a task. Errors that are not the log's come as Spark has them."""
+    """Runs splits in the workers of a Spark session, one task each. Errors that are not of the log come from Spark
+    unchanged.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
 
     def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
-        """As ``Engine`` says."""
+        """See ``Engine``."""
         if not splits:
             return []
         group = f"rmqha-{uuid.uuid4().hex}"
@@ -100,7 +102,7 @@ class SparkEngine:
             try:
                 while not wait([collected], PROGRESS_SECONDS).done:
                     progress(_tasks_done(self._context, group), len(splits))
-            except BaseException:  # whatever it is: nobody waits for the tasks any more
+            except BaseException:  # any error: nobody waits for the tasks any more
                 self._context.cancelJobGroup(group)
                 raise
         progress(len(splits), len(splits))
@@ -125,9 +127,10 @@ def run_range(
     end: int,
     progress: Progress = no_progress,
 ) -> list[Summary]:
-    """The summaries of a range of the log, in its order; records begin at ``start`` and end at ``end``.
+    """The summaries of a range of the log, in its order. ``start`` and ``end`` are boundaries of records.
 
-    Where a body misleads the search for boundaries, they are made and run anew by hopping. Raises StoreError, OSError.
+    If a body misleads the search for boundaries, all splits are found by hopping and run again. Raises StoreError,
+    OSError.
     """
     try:
         return engine.run(on_split, plan.splits(start, end), progress)

@@ -7,10 +7,11 @@
     _staged/.<start>-<end>.<writer>.parquet.staged the same before its manifest is written
     _staged/.<start>-<end>.<writer>.parquet.tmp    the same while it is written: its writer holds a lock on it
 
-A worker stages files; ``commit`` writes the manifest, which is the moment a batch is archived, and then gives the
-staged files their names. A file with its name is thus always in a manifest, so that whoever lists the folder sees no
-message twice; what a death between the two left undone is done by whoever commits next. Several writers may stage the
-same range at a time, also two tries of one task: each its own file, of which a manifest names one.
+A worker stages files. ``commit`` writes the manifest, which is the moment at which a batch is archived, and then gives
+the staged files their names. A file with its final name is therefore always in a manifest, and a reader who lists the
+folder sees no message twice. If a process dies between the two steps, the next commit completes them. Several writers
+may stage the same range at a time, for example two attempts of one task. Each writes its own file, and a manifest names
+one of them.
 """
 
 import fcntl
@@ -34,7 +35,9 @@ MANIFEST_FOLDER = "_manifest"
 STAGING_FOLDER = "_staged"
 LOCK_NAME, JOB_LOCK_NAME = ".lock", ".job"
 LOCK_PATIENCE_SECONDS = 300.0
-"""For whoever commits now, which is short work but for a message that two have staged in different files."""
+"""How long a commit waits for another one, which is short unless two have staged the same message in different
+files.
+"""
 LOCK_POLL_SECONDS = 0.05
 OFFSET_DIGITS = 20
 STAGED_SUFFIX, TEMPORARY_SUFFIX = ".staged", ".tmp"
@@ -42,23 +45,24 @@ RANGE_NAME = re.compile(r"\.?(\d+)-(\d+)\..*")
 
 
 class ArchiveError(StoreError):
-    """The archive is not this store's, or not as its manifests say."""
+    """The archive belongs to another store, or differs from its manifests."""
 
 
 class WrongArchive(ArchiveError):
-    """The archive is of another log than the one that was to be archived; nothing was changed."""
+    """The archive belongs to another log than the one to be archived. Nothing was changed."""
 
 
 def range_name(start: int, end: int) -> str:
-    """How files and manifests are named by the range of the log they hold."""
+    """The name of files and manifests that hold this range of the log."""
     return f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """One Parquet file, its path relative to the archive: messages between two offsets of the log. Times in ms.
+    """A Parquet file with the messages between two offsets of the log. Its path is relative to the archive. Times in
+    milliseconds.
 
-    ``staged`` is its name before it was committed.
+    ``staged`` is its name before the commit.
     """
 
     path: str
@@ -82,12 +86,12 @@ class RangeHash:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one batch archived: all of the log from ``start`` to before ``end``.
+    """What one batch archived: the log from ``start`` to before ``end``.
 
-    ``hashes`` are of its splits, by which another store's log is proved to be the same; older manifests have none.
+    ``hashes`` are those of its splits. They prove that the log of another store is the same; older manifests have none.
 
-    ``store_id`` and ``epoch`` are those of state.json, None and 0 for a store that no node of ours has run; ``skipped``
-    counts stretches that were no records.
+    ``store_id`` and ``epoch`` are those of state.json, None and 0 if no node of ours has run. ``skipped`` counts
+    stretches that were not records.
     """
 
     start: int
@@ -100,16 +104,16 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """How many messages."""
+        """The number of messages."""
         return sum(file.rows for file in self.files)
 
     def to_json(self) -> bytes:
-        """The manifest's file."""
+        """The content of the manifest's file."""
         return orjson.dumps({**asdict(self), "rows": self.rows}, option=orjson.OPT_INDENT_2) + b"\n"
 
     @classmethod
     def from_json(cls, text: bytes) -> "Manifest":
-        """From what ``to_json`` gave. Raises ValueError."""
+        """Parse the content of a manifest's file. Raises ValueError."""
         try:
             content: dict[str, Any] = orjson.loads(text)
             files = tuple(ArchivedFile(**file) for file in content["files"])
@@ -124,11 +128,11 @@ class Manifest:
                 hashes=hashes,
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"it lacks or misuses {error}") from error
+            raise ValueError(f"a field is missing or invalid: {error}") from error
 
 
 class Archive:
-    """The folder. One process at a time commits to it: see ``locked``."""
+    """An archive folder. One process at a time commits to it: see ``locked``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -136,11 +140,13 @@ class Archive:
         self._staging = root / STAGING_FOLDER
 
     def locked(self, patience_seconds: float = LOCK_PATIENCE_SECONDS) -> AbstractContextManager[None]:
-        """Keep others from committing meanwhile; waits for who does now. Raises StoreInUse, OSError."""
+        """Keep others from committing meanwhile. Waits for a commit in progress. Raises StoreInUse, OSError."""
         return self._hold(LOCK_NAME, patience_seconds)
 
     def job_locked(self) -> AbstractContextManager[None]:
-        """Keep other jobs from the same work; streams and queries may commit. Raises StoreInUse at once, OSError."""
+        """Keep other jobs from the same work; streams and queries may commit. Does not wait. Raises StoreInUse,
+        OSError.
+        """
         return self._hold(JOB_LOCK_NAME, 0)
 
     @contextmanager
@@ -158,7 +164,7 @@ class Archive:
             os.close(fd)
 
     def manifests(self) -> list[Manifest]:
-        """All manifests, by their ranges. Raises ArchiveError, OSError."""
+        """All manifests, ordered by range. Raises ArchiveError, OSError."""
         return [self._read(path) for path in self._manifest_paths()]
 
     def _manifest_paths(self) -> list[Path]:
@@ -169,10 +175,10 @@ class Archive:
         try:
             return Manifest.from_json(path.read_bytes())
         except ValueError as error:
-            raise ArchiveError(f"{path} is no manifest ({error}): move it elsewhere") from error
+            raise ArchiveError(f"{path} is not a manifest ({error}): move it elsewhere") from error
 
     def covered(self) -> list[tuple[int, int]]:
-        """The ranges of the log that are archived: ascending, as long as they can be. By the manifests' names."""
+        """The archived ranges of the log, ascending and as long as possible. The names of the manifests give them."""
         ranges: list[tuple[int, int]] = []
         for start, end in map(_range_of, self._manifest_paths()):
             if ranges and start <= ranges[-1][1]:
@@ -182,29 +188,34 @@ class Archive:
         return ranges
 
     def commit(self, manifest: Manifest) -> bool:
-        """Archive the batch, whose files are staged; False, and nothing is done, if some of its range is archived.
+        """Archive a batch whose files are staged. Returns False, and does nothing, if a part of its range is archived
+        already.
 
-        Raises ArchiveError where files are not as they must be, OSError. To be called under ``locked``.
+        Call it under ``locked``. Raises ArchiveError if a file is missing or unexpected, and OSError.
         """
         whole = (manifest.start, manifest.end)
         if uncovered(*whole, self.covered()) != [whole]:
             return False
         for file in manifest.files:
             if not (self._staging / file.staged).is_file():
-                raise ArchiveError(f"{self._staging / file.staged} was removed before it was archived: run it again")
+                raise ArchiveError(
+                    f"{self._staging / file.staged} was removed before it was archived: run the job again"
+                )
         self._check_strangers(manifest)
         replace_file(self._folder / f"{range_name(*whole)}.json", manifest.to_json())
         self._publish(manifest)
         return True
 
     def _check_strangers(self, manifest: Manifest) -> None:
-        """Raises ArchiveError if files of this range are there already, whose manifest somebody must have removed."""
+        """Raises ArchiveError if files of this range exist without a manifest, which somebody must have removed."""
         whole = (manifest.start, manifest.end)
         paths = {self.root / file.path for file in manifest.files}
         for folder in {path.parent for path in paths}:
             for path in set(folder.glob("*-*.parquet")) - paths:
                 if RANGE_NAME.fullmatch(path.name) and uncovered(*_range_of(path), [whole]) != [_range_of(path)]:
-                    raise ArchiveError(f"{path} is there, but no manifest has it: bring that back, or remove the file")
+                    raise ArchiveError(
+                        f"{path} exists, but no manifest contains it: restore the manifest, or remove the file"
+                    )
 
     def _publish(self, manifest: Manifest) -> None:
         folders = set()
@@ -218,7 +229,7 @@ class Archive:
             sync_folder(folder)
 
     def complete(self) -> None:
-        """Do what the death of an earlier process left undone: a committed file gets its name. Under ``locked``."""
+        """Complete the commit of a process that died: a committed file gets its name. Call it under ``locked``."""
         manifests = [(*_range_of(path), path) for path in self._manifest_paths()]
         staged = [_range_of(path) for path in self._staging.glob(f".*{STAGED_SUFFIX}")]
         for begin, end, path in manifests:
@@ -226,9 +237,10 @@ class Archive:
                 self._publish(self._read(path))
 
     def clean(self) -> int:
-        """Remove files of what is archived in other files; gives their number. Under ``locked``. Raises OSError.
+        """Remove staged files of ranges that other files hold; returns their number. Call it under ``locked``. Raises
+        OSError.
 
-        What lies in no manifest's range yet may be somebody's who is at work, and so is what a writer holds.
+        Files outside the range of every manifest may belong to a writer at work, as do files that a writer has locked.
         """
         covered = self.covered()
         removed = 0
@@ -239,19 +251,19 @@ class Archive:
 
     @staticmethod
     def check_confirmed(state: NodeState | None, end: int) -> None:
-        """Raises ArchiveError if a store of this state may yet take back what lies before ``end``."""
+        """Raises ArchiveError if a store in this state may still take back bytes before ``end``."""
         if state is not None and end > state.offsets.confirmed:
             raise ArchiveError(
-                f"only what is confirmed is archived, up to {state.offsets.confirmed} and not to {end}: what follows "
-                "may yet be taken back, and others written in its place (readUpTo=confirmed)"
+                f"only confirmed messages can be archived, up to {state.offsets.confirmed} and not to {end}: the store "
+                "may take back later ones and write others in their place (readUpTo=confirmed)"
             )
 
     def strangers(self, state: NodeState | None) -> list[Manifest]:
-        """The last manifests that are not of the store with this state, the last one first.
+        """The last manifests that do not belong to the store in this state, the last one first.
 
-        What they say must be proved of its log before that may be archived here. Of stores without an id, which are all
-        alike, it is the last range of the last manifest. Raises ArchiveError if the store took back what is archived of
-        it, OSError.
+        Their content must be proved against its log before it may be archived here. Stores without an id all look the
+        same; for them it is the last range of the last manifest. Raises ArchiveError if the store took back archived
+        messages, and OSError.
         """
         found: list[Manifest] = []
         for path in reversed(self._manifest_paths()):
@@ -261,8 +273,8 @@ class Archive:
             if state is not None and state.store_id == manifest.store_id:
                 if state.took_back(manifest.epoch, manifest.end):
                     raise ArchiveError(
-                        f"the store took back what follows {state.epoch_start} (epoch {state.epoch}), but up to "
-                        f"{manifest.end} was archived in epoch {manifest.epoch}: archive to a new folder"
+                        f"the store took back messages after {state.epoch_start} (epoch {state.epoch}), but the "
+                        f"archive reaches to {manifest.end} (epoch {manifest.epoch}): archive to a new folder"
                     )
                 return found
             found.append(manifest)
@@ -272,7 +284,7 @@ class Archive:
 def _range_of(path: Path) -> tuple[int, int]:
     match = RANGE_NAME.fullmatch(path.name)
     if match is None:
-        raise ArchiveError(f"{path} is not named by a range of the log: move it elsewhere")
+        raise ArchiveError(f"the name of {path} is not a range of the log: move it elsewhere")
     return int(match[1]), int(match[2])
 
 
@@ -285,11 +297,11 @@ def open_staging(root: Path, start: int, end: int) -> tuple[Path, BinaryIO]:
         file = path.open("wb")
         if _lock(file.fileno()) and os.fstat(file.fileno()).st_nlink:
             return path, file
-        file.close()  # somebody who cleaned up was faster
+        file.close()  # another process has cleaned up already
 
 
 def stage(path: Path) -> str:
-    """Tell that a file of ``open_staging`` is whole; gives its name from now on. Raises OSError."""
+    """Mark a file of ``open_staging`` as complete; returns its new name. Raises OSError."""
     staged = path.with_suffix(STAGED_SUFFIX)
     path.rename(staged)
     sync_folder(path.parent)
@@ -297,7 +309,7 @@ def stage(path: Path) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, so that they outlive a power failure. Raises OSError."""
+    """Create a folder and its parents, so that they survive a power failure. Raises OSError."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -305,7 +317,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _lock(fd: int) -> bool:
-    """Lock a file for as long as it is open, if nobody else has."""
+    """Lock a file while it is open, if nobody else has locked it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -329,7 +341,7 @@ def _remove_unheld(path: Path) -> bool:
 
 
 def uncovered(start: int, end: int, covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of a range lies in none of the ascending ranges ``covered``."""
+    """The parts of a range outside of the ascending ranges ``covered``."""
     left = []
     for low, high in covered:
         if start < low and start < end:
@@ -341,17 +353,17 @@ def uncovered(start: int, end: int, covered: Iterable[tuple[int, int]]) -> list[
 
 
 def archived_paths(root: Path) -> Sequence[Path]:
-    """The files that count, in the order of the log: what a reader that must miss nothing opens.
+    """The files that count, in the order of the log: a reader that must miss nothing opens these.
 
-    Raises ArchiveError if one of them is gone, OSError.
+    Raises ArchiveError if one of them is missing, and OSError.
     """
     return [archived_path(root, file) for manifest in Archive(root).manifests() for file in manifest.files]
 
 
 def archived_path(root: Path, file: ArchivedFile) -> Path:
-    """Where a file that a manifest names is. Raises ArchiveError if it is gone."""
+    """The path of a file that a manifest names. Raises ArchiveError if it is missing."""
     path = root / file.path
     for place in (path, root / STAGING_FOLDER / file.staged, path):  # it may get its name meanwhile
         if place.exists():
             return place
-    raise ArchiveError(f"{path} is in a manifest, but not there: somebody has removed it")
+    raise ArchiveError(f"{path} is in a manifest, but the file is missing: somebody has removed it")

@@ -1,8 +1,8 @@
-"""Proves that the log of another store goes on an archive: that both hold the same bytes where both are.
+"""Proves that the log of another store continues an archive: that both hold the same bytes where both have any.
 
-A store is known by its id, and a new replica has a new one. Its log may be byte for byte the old one's: then what the
-archive holds of it has the same hashes. A manifest has a hash for each of its ranges of the log. Where it has none (it
-is older), or where the log holds only a part of a range, the archived messages themselves are compared with the log's.
+A store is known by its id, and a new replica has a new id. Its log may equal the old one byte for byte. Then the
+archived ranges have the same hashes. A manifest has a hash for each of its ranges of the log. If it has none (because
+it is older), or if the log holds only a part of a range, the archived messages are compared with those of the log.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,16 +26,17 @@ from rmqha.store.nodestate import NodeState
 WINDOW_BYTES = 4 << 20
 ROWS_AT_ONCE = 1 << 15
 NEEDED_COLUMNS = ("physicalOffset", "bodyCRC")
-"""Where an archive has these, its messages can be told from others."""
+"""With these columns the messages of an archive can be distinguished."""
 NOT_COMPARED = ("body",)
-"""An archive may hold it decompressed: its CRC is compared instead, which the log's body is held against."""
+"""An archive may hold a body decompressed. Then its CRC is compared, and the log's body is checked against that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an archive says of the log from ``start`` to ``end``: the hash of its bytes, and the file of its messages.
+    """What an archive says about the log from ``start`` to ``end``: the hash of its bytes, and the file of its
+    messages.
 
-    Without a hash only the messages count.
+    Without a hash only the messages are compared.
     """
 
     start: int
@@ -44,7 +45,7 @@ class Claim:
     path: Path | None
 
     def within(self, low: int, high: int) -> "Claim | None":
-        """The same of what lies between two offsets; None if nothing does, or nothing could be compared."""
+        """The part of the claim between two offsets; None if there is none, or if it could not be compared."""
         start, end = max(self.start, low), min(self.end, high)
         is_whole = (start, end) == (self.start, self.end)
         digest = self.sha256 if is_whole else None
@@ -53,7 +54,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What comparing a claim found: where the log first differs, None if it does not; or why nothing can be said."""
+    """The result of a comparison: the first offset that differs, None if there is none; or why they cannot be
+    compared.
+    """
 
     differs_at: int | None = None
     what: str = ""
@@ -61,7 +64,7 @@ class Found:
 
 
 def claims_of(root: Path, manifest: Manifest) -> Iterator[Claim]:
-    """What a manifest says. Raises ArchiveError, OSError."""
+    """The claims of a manifest. Raises ArchiveError, OSError."""
     paths = {(file.start, file.end): archived_path(root, file) for file in manifest.files}
     hashes = {(one.start, one.end): one.sha256 for one in manifest.hashes}
     for whole in sorted(paths.keys() | hashes.keys()):
@@ -69,7 +72,7 @@ def claims_of(root: Path, manifest: Manifest) -> Iterator[Claim]:
 
 
 def check_claim(split: Split, claims: dict[int, Claim], must_prove: bool) -> Found:
-    """Compare what the archive says of a split with the log. Raises StoreError, OSError."""
+    """Compare the archived content of a split with the log. Raises StoreError, OSError."""
     claim = claims[split.start]
     if claim.sha256 is not None and _hash_of(split) == claim.sha256:
         return Found()
@@ -80,7 +83,7 @@ def check_claim(split: Split, claims: dict[int, Claim], must_prove: bool) -> Fou
 
 
 def _hash_of(split: Split) -> str:
-    """Of the log's bytes; of too few where the file is shorter. Raises DataLossError, OSError."""
+    """The hash of the log's bytes; of fewer bytes if the file is shorter. Raises DataLossError, OSError."""
     digest = sha256()
     with SegmentReader(split.path, split.base) as segment:
         for at in range(split.start, split.end, WINDOW_BYTES):
@@ -89,7 +92,7 @@ def _hash_of(split: Split) -> str:
 
 
 class _Rows:
-    """The rows of an archived file, in their order, of those that begin in a range of the log."""
+    """The rows of an archived file, in order, that start in a range of the log."""
 
     def __init__(self, file: pq.ParquetFile, names: Sequence[str], split: Split) -> None:
         self._batches = file.iter_batches(ROWS_AT_ONCE, columns=list(names))
@@ -99,7 +102,7 @@ class _Rows:
         self._rows = 0
 
     def take(self, count: int) -> pa.Table:
-        """The next ``count`` rows, fewer where there are no more."""
+        """The next ``count`` rows, fewer at the end."""
         while self._rows < count and (batch := next(self._batches, None)) is not None:
             offsets = batch["physicalOffset"].to_numpy()
             batch = batch.filter(pa.array((offsets >= self._split.start) & (offsets < self._split.end)))
@@ -112,7 +115,7 @@ class _Rows:
 
 
 def _compare_rows(split: Split, path: Path, must_prove: bool) -> Found:
-    """Where the log's messages first differ from the archived ones; it is an answer too that nobody can say."""
+    """The first offset at which the log's messages differ from the archived ones, or why this cannot be decided."""
     with pq.ParquetFile(path) as file:
         names = _compared_columns(file.schema_arrow)
         if not set(NEEDED_COLUMNS) <= set(names):
@@ -133,7 +136,7 @@ def _compare_rows(split: Split, path: Path, must_prove: bool) -> Found:
 
 
 def _compared_columns(archived: pa.Schema) -> list[str]:
-    """The archived columns that the log gives as they are."""
+    """The archived columns that the log can provide unchanged."""
     return [
         name
         for name, kind in COLUMNS.items()
@@ -152,9 +155,9 @@ def _first_difference(logged: pa.Table, archived: pa.Table) -> Found | None:
 
 
 class Proof:
-    """That a store's log is the one that an archive is of. ``plan`` opens the log, which only a proof needs.
+    """Proves that an archive belongs to a store's log. ``plan`` opens the log, and is called only if a proof needs it.
 
-    What was proved once is not proved again, unless another store's log is archived in between.
+    A range is proved once, unless the log of another store is archived in between.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class Proof:
         progress: Progress = no_progress,
     ) -> None:
         self.proved: list[tuple[int, int]] = []
-        """The ranges of the log that were compared, as the manifests have them."""
+        """The compared ranges of the log, in the form of the manifests."""
         self._archive = archive
         self._state = state
         self._plan = plan
@@ -175,12 +178,12 @@ class Proof:
         self._done: set[tuple[int, int]] = set()
 
     def pending(self) -> list[Manifest]:
-        """What is still to be proved. Raises ArchiveError, OSError."""
+        """The claims that are not proved yet. Raises ArchiveError, OSError."""
         strangers = self._archive.strangers(self._state)
         return [manifest for manifest in strangers if (manifest.start, manifest.end) not in self._done]
 
     def prove(self) -> None:
-        """Prove all that is pending. Raises WrongArchive, naming the first difference; StoreError, OSError."""
+        """Prove all pending claims. Raises WrongArchive with the first difference; StoreError, OSError."""
         pending = self.pending()
         if not pending:
             return
@@ -193,7 +196,7 @@ class Proof:
         ours = f"the log of store {None if self._state is None else self._state.store_id}"
         is_nameless = self._state is None and pending[0].store_id is None
         if reached < plan.min_offset and not is_nameless:
-            raise WrongArchive(f"{whose}; {ours} begins at {plan.min_offset}, what lies between would be missing")
+            raise WrongArchive(f"{whose}; {ours} starts at {plan.min_offset}: the messages between would be missing")
         claims = [
             within
             for manifest in pending
@@ -202,7 +205,7 @@ class Proof:
         ]
         if not claims and plan.end > reached and not is_nameless:
             raise WrongArchive(
-                f"{whose}; {ours} holds nothing of that, and cannot be proved to go on from there: archive to a new "
+                f"{whose}; {ours} has no bytes of that range, so it cannot be proved to continue it: archive to a new "
                 "folder"
             )
         claims.sort(key=lambda claim: claim.start)
@@ -211,7 +214,8 @@ class Proof:
         for found in self._engine.run(on_split, splits, self._progress):
             if found.unproved is not None:
                 raise WrongArchive(
-                    f"{whose}; {ours} cannot be proved to be the same, for {found.unproved}: archive to a new folder"
+                    f"{whose}; {ours} cannot be proved to be the same, because {found.unproved}: "
+                    "archive to a new folder"
                 )
             if found.differs_at is not None:
                 raise WrongArchive(

@@ -1,9 +1,9 @@
-"""Consume queues and index anew from the log, without a shuffle.
+"""Builds consume queues and index from the log, without a shuffle.
 
-A message says its place in its queue, so each split writes its units straight into the new files, and no two splits
-write the same bytes. Only where offsets of a queue leave a gap or step back is it put right afterwards, as dispatch
-would have it. Keys go through small files of hashes into the index, one chain from end to end. The rules are dispatch's
-own (``rmqha.store.bulk``).
+A message contains its position in its queue. Each split therefore writes its units directly into the new files, and no
+two splits write the same bytes. If the offsets of a queue have a gap or step back, the queue is corrected afterwards by
+the rules of dispatch. Keys go through small files of hashes into the index, in one chain. The rules are those of
+dispatch (``rmqha.store.bulk``).
 """
 
 import os
@@ -43,15 +43,15 @@ QueueKey = tuple[str, int]
 PARTS_FOLDER = "keys"
 BLANKS_AT_ONCE = 4096
 MOST_GAPS = 1000
-"""Of one queue: beyond that it is built message by message, and its gaps are not kept."""
+"""The most gaps of one queue. A queue with more is built message by message, and its gaps are not kept."""
 ROWS_AT_ONCE = 1 << 18
-"""How many units, or keys, are written at once: it bounds the memory they take."""
+"""How many units, or keys, are written together. This limits their memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Units of one queue, by queue offsets: ``gaps`` of it are not written; irregular if offsets stepped back, or
-    ``MOST_GAPS`` are not enough.
+    """Units of one queue, by queue offset. ``gaps`` are not written. Irregular if offsets stepped back, or if there are
+    more than ``MOST_GAPS`` gaps.
     """
 
     first: int
@@ -61,11 +61,11 @@ class Run:
 
     @property
     def longest_gap(self) -> int:
-        """In units."""
+        """The longest gap, in units."""
         return max((end - first for first, end in self.gaps), default=0)
 
     def then(self, later: "Run") -> "Run":
-        """Both, of which the other's messages follow in the log."""
+        """Join two runs; the messages of ``other`` follow in the log."""
         if later.first < self.end:
             return Run(self.first, max(self.end, later.end), is_regular=False)
         gap = ((self.end, later.first),) if later.first > self.end else ()
@@ -79,7 +79,7 @@ Runs = dict[QueueKey, Run]
 
 @dataclass(frozen=True, slots=True)
 class RebuiltSplit:
-    """What a split has written: its runs, and its keys in a file of their own. ``refused`` messages fit no queue."""
+    """What a split has written: its runs, and a file with its keys. ``refused`` messages fit into no queue."""
 
     messages: int
     refused: int
@@ -89,7 +89,9 @@ class RebuiltSplit:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was built from ``start`` to ``end`` of the log. ``mended`` queues had offsets with gaps, or out of order."""
+    """What was built from ``start`` to ``end`` of the log. ``mended`` counts queues whose offsets had gaps or were out
+    of order.
+    """
 
     start: int
     end: int
@@ -100,7 +102,7 @@ class Rebuilt:
     keys: int
 
     def as_json(self) -> dict[str, Any]:
-        """What ``rmqha job rebuild --json`` prints."""
+        """The output of ``rmqha job rebuild --json``."""
         return {
             "from": self.start,
             "to": self.end,
@@ -113,7 +115,7 @@ class Rebuilt:
 
 
 def rebuild_split(split: Split, folder: str, file_size: int, options: Options) -> RebuiltSplit:
-    """Write the units and keys of a split below ``folder``. Raises StoreError, OSError."""
+    """Write the units and keys of a split into ``folder``. Raises StoreError, OSError."""
     dispatch = BulkDispatch(options.settings.message_delay_level)
     queues = _QueueWriter(Path(folder), file_size, dispatch.topics)
     messages = refused = keys = 0
@@ -127,7 +129,7 @@ def rebuild_split(split: Split, folder: str, file_size: int, options: Options) -
 
 
 class _QueueWriter:
-    """Writes units to their places, so many at once that even of many queues each has more than a few."""
+    """Buffers units and writes them in large batches, so that each queue gets more than a few per write."""
 
     def __init__(self, folder: Path, file_size: int, topics: Sequence[str]) -> None:
         self.runs: Runs = {}
@@ -137,14 +139,14 @@ class _QueueWriter:
         self._waiting: list[PlacedUnits] = []
 
     def add(self, units: PlacedUnits) -> None:
-        """Units that follow those before in the log. Raises OSError."""
+        """Add units that follow the previous ones in the log. Raises OSError."""
         if len(units):
             self._waiting.append(units)
         if sum(map(len, self._waiting)) >= ROWS_AT_ONCE:
             self.write_waiting()
 
     def write_waiting(self) -> None:
-        """Write all units that were added. Raises OSError."""
+        """Write all buffered units. Raises OSError."""
         if not self._waiting:
             return
         placed = np.concatenate(self._waiting, dtype=PLACED_DTYPE)  # else it would no longer be big-endian
@@ -174,7 +176,9 @@ def _part_path(folder: Path, start: int) -> Path:
 
 
 def _write(folder: Path, file_size: int, first: int, units: bytes) -> None:
-    """Write units from queue offset ``first`` on into the queue's files, made as they are needed. Raises OSError."""
+    """Write units from queue offset ``first`` on into the queue's files, which are created as needed. Raises
+    OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     position = first * CQ_STORE_UNIT_SIZE
     while units:
@@ -183,14 +187,14 @@ def _write(folder: Path, file_size: int, first: int, units: bytes) -> None:
         fd = os.open(folder / file_name(base), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.ftruncate(fd, file_size)
-            written = os.pwrite(fd, piece, position - base)  # a part only, where the disk is filling up
+            written = os.pwrite(fd, piece, position - base)  # only a part, if the disk is filling up
         finally:
             os.close(fd)
         units, position = units[written:], position + written
 
 
 def merge_runs(parts: Iterable[RebuiltSplit]) -> Runs:
-    """The runs of all splits, which are in the order of the log."""
+    """Join the runs of all splits, in the order of the log."""
     merged: Runs = {}
     for part in parts:
         for key, run in part.runs.items():
@@ -199,10 +203,10 @@ def merge_runs(parts: Iterable[RebuiltSplit]) -> Runs:
 
 
 def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) -> Rebuilt:
-    """Build queues and index of the store ``options.path`` anew, in place of its own, or in ``options.output``.
+    """Build the queues and the index of the store ``options.path``, in place of its own or in ``options.output``.
 
-    In place, nobody may have the store open. A death leaves the store as it was, or without queues and index, which its
-    node then builds by itself. Raises StoreError, OSError.
+    In place, nobody may have the store open. If the job is killed, the store is unchanged, or without queues and index;
+    its node then builds them. Raises StoreError, OSError.
     """
     plan = open_log(options)
     root = plan.store
@@ -224,7 +228,7 @@ def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder
     _begin(folder)
     try:
         parts = engine.run(on_split, plan.splits(start, end), progress)
-    except WrongBoundary:  # misled splits have written what is in no log
+    except WrongBoundary:  # splits with wrong boundaries have written wrong units
         _begin(folder)
         parts = engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
     runs = merge_runs(parts)
@@ -253,9 +257,9 @@ def _begin(folder: Path) -> None:
 
 
 def _fill_gaps(folder: Path, file_size: int, run: Run, allowed_bytes: int) -> int:
-    """Blanks for what is missing, and for what came before the first unit in its file; gives how many bytes.
+    """Fill gaps with blanks, also before the first unit in its file; returns the number of bytes.
 
-    Without room for those a hole stays before the first unit, as dispatch would leave one.
+    If there is no room for blanks before the first unit, a hole remains there, as dispatch leaves one.
     """
     units_a_file, written = file_size // CQ_STORE_UNIT_SIZE, 0
     before = run.first - run.first % units_a_file, run.first
@@ -270,7 +274,7 @@ def _fill_gaps(folder: Path, file_size: int, run: Run, allowed_bytes: int) -> in
 def _dispatch_again(
     splits: Sequence[Split], keys: set[QueueKey], folder: Path, file_size: int, options: Options
 ) -> None:
-    """Build some queues message by message, as dispatch does."""
+    """Build some queues message by message, like dispatch."""
     if not keys:
         return
     for key in keys:
@@ -300,7 +304,7 @@ def _build_index(folder: Path, geometry: Geometry) -> None:
 
 
 def _swap(folder: Path, target: Path) -> None:
-    """Put the new queues and index, brought to the disk, in place of the old ones. Raises OSError."""
+    """Bring the new queues and index to the disk, and put them in place of the old ones. Raises OSError."""
     os.sync()
     for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
         if (target / name).exists():

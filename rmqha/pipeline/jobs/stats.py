@@ -1,4 +1,4 @@
-"""What is in the log, by topic: messages, bytes, rates, the time from a message's birth to the store, and queues."""
+"""Statistics of the log by topic: messages, bytes, rates, latency from a message's birth to the store, and queues."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ SUMMED = [
     ("latency", "max"),
     ("latency", "min"),
 ]
-"""What makes of messages the columns of ``QUEUE_SUMS_SCHEMA``, from the third on; times made up are left out."""
+"""The expressions for the columns of ``QUEUE_SUMS_SCHEMA``, from the third one. Impossible times are ignored."""
 SUMMED_AGAIN = [
     (name, "sum" if kind == "count" else kind)
     for name, (_, kind) in zip(QUEUE_SUMS_SCHEMA.names[2:], SUMMED, strict=True)
@@ -58,7 +58,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 def _latency_bounds() -> Ints:
-    """Where the buckets of latencies begin, in ms: one by one at first, then each a tenth above the last."""
+    """Where the buckets of latencies start, in milliseconds: 1 ms apart at first, then each one tenth larger."""
     bounds = [0]
     while bounds[-1] < MAX_TIMESTAMP_MS:
         bounds.append(max(bounds[-1] + 1, bounds[-1] * 11 // 10))
@@ -70,9 +70,10 @@ LATENCY_BOUNDS_MS = _latency_bounds()
 
 @dataclass(slots=True)
 class TopicStats:
-    """One topic's messages. Times are in ms, bytes those of whole records; a latency is that from birth to store.
+    """The messages of one topic. Times are in milliseconds, bytes are those of whole records. A latency is the time
+    from birth to store.
 
-    ``latencies`` counts by bucket of ``LATENCY_BOUNDS_MS``, ``minutes`` counts messages by STORETIMESTAMP // 60,000,
+    ``latencies`` counts messages by bucket of ``LATENCY_BOUNDS_MS``, ``minutes`` by STORETIMESTAMP // 60,000,
     ``queues`` by queue id.
     """
 
@@ -88,7 +89,7 @@ class TopicStats:
     minutes: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: "TopicStats") -> None:
-        """Count the other's messages too."""
+        """Add the counts of another object."""
         self.messages += other.messages
         self.bytes += other.bytes
         self.first_store_ms = _least(self.first_store_ms, other.first_store_ms)
@@ -102,13 +103,15 @@ class TopicStats:
 
     @property
     def seconds(self) -> float:
-        """The time between the first and the last message; never below 1 ms, so that rates are finite."""
+        """The time between the first and the last message; at least 1 ms, so that rates are finite."""
         if self.first_store_ms is None or self.last_store_ms is None:
             return 0.001
         return max(1, self.last_store_ms - self.first_store_ms) / 1000
 
     def latency_ms(self, quantile: float) -> int:
-        """This quantile of the latencies, to a tenth of its value and never outside of them; 0 without messages."""
+        """A quantile of the latencies, with an error of at most a tenth, within the observed range; 0 without
+        messages.
+        """
         left = quantile * self.messages
         for bucket in sorted(self.latencies):
             left -= self.latencies[bucket]
@@ -117,7 +120,7 @@ class TopicStats:
         return 0
 
     def as_json(self) -> dict[str, Any]:
-        """What ``rmqha job stats --json`` prints."""
+        """The output of ``rmqha job stats --json``."""
         return {
             "messages": self.messages,
             "bytes": self.bytes,
@@ -138,7 +141,7 @@ Stats = dict[str, TopicStats]
 
 
 class _Frame:
-    """What of some messages is summed and counted."""
+    """The columns of some messages that are summed and counted."""
 
     def __init__(self, records: Records) -> None:
         columns = decode(records, FRAME_SCHEMA)
@@ -148,16 +151,16 @@ class _Frame:
         self._latency = np.maximum(0, self._stored - np.clip(records.ints("bornTimestamp"), 0, MAX_TIMESTAMP_MS))
 
     def queue_sums(self) -> pa.Table:
-        """A row of each queue, of ``QUEUE_SUMS_SCHEMA``."""
+        """One row for each queue, with ``QUEUE_SUMS_SCHEMA``."""
         table = pa.Table.from_batches([self._columns]).append_column("latency", pa.array(self._latency))
         return _as_sums(table.group_by(["topic", "queueId"], use_threads=False).aggregate(SUMMED))
 
     def count_latencies(self, counts: dict[str, Counter[int]]) -> None:
-        """Add how many messages of each topic have a latency in each of the buckets."""
+        """Count the messages of each topic by bucket of latency."""
         self._count(np.searchsorted(LATENCY_BOUNDS_MS, self._latency, side="right") - 1, counts)
 
     def count_minutes(self, counts: dict[str, Counter[int]]) -> None:
-        """Add how many messages of each topic were stored in each minute."""
+        """Count the messages of each topic by the minute of their store time."""
         self._count(self._stored // MINUTE_MS, counts)
 
     def _count(self, values: Ints, counts: dict[str, Counter[int]]) -> None:
@@ -173,13 +176,13 @@ def _as_sums(grouped: pa.Table) -> pa.Table:
 
 
 def _merged_sums(parts: list[pa.Table]) -> pa.Table:
-    """The same of all parts together."""
+    """The sums of all parts."""
     whole = pa.concat_tables([QUEUE_SUMS_SCHEMA.empty_table(), *parts])
     return _as_sums(whole.group_by(["topic", "queueId"], use_threads=False).aggregate(SUMMED_AGAIN))
 
 
 def queue_sums_of_split(split: Split, options: Options) -> pa.Table:
-    """The sums of each queue's messages that the options select. Raises StoreError, OSError."""
+    """The sums for each queue of the messages that the options select. Raises StoreError, OSError."""
     return _merged_sums([_Frame(records).queue_sums() for records in read_selected(split, options)])
 
 
@@ -192,7 +195,7 @@ def _most(one: int | None, other: int | None) -> int | None:
 
 
 def merge_stats(parts: Iterable[Stats]) -> Stats:
-    """All parts as one, by topic in their order."""
+    """Merge all parts, ordered by topic."""
     merged: Stats = {}
     for part in parts:
         for topic, stats in part.items():
@@ -201,7 +204,7 @@ def merge_stats(parts: Iterable[Stats]) -> Stats:
 
 
 def stats_of_split(split: Split, options: Options) -> Stats:
-    """Of the messages of one split that the options select. Raises StoreError, OSError."""
+    """The statistics of the messages of one split that the options select. Raises StoreError, OSError."""
     sums = []
     latencies: dict[str, Counter[int]] = defaultdict(Counter)
     minutes: dict[str, Counter[int]] = defaultdict(Counter)
@@ -236,7 +239,7 @@ def _in_ms(time: datetime | None) -> int | None:
 
 
 def stats(options: Options, engine: Engine, progress: Progress = no_progress) -> Stats:
-    """Of the messages of the log of ``options.path`` that the options select. Raises StoreError, OSError."""
+    """The statistics of the messages of ``options.path`` that the options select. Raises StoreError, OSError."""
     plan = open_log(options)
     on_split = partial(stats_of_split, options=options)
     return merge_stats(run_range(engine, on_split, plan, plan.start(), plan.stop(), progress))

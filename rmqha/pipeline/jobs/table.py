@@ -1,4 +1,4 @@
-"""What ``stats`` found as a table of texts, for a terminal and for a page."""
+"""The result of ``stats`` as a table of texts, for a terminal and for an HTML page."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from rmqha.pipeline.jobs.stats import Stats, TopicStats
 
 HEADINGS = ("topic", "messages", "bytes", "queues", "msg/s", "bytes/s", "p50 ms", "p99 ms", "max ms")
 COLUMN_MARGIN = 3
-"""What a table's border and its padding take of a column."""
+"""The characters that border and padding of a table add to a column."""
 LEAST_TOPIC = 16
 UNPRINTABLE = "\ufffd"
 
@@ -16,7 +16,9 @@ SHORT_HEADINGS = ("topic", "messages", "bytes", "p50 ms", "p99 ms", "max ms")
 
 
 def fitting_columns(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
-    """Which of ``HEADINGS`` fit into so many characters whole: all, else the most important, as many as do."""
+    """The columns of ``HEADINGS`` that fit into this many characters: all, or as many of the most important ones as
+    fit.
+    """
     widths = [max(len(row[number]) for row in (HEADINGS, *rows)) + COLUMN_MARGIN for number in range(len(HEADINGS))]
     widths[0] = min(widths[0], LEAST_TOPIC + COLUMN_MARGIN)  # a longer name is folded
     chosen = list(range(len(HEADINGS)))
@@ -28,7 +30,7 @@ def fitting_columns(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
 
 
 def table_rows(stats: Stats) -> list[tuple[str, ...]]:
-    """A row of texts for each topic, under ``HEADINGS``."""
+    """One row of texts for each topic, under ``HEADINGS``."""
     return [_row(topic, one) for topic, one in stats.items()]
 
 
@@ -47,5 +49,5 @@ def _row(topic: str, one: TopicStats) -> tuple[str, ...]:
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would obey, or XML refuse: anyone may have named a topic."""
+    """A text without characters that a terminal would obey or XML would refuse. Anyone may have named a topic."""
     return "".join(char if char.isprintable() else UNPRINTABLE for char in text)

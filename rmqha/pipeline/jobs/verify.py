@@ -14,12 +14,12 @@ from rmqha.store.lockfile import is_locked
 
 WINDOW_BYTES = 1 << 22
 MOST_PROBLEMS = 100
-"""Told of a split; more are only counted."""
+"""Problems that are listed for each split. Further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Bytes that are no record, from ``offset`` of the log to before ``end``, where records go on."""
+    """Bytes that are not a record, from ``offset`` of the log to before ``end``, where records continue."""
 
     offset: int
     end: int
@@ -28,7 +28,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What proving found from ``start`` to ``end`` of the log: the first problems, and the number of all."""
+    """The result of proving ``start`` to ``end`` of the log: the first problems, and the number of all."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Verified:
     problem_count: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What ``rmqha job verify --json`` prints."""
+        """The output of ``rmqha job verify --json``."""
         return {
             "from": self.start,
             "to": self.end,
@@ -54,7 +54,7 @@ def verify_split(split: Split, batch_bytes: int, drop_behind: bool = False) -> V
 
     def skipped(error: CorruptLogError, end: int) -> None:
         nonlocal count
-        if end == split.segment_end and _is_zero(split, error.offset, end):  # what has not been written yet
+        if end == split.segment_end and _is_zero(split, error.offset, end):  # not written yet
             return
         count += 1
         if len(problems) < MOST_PROBLEMS:
@@ -66,7 +66,7 @@ def verify_split(split: Split, batch_bytes: int, drop_behind: bool = False) -> V
 
 
 def merge_verified(start: int, end: int, parts: Iterable[Verified]) -> Verified:
-    """What was found from ``start`` to ``end``."""
+    """Merge the results from ``start`` to ``end``."""
     messages, problems, count = 0, tuple[Problem, ...](), 0
     for part in parts:
         messages, count = messages + part.messages, count + part.problem_count
@@ -77,8 +77,8 @@ def merge_verified(start: int, end: int, parts: Iterable[Verified]) -> Verified:
 def verify(options: Options, engine: Engine, progress: Progress = no_progress) -> Verified:
     """Prove the log of ``options.path``.
 
-    Of a store that no node of ours has run, and nobody runs now, all that is not zero is judged, behind the last sound
-    record too. Raises StoreError, OSError.
+    If no node of ours has run on the store, and nobody uses it now, all bytes other than zero are judged, also after
+    the last sound record. Raises StoreError, OSError.
     """
     plan = open_log(replace(options, on_corrupt=OnCorrupt.SKIP))
     start, end = plan.start(), plan.stop()
@@ -90,7 +90,7 @@ def verify(options: Options, engine: Engine, progress: Progress = no_progress) -
 
 
 def _written_end(plan: LogPlan) -> int:
-    """The end of the last file with a byte other than zero behind the last sound record; else that one's end."""
+    """The end of the last file with a byte other than zero after the last sound record; else the end of that record."""
     end = plan.end
     for file in plan.files:
         if file.end > plan.end and not _is_zero(file.split(max(file.base, plan.end), file.end), plan.end, file.end):

@@ -1,9 +1,21 @@
-"""A master and its slaves, their network, disks and clock, in one process and by chance: the same seed, the same run.
+"""Simulates a master and its slaves, with their network, disks and clock, in one process. One seed, one run.
 
-The code that runs is the real one: the HA protocols and services, the commit log, recovery, flushing, puts and their
-waits. Only what is below them is made of memory; queues and index, which no replica's answer depends on, are left out.
+The code under test is the real one: the HA protocols and services, and the whole ``MessageStore`` with its log, queues
+and index. Only the network, the disk and the clock below it are replaced by memory.
 
-In reading order: ``disk``, ``process`` (which can die at any moment) and ``network`` are the world, ``nodes`` run in
-it, ``oracle`` knows what must hold, ``simulation`` is scripted step by step and ``walk`` steps by chance.
-``python -m rmqha.testing.sim --seeds A..B`` runs seeds, ``make soak`` runs them until it is told to stop.
+In reading order:
+
+- ``disk``: a disk in memory, with a page cache that can be lost.
+- ``process``: a process that can die at any moment.
+- ``network``: a network in memory.
+- ``nodes``: masters and slaves that run on these.
+- ``peers``: masters and slaves that lie or hold back.
+- ``violation``: the error that every check raises.
+- ``audit``: checks queues, index and deliveries against the log.
+- ``oracle``: checks what must hold after every step.
+- ``simulation``: a whole cluster, scripted step by step.
+- ``walk``: chooses the steps at random, from a seed.
+- ``runner``: runs many seeds.
+
+``python -m rmqha.testing.sim --seeds A..B`` runs seeds, ``make soak`` runs them until it is interrupted.
 """
