@@ -275,7 +275,8 @@ class Derived:
         elif self._mark.exists():
             self._mark.unlink()
             sync_folder(self._mark.parent)
-        write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset)
+        if (self._root / NODE_FOLDER).is_dir():  # a store that only our commands have opened stays a Java broker's
+            write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset)
 
     def _recover_queues(
         self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]

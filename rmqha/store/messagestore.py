@@ -84,10 +84,13 @@ class MessageStore:
         With ``without_derived`` queues and index are removed unread, whatever is in their files: ``rebuild`` is to be
         called next, and makes them anew.
 
+        A node gives its ``opening``: then state.json tells how far opening is, also in a store that has no state yet.
+
         Raises StoreInUse, LogDamaged and other StoreErrors, OSError; OpeningStopped if that is asked of ``opening``.
         """
         self.settings = settings
         self._without_derived = without_derived
+        self._is_a_nodes = opening is not None
         self._opening = Opening() if opening is None else opening
         self.root = settings.store_path_root_dir
         self.disk = disk
@@ -115,6 +118,7 @@ class MessageStore:
         self.node_state = known or NodeState.new()
         if known is not None:  # a store that is refused gets no state of ours
             self._opening.write_state = self._write_opening_state
+        self._keeps_state = known is not None or self._is_a_nodes
         self._examined = examine_store(
             self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end), self.disk
         )
@@ -124,7 +128,8 @@ class MessageStore:
 
     def _open(self) -> None:
         self.commit_log = open_log(self.settings, disk=self.disk)
-        self._opening.write_state = self._write_opening_state
+        if self._keeps_state:
+            self._opening.write_state = self._write_opening_state
         self.recovery = self._recover()
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         self.disk_full = False

@@ -23,6 +23,7 @@ from rmqha.store.audit import audit
 from rmqha.store.geometry import Geometry, IndexContent, UnprovedIndexFile, geometry_of
 from rmqha.store.index import IndexedKey, IndexService, index_paths
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.reader import StoreReader
 from tests.fixtures import copy_of, new_folder
 from tests.store.queues import Writer, check_derived
@@ -96,6 +97,7 @@ class GeometryTests(SynchronousTestCase):
             "mappedFileSizeConsumeQueue": 200,
             **more,
         }
+        (self.root / NODE_FOLDER).mkdir(parents=True, exist_ok=True)  # a node of ours has run on it
         return MessageStore(make_settings({key: str(value) for key, value in texts.items()}))
 
     def grow(self, count: int, geometry: Geometry = JAVA) -> Writer:
