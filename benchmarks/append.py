@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rmqha.store.mappedfile import MappedFile, file_name
+from rmqha.store.log.mappedfile import MappedFile, file_name
 
 WORK = Path(__file__).resolve().parent.parent / ".bench" / "append"
 SEGMENT_BYTES = 256 * 1024 * 1024

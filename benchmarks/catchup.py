@@ -121,7 +121,7 @@ def run_java(master: rocketmq.Broker, end: int) -> Catchup:
 
 def log_end(store: Path) -> int:
     """Where the log of ``store`` ends."""
-    from rmqha.store.reader import StoreReader
+    from rmqha.store.offline.storereader import StoreReader
 
     reader = StoreReader(store)
     try:

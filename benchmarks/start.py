@@ -27,8 +27,8 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from rmqha.settings import Settings, make_settings
-from rmqha.store.dispatch import SLICE_SECONDS
-from rmqha.store.mappedfile import file_name
+from rmqha.store.derived.dispatch import SLICE_SECONDS
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.opening import Opening, OpeningPhase

@@ -25,7 +25,7 @@ from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult
 from rmqha.client.bulk import BulkPull, put_all
 from rmqha.pipeline.session import JavaError, session
 from rmqha.store.metadata import TopicConfigTable
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.wire.record import Record
 

@@ -4,6 +4,7 @@ In reading order:
 
 - ``wire/``: the byte formats: records, HA frames, remoting commands. Pure Python, without I/O.
 - ``store/``: the disk: the commit log, the consume queues and the index.
+- ``remoting/``: RocketMQ's remoting protocol: connections, requests and answers.
 - ``ha/``: replication: the master's end, the slave's end, and their states.
 - ``broker/``: answers clients, and talks to other brokers and to name servers.
 - ``node``: a running node: opens its store and runs the services of its role.

@@ -13,13 +13,13 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
-from rmqha.broker.remoting import RemotingFactory
-from rmqha.broker.turns import SELDOM
 from rmqha.exitcodes import ExitCode
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessOptions, ProcessService, go_by_monotonic_time, leave, parse_port
+from rmqha.remoting.protocol import RemotingFactory
+from rmqha.remoting.turns import SELDOM
 from rmqha.settings import SettingsError
 from rmqha.store.errors import StoreError
 

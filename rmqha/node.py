@@ -21,37 +21,38 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from rmqha.broker.budgets import PortBudget
+from rmqha.broker.background.mastersearch import MasterSearch
+from rmqha.broker.background.outerapi import MasterAddresses
+from rmqha.broker.background.slavesync import Connect
 from rmqha.broker.controller import BrokerController, NameServers, Surroundings, broker_limits, no_way
-from rmqha.broker.mastersearch import MasterSearch
-from rmqha.broker.outerapi import MasterAddresses
-from rmqha.broker.remoting import RemotingFactory
-from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors, view_of_master
-from rmqha.broker.slavesync import Connect
-from rmqha.broker.turns import SELDOM
+from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.allowlist import AllowList, SlaveCheck
-from rmqha.ha.contact import iso_of
-from rmqha.ha.repair import SelfRepair, SourceUnreachable
-from rmqha.ha.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
-from rmqha.ha.serving import LogServing, confirmed_offset
-from rmqha.ha.states import VERDICTS, ReplicaState
+from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
+from rmqha.ha.master.serving import LogServing, confirmed_offset
+from rmqha.ha.slave.contact import iso_of
+from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
+from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
+from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.process import MOST_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
+from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
+from rmqha.remoting.budgets import PortBudget
+from rmqha.remoting.protocol import RemotingFactory
+from rmqha.remoting.turns import SELDOM
 from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
-from rmqha.store.flush import FlushService
+from rmqha.store.log.flush import FlushService
+from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
 from rmqha.store.opening import Opening, OpeningStopped
-from rmqha.store.recovery import LogDamaged
-from rmqha.store.repair import Mended, RepairError, StoreRepair
 from rmqha.tls.endpoints import ServerTLS
 
 

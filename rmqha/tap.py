@@ -11,9 +11,9 @@ from twisted.python import usage
 
 from rmqha.confkeys import judge_keys, parse_override
 from rmqha.endpoints import make_endpoint, remoting_address_of, uses_tls
-from rmqha.ha.allowlist import AllowList
-from rmqha.ha.replica import StartFrom
-from rmqha.ha.service import OnGap, SlaveOptions
+from rmqha.ha.admission.allowlist import AllowList
+from rmqha.ha.slave.replica import StartFrom
+from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.node import Node, NodePlan
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.logs import LogFormat

@@ -16,7 +16,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.store.mappedfile import list_segments
+from rmqha.store.log.mappedfile import list_segments
 
 DATA = Path(__file__).parent / "data"
 STORES = ("master-crash", "slave", "master-clean")

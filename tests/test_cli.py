@@ -19,13 +19,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha import __version__
 from rmqha.cli import main
-from rmqha.ha.contact import iso_of
+from rmqha.ha.slave.contact import iso_of
 from rmqha.settings import make_settings
 from rmqha.store.errors import UnsupportedStore
-from rmqha.store.lockfile import LockFile
+from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
 from rmqha.times import iso_time

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rmqha.settings import make_settings
-from rmqha.store.lockfile import LockFile
+from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
-from rmqha.store.reader import StoreReader
-from rmqha.store.repair import Gap, StoreRepair
+from rmqha.store.offline.repair import Gap, StoreRepair
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Record, encode_blank
 from tests.fixtures import copy_of, max_offset, new_folder, segment_size
 from tests.store.logs import make_log, write_at

@@ -14,8 +14,7 @@ import pytest
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.times import iso_time
 from rmqha.wire.record import parse_msg_id
-
-from .tls.authority import Authority
+from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
 

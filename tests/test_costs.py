@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from .conftest import COSTS, cost_of
+from tests.conftest import COSTS, cost_of
 
 
 def test_each_test_has_exactly_one_marker_of_its_cost(request: pytest.FixtureRequest) -> None:

@@ -5,11 +5,12 @@ row  fault                                        where it is staged
 ==== ============================================ =====================================================================
 K1   no room: create, write, sparse page          here (a real full disk); store/test_put.py ``FullDiskTests``;
                                                   test_node.py (a full disk, a quota, no room at the start)
-K2   EIO on write, fdatasync, open                here (commands); store/test_put.py (puts); store/test_flush.py
+K2   EIO on write, fdatasync, open                here (commands); store/test_put.py (puts); store/log/test_flush.py
 K3   read-only remount                            test_node.py
-K4   torn 512-byte sector or 4 KiB page           here; at every byte: store/test_torn_write.py, store/test_recovery.py
+K4   torn 512-byte sector or 4 KiB page           here; at every byte: store/log/test_torn_write.py,
+                                                  store/log/test_recovery.py
 K5   a flipped bit                                here (what only queues and index can tell);
-                                                  test_cli.py ``CorruptTests``, store/test_recovery.py
+                                                  test_cli.py ``CorruptTests``, store/log/test_recovery.py
 K6   files cut short, too long, missing, foreign  here (queues and index); segments: test_cli.py ``FolderTests``
 K7   checkpoint old, new, corrupt; files left     here; JSON: store/test_metadata.py, store/test_nodestate.py
 K8   500 ms a flush                               here
@@ -41,8 +42,8 @@ from twisted.python.failure import Failure
 
 from rmqha.cli import main
 from rmqha.settings import FlushDiskType, Settings
-from rmqha.store.checkpoint import Checkpoint
-from rmqha.store.consumequeue import PRE_BLANK, ConsumeQueue, Unit
+from rmqha.store.derived.consumequeue import PRE_BLANK, ConsumeQueue, Unit
+from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus

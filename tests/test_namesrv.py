@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import NameServerNode, NodeError, TwistdNode, free_port
 from rmqha.wire.command import RequestCode, ResponseCode
 from tests.test_broker_node import SEND_FIELDS, connected

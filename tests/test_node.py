@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from rmqha.store.lockfile import is_locked
-from rmqha.store.mappedfile import list_segments
+from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER

@@ -16,8 +16,7 @@ import pytest
 from rmqha.pipeline.session import JavaError, find_java
 from rmqha.testing.nodes import free_port
 from tests.needs import need
-
-from .tls.authority import Authority
+from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
 

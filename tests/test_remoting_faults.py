@@ -16,9 +16,8 @@ from click.testing import CliRunner
 from rmqha.cli import main as command
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode, encode_command
-
-from .test_broker_node import MASTER_OPTIONS, SEND_FIELDS, Connection, connected
-from .tls.authority import Authority
+from tests.test_broker_node import MASTER_OPTIONS, SEND_FIELDS, Connection, connected
+from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
 

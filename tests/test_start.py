@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmqha.store.consumequeue import DEFAULT_QUEUE_FILE_SIZE
-from rmqha.store.mappedfile import file_name
+from rmqha.store.derived.consumequeue import DEFAULT_QUEUE_FILE_SIZE
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.records import make_record, write_log
@@ -34,7 +34,7 @@ sys.argv = ["twistd", *sys.argv[1:]]
 run()
 """
 """twistd, in which each piece of a start's phase takes long: a small log is then enough."""
-WINDOWS = "import rmqha.store.stretches as s; s.FIRST_WINDOW_BYTES = s.WINDOW_BYTES = 20_000"
+WINDOWS = "import rmqha.store.log.stretches as s; s.FIRST_WINDOW_BYTES = s.WINDOW_BYTES = 20_000"
 PHASES = {
     "RECOVERING": SLOW.format(module="commitlog", what="scan_records", more=WINDOWS),
     "DISPATCHING": SLOW.format(module="dispatch", what="proved_starts", more="dispatch.BULK_MESSAGES_WAITED_FOR = 200"),

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.states import ReplicaState
-from rmqha.store.reader import StoreReader
+from rmqha.ha.slave.states import ReplicaState
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
 from rmqha.testing.proxy import FaultProxy
 from rmqha.testing.records import write_log

@@ -15,8 +15,8 @@ from twisted.plugin import getPlugins
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.replica import StartFrom
-from rmqha.ha.service import OnGap, SlaveOptions
+from rmqha.ha.slave.replica import StartFrom
+from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.node import Node, NodePlan
 from rmqha.ops.logs import LogFormat, NodeLogObserver
 from rmqha.settings import BrokerRole, FlushDiskType

@@ -1,14 +1,14 @@
-"""Draws docs/states.md from ``rmqha.ha.states.TRANSITIONS``: ``python docs/make/states.py`` writes it anew."""
+"""Draws docs/states.md from ``rmqha.ha.slave.states.TRANSITIONS``: ``python docs/make/states.py`` writes it anew."""
 
 from pathlib import Path
 
-from rmqha.ha.states import TRANSITIONS, VERDICTS, ReplicaState
+from rmqha.ha.slave.states import TRANSITIONS, VERDICTS, ReplicaState
 
 PAGE = Path(__file__).parents[1] / "states.md"
 HEAD = """\
 # The states of a slave
 
-`docs/make/states.py` makes this page from `TRANSITIONS` in `rmqha/ha/states.py`. A test keeps both equal.
+`docs/make/states.py` makes this page from `TRANSITIONS` in `rmqha/ha/slave/states.py`. A test keeps both equal.
 
 """
 

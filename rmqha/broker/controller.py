@@ -13,31 +13,31 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.admin import ConfigProcessor, StatsProcessor, TableProcessor, TopicAdminProcessor
-from rmqha.broker.clients import (
+from rmqha.broker.background.laterfeatures import LaterFeatures
+from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses
+from rmqha.broker.background.schedule import ScheduleMessageService
+from rmqha.broker.background.slavesync import Connect, SlaveSynchronize
+from rmqha.broker.requests.admin import ConfigProcessor, StatsProcessor, TableProcessor, TopicAdminProcessor
+from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
+from rmqha.broker.requests.query import QueryProcessors
+from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.requests.transaction import TransactionalMessageService
+from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
+from rmqha.broker.tables.clients import (
     ClientHousekeepingService,
     ClientManageProcessor,
     ConsumerManager,
     ProducerManager,
 )
-from rmqha.broker.groups import SubscriptionGroupManager
-from rmqha.broker.laterfeatures import LaterFeatures
-from rmqha.broker.locks import RebalanceLockManager
-from rmqha.broker.offsets import ConsumerOffsetManager, OffsetProcessors
-from rmqha.broker.outerapi import BrokerOuterAPI, MasterAddresses
-from rmqha.broker.pull import PullMessageProcessor, PullRequestHoldService
-from rmqha.broker.query import QueryProcessors
-from rmqha.broker.remoting import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
-from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
-from rmqha.broker.schedule import ScheduleMessageService
-from rmqha.broker.send import SendMessageProcessor, slave_processors
-from rmqha.broker.slavesync import Connect, SlaveSynchronize
-from rmqha.broker.stats import BrokerStats
-from rmqha.broker.topics import TopicConfigManager
-from rmqha.broker.transaction import TransactionalMessageService
-from rmqha.broker.turns import Turns
+from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.locks import RebalanceLockManager
+from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
+from rmqha.broker.tables.stats import BrokerStats
+from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
+from rmqha.remoting.turns import Turns
 from rmqha.settings import Settings
-from rmqha.store.flush import RunInThread
+from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.wire.command import RequestCode, ResponseCode

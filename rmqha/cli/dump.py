@@ -22,8 +22,8 @@ from rmqha.cli.shared import (
     settings_of,
 )
 from rmqha.exitcodes import ExitCode
-from rmqha.store.derived import open_queues
-from rmqha.store.reader import StoreReader
+from rmqha.store.derived.derived import open_queues
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.times import parse_time
 from rmqha.wire.record import Blank, Record
 

@@ -10,11 +10,11 @@ from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progres
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreInUse
-from rmqha.store.lockfile import is_locked
-from rmqha.store.mappedfile import list_segments
+from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.mappedfile import list_segments
+from rmqha.store.log.recovery import Damage, LogDamaged, MayCut, Recovery
 from rmqha.store.messagestore import LOCK_FILE, MessageStore, examine_store
 from rmqha.store.nodestate import NodeState
-from rmqha.store.recovery import Damage, LogDamaged, MayCut, Recovery
 
 
 @click.command()

@@ -28,13 +28,13 @@ from rmqha.cli.shared import (
 )
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.repair import SourceUnreachable, fetch
+from rmqha.ha.slave.repair import SourceUnreachable, fetch
 from rmqha.settings import BrokerRole, Settings
-from rmqha.store.mappedfile import FILE_NAME_DIGITS
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.messagestore import CUT_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
-from rmqha.store.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
-from rmqha.store.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
+from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
+from rmqha.store.offline.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
 from rmqha.tls.endpoints import ClientTLS
 
 Progress = Callable[[int], None]

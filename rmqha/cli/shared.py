@@ -18,7 +18,7 @@ from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, s
 from rmqha.exitcodes import ExitCode
 from rmqha.printing import printable_json
 from rmqha.settings import Settings
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.times import iso_time
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSFiles

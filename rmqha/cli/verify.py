@@ -10,10 +10,10 @@ import click
 from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, open_store, print_json, progress_bar, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
-from rmqha.store.audit import Audit, audit
 from rmqha.store.errors import StoreError
-from rmqha.store.reader import Comparison, StoreReader, Verification
-from rmqha.store.stretches import BadStretch
+from rmqha.store.log.stretches import BadStretch
+from rmqha.store.offline.audit import Audit, audit
+from rmqha.store.offline.storereader import Comparison, StoreReader, Verification
 
 MOST_STRETCHES_TOLD = 20
 

@@ -9,11 +9,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from rmqha.broker.filters import SUB_ALL
 from rmqha.client.message import Message, MessageQueue, SendResult
 from rmqha.client.producer import Producer
 from rmqha.client.pull import PullConsumer
 from rmqha.wire.record import Record
+from rmqha.wire.subscription import SUB_ALL
 
 IN_FLIGHT = 32
 SUSPEND_SECONDS = 15.0

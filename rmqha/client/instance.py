@@ -9,10 +9,10 @@ from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 
-from rmqha.broker.remoting import CALL_TIMEOUT_SECONDS, RemotingError
-from rmqha.broker.remotingclient import RemotingClient
 from rmqha.client.route import TopicRoute
 from rmqha.endpoints import make_endpoint
+from rmqha.remoting.client import RemotingClient
+from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError
 from rmqha.store.metadata import TopicConfigTable
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS

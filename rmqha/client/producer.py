@@ -7,13 +7,13 @@ from itertools import count
 
 from twisted.internet.defer import Deferred
 
-from rmqha.broker.send import V2_FIELDS
 from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus, make_unique_key
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
+from rmqha.wire.requestfields import V2_FIELDS
 
 SEND_TIMEOUT_SECONDS = 3.0
 RETRY_TIMES_WHEN_SEND_FAILED = 2

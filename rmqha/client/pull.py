@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from rmqha.broker.filters import SUB_ALL, TAG, SubscriptionData
-from rmqha.broker.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from rmqha.client.instance import MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.client.message import MessageQueue
 from rmqha.client.route import MASTER_ID
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Blank, Record, RecordError, decode_record
+from rmqha.wire.requestfields import SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from rmqha.wire.subscription import SUB_ALL, TAG, SubscriptionData
 
 PULL_TIMEOUT_SECONDS = 10.0
 """How much longer than the broker may hold a pull we wait for the answer."""

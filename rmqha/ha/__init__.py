@@ -1,28 +1,14 @@
 """Replication: the master sends its log; the slave proves it and reports how far it has got (spec/ha.md).
 
-In reading order. The slave:
+In reading order:
 
-- ``states``: a slave's states and the allowed transitions.
-- ``replica``: what a slave decides: what to request, accept and report. No sockets, no clocks.
-- ``receivers``: framing, in the manner of ``twisted.protocols.basic``.
-- ``slave``: the Protocol and the Factory of a slave.
-- ``contact``: when a slave last heard from its master, and how large its lag is.
-- ``service``: keeps a slave connected, and decides when it is done.
-- ``repair``: fetches bad bytes of a log again over an HA connection.
-
-The master:
-
-- ``progress``: what a master knows of one slave.
-- ``master``: the Protocol and the Factory of a master.
-- ``serving``: how a node serves its log to slaves; nodes and the simulator share it.
-- ``handed``: how many bytes of the log the kernel has taken from a connection.
-- ``grouptransfer``: when enough slaves hold a message.
-- ``limits``: limits on connections, on memory and on log lines.
-- ``throttle``: limits on bytes a second, for a master and for a slave.
-- ``allowlist``: which hosts and certificates may be slaves.
+- ``framing``: cuts what arrives into reports and transfers, in the manner of ``twisted.protocols.basic``.
+- ``slave/``: the slave's end.
+- ``master/``: the master's end.
+- ``admission/``: who may connect, and how much a connection may cost.
 
 ::
 
-    master.HAMasterProtocol ──transfer frames──▶ slave.HASlaveProtocol ──▶ replica.Replica ──▶ ICommitLog
-                            ◀──────reports──────
+    master.protocol.HAMasterProtocol ──transfer frames──▶ slave.protocol.HASlaveProtocol ──▶ Replica ──▶ ICommitLog
+                                     ◀──────reports──────
 """

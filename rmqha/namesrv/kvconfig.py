@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, execute, succeed
 from twisted.python.failure import Failure
 
 from rmqha.store.errors import StoreError
-from rmqha.store.flush import RunInThread
+from rmqha.store.log.flush import RunInThread
 from rmqha.store.nodestate import replace_file
 from rmqha.wire.fastjson import dumps_pretty, loads_lenient
 

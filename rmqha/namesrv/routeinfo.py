@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from rmqha.broker.remoting import RequestRefused
+from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from rmqha.wire.command import ResponseCode

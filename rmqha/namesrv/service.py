@@ -10,9 +10,10 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.header import Header, refused
-from rmqha.broker.registration import body_crc32, decode_body_in_steps
-from rmqha.broker.remoting import (
+from rmqha.namesrv.kvconfig import KVConfigManager, TableFull
+from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
+from rmqha.remoting.header import Header, refused
+from rmqha.remoting.protocol import (
     MAX_HEADER_BYTES,
     Answer,
     BodyLimit,
@@ -21,11 +22,10 @@ from rmqha.broker.remoting import (
     RemotingProtocol,
     RequestRefused,
 )
-from rmqha.broker.turns import Turns
-from rmqha.namesrv.kvconfig import KVConfigManager, TableFull
-from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
+from rmqha.remoting.registration import body_crc32, decode_body_in_steps
+from rmqha.remoting.turns import Turns
 from rmqha.steps import Steps
-from rmqha.store.flush import RunInThread
+from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import DataVersion
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_request

@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.ha.master import HAMasterFactory
+from rmqha.ha.master.protocol import HAMasterFactory
 
 BACKLOG = 1024
 """So many connections may wait to be accepted: where they may not, those that come back all at once lose seconds."""

@@ -11,8 +11,8 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.store.flush import RunInThread
-from rmqha.store.mappedfile import DISK, Disk
+from rmqha.store.log.flush import RunInThread
+from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
 
 WRITE_INTERVAL_SECONDS = 1.0

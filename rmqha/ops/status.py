@@ -6,16 +6,16 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
-from rmqha.broker.remoting import RemotingError
-from rmqha.broker.runtimeinfo import NODE_STATE_KEY, ask_config, ask_runtime_info, log_range
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.contact import seconds_of
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.contact import seconds_of
+from rmqha.ha.slave.states import ReplicaState
+from rmqha.remoting.asking import NODE_STATE_KEY, ask_config, ask_runtime_info, log_range
+from rmqha.remoting.protocol import RemotingError
 from rmqha.settings import BrokerRole, parse_byte_count
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import OpeningPhase
-from rmqha.store.reader import StoreReader
 
 UNKNOWN = "UNKNOWN"
 KILLED = "KILLED"

@@ -25,7 +25,7 @@ from rmqha.pipeline.segments import (
     plausible_starts,
     read_records,
 )
-from rmqha.store.consumequeue import ConsumeQueue, Unit
+from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmqha.store.mappedfile import FILE_NAME_DIGITS
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 
 PAGE = mmap.PAGESIZE
 HOT_SEGMENTS = 2

@@ -24,10 +24,10 @@ from rmqha.pipeline.segments import (
     log_skipped,
     read_records,
 )
-from rmqha.store.commitlog import segment_size_of
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
+from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.errors import NoStore, StoreError
-from rmqha.store.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
+from rmqha.store.log.commitlog import segment_size_of
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
 from rmqha.store.nodestate import NodeState, state_path
 from rmqha.wire import record as layout
 

@@ -17,7 +17,7 @@ from rmqha.pipeline.options import Options, Selection, View
 from rmqha.pipeline.plan import log_folder
 from rmqha.pipeline.schema import check_records_schema, records_schema
 from rmqha.pipeline.segments import Split, read_selected
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
+from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
 
 SPLITS_SCHEMA = pa.schema(

@@ -8,7 +8,7 @@ from pathlib import Path
 from struct import Struct
 
 from rmqha.store.errors import UnsupportedStore
-from rmqha.store.mappedfile import FILE_NAME_DIGITS
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 
 ENTRY_HEAD = Struct(">iiqqq")
 """Magic, size, index, term, and the entry's own position."""

@@ -15,21 +15,21 @@ from twisted.python.failure import Failure
 
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
-from rmqha.store.checkpoint import Checkpoint
-from rmqha.store.commitlog import CommitLog, segment_size_of
-from rmqha.store.derived import Derived, forget_sizes, note_sizes, noted_sizes, remove_derived, settings_anew
-from rmqha.store.dispatch import MessageArrived
+from rmqha.store.derived.derived import Derived, forget_sizes, note_sizes, noted_sizes, remove_derived, settings_anew
+from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import is_disk_full
-from rmqha.store.flush import FlushService, RunInThread, Syncable
-from rmqha.store.mappedfile import DISK, Disk
+from rmqha.store.log.checkpoint import Checkpoint
+from rmqha.store.log.commitlog import CommitLog, segment_size_of
+from rmqha.store.log.flush import FlushService, RunInThread, Syncable
+from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.log.recovery import Examination, LogDamaged, MayCut, Recovery, Vouched, check_may_cut, examine, settle
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
-from rmqha.store.recovery import Examination, LogDamaged, MayCut, Recovery, Vouched, check_may_cut, examine, settle
 
 ABORT_FILE = "abort"
 CHECKPOINT_FILE = "checkpoint"

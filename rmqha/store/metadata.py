@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import sync_folder
+from rmqha.store.log.mappedfile import sync_folder
 from rmqha.store.nodestate import replace_file
 from rmqha.wire.fastjson import ROWS_AT_ONCE, Document, Rows, dumps_pretty_by_rows, loads_lenient, whole
 

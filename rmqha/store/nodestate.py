@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import DISK, Disk
+from rmqha.store.log.mappedfile import DISK, Disk
 
 NODE_FOLDER = "rmqha"
 STOPPED = "STOPPED"

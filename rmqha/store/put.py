@@ -11,7 +11,8 @@ from struct import Struct
 import numpy as np
 
 from rmqha.steps import Steps, at_once
-from rmqha.store.commitlog import CommitLog
+from rmqha.store.derived.dispatchrequest import is_no_folder
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.message import (
     AppendMessageResult,
     AppendMessageStatus,
@@ -20,7 +21,6 @@ from rmqha.store.message import (
     PutMessageResult,
     PutMessageStatus,
 )
-from rmqha.store.request import is_no_folder
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.properties import PROPERTY_SEPARATOR, format_properties
 from rmqha.wire.record import (

@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.settings import FlushDiskType, Settings
-from rmqha.store.groupcommit import GroupCommit
+from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import AppendMessageResult, PutMessageResult, PutMessageStatus
 
 

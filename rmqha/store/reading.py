@@ -7,10 +7,10 @@ from enum import Enum
 
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
-from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
-from rmqha.store.dispatch import QueueTable
-from rmqha.store.index import IndexService
+from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
+from rmqha.store.derived.dispatch import QueueTable
+from rmqha.store.derived.index import IndexService
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.wire.record import (
     BLANK_HEADER,
     Blank,

@@ -13,10 +13,10 @@ import orjson
 from twisted.logger import Logger
 
 from rmqha.settings import Settings
-from rmqha.store.commitlog import CommitLog
-from rmqha.store.dispatch import QueueTable
+from rmqha.store.derived.dispatch import QueueTable
+from rmqha.store.derived.index import IndexService
 from rmqha.store.errors import StoreError
-from rmqha.store.index import IndexService
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.nodestate import NODE_FOLDER, replace_file
 
 DISK_SPACE_WARNING_RATIO = 0.90

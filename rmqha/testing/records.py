@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Host, Record, encode_blank, encode_record
 

@@ -11,10 +11,9 @@ import pytest
 from rmqha.store.metadata import SubscriptionGroupTable, TopicConfigTable
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from rmqha.wire.command import FRAME_MAX_LENGTH, RequestCode
-
-from . import strangers
-from .probe import Figures, Probe
-from .strangers import MIB
+from tests.attacks import strangers
+from tests.attacks.probe import Figures, Probe
+from tests.attacks.strangers import MIB
 
 pytestmark = pytest.mark.process
 

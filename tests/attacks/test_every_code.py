@@ -19,18 +19,17 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker import turns
 from rmqha.broker.controller import BrokerController, Surroundings, broker_limits
-from rmqha.broker.remoting import Processors, RemotingLimits, RemotingProtocol
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.namesrv.service import NameServerService, name_server_limits
-from rmqha.store.index import IndexedKey
+from rmqha.remoting import turns
+from rmqha.remoting.protocol import Processors, RemotingLimits, RemotingProtocol
+from rmqha.store.derived.index import IndexedKey
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-
-from ..broker.brokerstore import NOW_MS, BrokerStoreTestCase
-from ..broker.test_remoting import commands_in, frame
-from ..ha.doubles import LineTransport
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.ha.doubles import LineTransport
+from tests.remoting.test_protocol import commands_in, frame
 
 MOST_CALLS = 20_000
 """Of one reactor step: some 10 ms."""

@@ -12,16 +12,15 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.remoting import Processors, RemotingProtocol
+from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.settings import make_settings
 from rmqha.store import messagestore
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand
 from rmqha.wire.record import Blank, Record, decode_record
-
-from ..ha.doubles import LineTransport, content_of
-from .test_remoting import commands_in, frame
+from tests.ha.doubles import LineTransport, content_of
+from tests.remoting.test_protocol import commands_in, frame
 
 SEGMENT_SIZE = 64 * 1024
 NOW_MS = 1_795_000_000_000

@@ -6,15 +6,14 @@ from unittest.mock import patch
 from twisted.internet.defer import execute, maybeDeferred
 from twisted.python.failure import Failure
 
+from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.controller import BrokerController, Surroundings, default_ip, resolved
-from rmqha.broker.outerapi import MasterAddresses
 from rmqha.store.message import Message
 from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import Host, parse_msg_id
-
-from .brokerstore import NOW_MS, BrokerStoreTestCase
-from .test_remoting import frame
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.remoting.test_protocol import frame
 
 SENDS = {
     RequestCode.SEND_MESSAGE,

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import execute
 
 from rmqha.broker.controller import BrokerController, Surroundings
-from rmqha.broker.remoting import RemotingProtocol
+from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command
 from rmqha.wire.properties import parse_properties
 from rmqha.wire.record import Blank, decode_record
-
-from ..ha.doubles import LineTransport
-from .brokerstore import NOW_MS, BrokerStoreTestCase
-from .test_remoting import commands_in
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.ha.doubles import LineTransport
+from tests.remoting.test_protocol import commands_in
 
 RECORDED = Path(__file__).parents[1] / "data" / "java-conversation.jsonl.gz"
 TICK_SECONDS = 0.005

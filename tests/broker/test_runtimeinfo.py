@@ -9,23 +9,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.remoting import Processors, RemotingError, RemotingProtocol
-from rmqha.broker.runtimeinfo import (
-    RuntimeInfo,
-    ask_config,
-    ask_runtime_info,
-    byte_count,
-    config_of,
-    log_range,
-    runtime_processors,
-    view_of_master,
-)
-from rmqha.broker.stats import BrokerStats
-from rmqha.ha.replica import MasterView
+from rmqha.broker.runtimeinfo import RuntimeInfo, byte_count, config_of, runtime_processors
+from rmqha.broker.tables.stats import BrokerStats
+from rmqha.ha.slave.replica import MasterView
+from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range, view_of_master
+from rmqha.remoting.protocol import Processors, RemotingError, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-
-from ..ha.doubles import FakeEndpoint, LineTransport
-from .brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase
+from tests.broker.brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase
+from tests.ha.doubles import FakeEndpoint, LineTransport
 
 T = TypeVar("T")
 

@@ -9,13 +9,12 @@ from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from rmqha.broker.remoting import Processors, RemotingProtocol, RequestRefused
 from rmqha.client import MQClient
 from rmqha.client.instance import NameServers
+from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact
-
-from ..ha.doubles import PEER, LineTransport
+from tests.ha.doubles import PEER, LineTransport
 
 QUIET_TURNS = 4
 """So many turns of the clock pass between a refused connection and the next request."""

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 from twisted.internet.defer import Deferred
 
-from rmqha.broker.remoting import RemotingProtocol
 from rmqha.client import Message, MQBrokerError, Producer, SendResult
 from rmqha.client.bulk import IN_FLIGHT, put_all
+from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode
-
-from .cluster import ClusterTestCase, broker_data, queue_data
+from tests.client.cluster import ClusterTestCase, broker_data, queue_data
 
 
 class PutAllTests(ClusterTestCase):

@@ -4,16 +4,15 @@ from collections import Counter
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from rmqha.broker.remoting import Processors, RemotingProtocol
-from rmqha.broker.send import V2_FIELDS
 from rmqha.client import Message, MessageQueue, MQBrokerError, MQClientError, Producer, SendResult, SendStatus
 from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, REST_SECONDS
 from rmqha.client.producer import SEND_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.wire.batch import decode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.properties import parse_properties
-
-from .cluster import ClusterTestCase, broker_data, queue_data
+from rmqha.wire.requestfields import V2_FIELDS
+from tests.client.cluster import ClusterTestCase, broker_data, queue_data
 
 NOW_MS = 1_795_000_000_000
 MESSAGE = Message("T", b"hello", tags="A", keys="k1 k2", properties={"mine": "x"}, flag=5)

@@ -2,15 +2,14 @@
 
 from twisted.internet.defer import Deferred
 
-from rmqha.broker.remoting import Answer, Processor, RemotingProtocol
 from rmqha.client import MessageQueue, MQBrokerError, MQClientError, PullConsumer, PullResult, PullStatus
 from rmqha.client.bulk import BulkPull, Edge
 from rmqha.client.instance import REST_SECONDS
+from rmqha.remoting.protocol import Answer, Processor, RemotingProtocol
 from rmqha.testing.records import make_record
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.record import Record, encode_blank, encode_record
-
-from .cluster import ClusterTestCase, Server, broker_data, queue_data
+from tests.client.cluster import ClusterTestCase, Server, broker_data, queue_data
 
 QUEUE = MessageQueue("T", "a", 1)
 OFFSETS = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET)

@@ -6,8 +6,8 @@ import pytest
 
 pytest.register_assert_rewrite("tests.faults.pairs")
 
-from .pairs import MasterLog  # noqa: E402
-from .scenarios import Scenarios  # noqa: E402
+from tests.faults.pairs import MasterLog  # noqa: E402
+from tests.faults.scenarios import Scenarios  # noqa: E402
 
 LOG_BYTES = 2_600_000
 

@@ -8,8 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from rmqha.wire.transfer import REPORT_HEADER, TransferDecoder
-
-from .pairs import PATIENCE_SECONDS, wait_until
+from tests.faults.pairs import PATIENCE_SECONDS, wait_until
 
 PEERS_OF_ONE_ADDRESS = 100
 READ_BYTES = 1 << 16

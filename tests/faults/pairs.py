@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.proxy import FaultProxy, SeenReport
 from rmqha.testing.records import write_log

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .pairs import MasterLog, start_pair
+from tests.faults.pairs import MasterLog, start_pair
 
 AT_ONCE = 6
 Scenario = Callable[..., None]

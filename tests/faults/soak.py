@@ -16,8 +16,7 @@ from pathlib import Path
 
 from rmqha.testing.nodes import NodeError, PutNode, TwistdNode
 from rmqha.testing.proxy import FaultProxy, ProxyError
-
-from .pairs import FREE_PORTS, SHORT_TIMES, anonymous_kib, assert_sound, descriptors
+from tests.faults.pairs import FREE_PORTS, SHORT_TIMES, anonymous_kib, assert_sound, descriptors
 
 FAULTS = ("cut rst", "cut fin", "both hold", "down hold", "up hold", "both delay 0.05 0.05", "down pace 1280 0.02")
 LONGEST_FAULT_SECONDS = 4.0

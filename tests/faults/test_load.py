@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from rmqha.wire.transfer import REPORT_HEADER
-
-from .crowd import Crowd, read_log
-from .pairs import (
+from tests.faults.crowd import Crowd, read_log
+from tests.faults.pairs import (
     HOUSEKEEPING_SECONDS,
     MasterLog,
     Pair,
@@ -18,8 +17,8 @@ from .pairs import (
     start_pair,
     wait_until,
 )
-from .scenarios import scenario
-from .soak import growth, soak
+from tests.faults.scenarios import scenario
+from tests.faults.soak import growth, soak
 
 CROWD = 1000
 STORM = 200

@@ -8,8 +8,7 @@ from functools import partial
 from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.proxy import Facts, FaultProxy
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
-
-from .pairs import (
+from tests.faults.pairs import (
     FREE_PORTS,
     HOUSEKEEPING_SECONDS,
     SHORT_TIMES,
@@ -23,7 +22,7 @@ from .pairs import (
     start_pair,
     wait_until,
 )
-from .scenarios import scenario
+from tests.faults.scenarios import scenario
 
 SMALL_BATCH_BYTES = 4000
 

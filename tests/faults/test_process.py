@@ -14,8 +14,7 @@ from functools import partial
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
-
-from .pairs import (
+from tests.faults.pairs import (
     BATCH_BYTES,
     HOUSEKEEPING_SECONDS,
     SLACK_SECONDS,
@@ -28,7 +27,7 @@ from .pairs import (
     status_kib,
     wait_until,
 )
-from .scenarios import scenario
+from tests.faults.scenarios import scenario
 
 KILLS = 6
 SLOW_PACE = "down pace 1280 0.02"  # 64 kB/s

@@ -17,9 +17,8 @@ from rmqha.settings import make_settings
 from rmqha.store import retention
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.records import write_log
-
-from .pairs import HOUSEKEEPING_SECONDS, Pair, shim, start_pair
-from .scenarios import scenario
+from tests.faults.pairs import HOUSEKEEPING_SECONDS, Pair, shim, start_pair
+from tests.faults.scenarios import scenario
 
 HOUR = 3600.0
 TEN_YEARS = 3652 * 24 * HOUR

@@ -53,9 +53,9 @@ from rmqha.cli import main as command
 from rmqha.cli import shared
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import make_settings
-from rmqha.store import derived
+from rmqha.store.derived import derived
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
@@ -164,7 +164,7 @@ def _standing_clock() -> Iterator[None]:
             return cls.fromtimestamp(next(seconds), tz)
 
     seconds = (MADE_AT_SECONDS + number / 1000 for number in count())
-    with patch("time.time", lambda: next(seconds)), patch("rmqha.store.index.datetime", Standing):
+    with patch("time.time", lambda: next(seconds)), patch("rmqha.store.derived.index.datetime", Standing):
         yield
 
 

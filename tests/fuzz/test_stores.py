@@ -44,7 +44,7 @@ PLANTED = {
         messagestore.check_may_cut = lambda *_: None
     """,
     "a command ends in a traceback": """
-        from rmqha.store import checkpoint
+        from rmqha.store.log import checkpoint
         read = checkpoint.Checkpoint.read.__func__
         def spoilt(cls, *arguments):
             found = read(cls, *arguments)

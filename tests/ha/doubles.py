@@ -16,8 +16,8 @@ from twisted.logger import LogEvent, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.ha.master import HAMasterProtocol
-from rmqha.ha.progress import SlaveProgress
+from rmqha.ha.master.progress import SlaveProgress
+from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.interfaces import ICommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_record

@@ -5,12 +5,11 @@ from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.limits import HALimits
-from rmqha.ha.master import HAMasterFactory, HAMasterProtocol, MasterOptions
+from rmqha.ha.admission.limits import HALimits
+from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import encode_report
-
-from .doubles import PEER, LineTransport, LogImage, append, make_image, memory_log
+from tests.ha.doubles import PEER, LineTransport, LogImage, append, make_image, memory_log
 
 IMAGE = make_image([300] * 30)  # several segments
 BATCH_BYTES = 1000

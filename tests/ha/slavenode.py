@@ -12,13 +12,21 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.replica import MasterView, StartFrom
-from rmqha.ha.service import HASlaveService, OnGap, SlaveOptions
+from rmqha.ha.slave.replica import MasterView, StartFrom
+from rmqha.ha.slave.service import HASlaveService, OnGap, SlaveOptions
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.transfer import TransferDecoder
-
-from .doubles import SEGMENT_SIZE, Attempt, FakeEndpoint, LineTransport, LogImage, append, content_of, reports_in
+from tests.ha.doubles import (
+    SEGMENT_SIZE,
+    Attempt,
+    FakeEndpoint,
+    LineTransport,
+    LogImage,
+    append,
+    content_of,
+    reports_in,
+)
 
 NOBODY = ConnectionRefusedError()
 

@@ -11,12 +11,11 @@ from twisted.python.failure import Failure
 from twisted.test import iosim
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.master import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
-from rmqha.ha.replica import MasterView, PeerBreach, Replica, StartFrom
-from rmqha.ha.slave import HASlaveProtocol, SlaveTimes
-from rmqha.ha.states import ReplicaState
-
-from .doubles import PEER, LogImage, append, content_of, make_image, memory_log, progress_of
+from rmqha.ha.master.protocol import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
+from rmqha.ha.slave.protocol import HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.replica import MasterView, PeerBreach, Replica, StartFrom
+from rmqha.ha.slave.states import ReplicaState
+from tests.ha.doubles import PEER, LogImage, append, content_of, make_image, memory_log, progress_of
 
 EVERYTHING = 1 << 30
 

@@ -1,12 +1,11 @@
 """A slave serves slaves of its own: what it has proved, and nothing else."""
 
-from rmqha.ha.master import HAMasterFactory, MasterOptions
-from rmqha.ha.replica import MasterView
-from rmqha.ha.service import OnGap
+from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
+from rmqha.ha.slave.replica import MasterView
+from rmqha.ha.slave.service import OnGap
 from rmqha.wire.transfer import encode_report
-
-from .doubles import PEER, SEGMENT_SIZE, LineTransport, make_image, transfers_in, wire
-from .slavenode import SlaveNodeTestCase
+from tests.ha.doubles import PEER, SEGMENT_SIZE, LineTransport, make_image, transfers_in, wire
+from tests.ha.slavenode import SlaveNodeTestCase
 
 IMAGE = make_image([300] * 30)
 PREFIX = IMAGE.prefix(IMAGE.messages[12])

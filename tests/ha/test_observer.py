@@ -1,12 +1,11 @@
 """``--observer``: a copy that no SYNC_MASTER may take for a replica (spec/ha.md 7)."""
 
-from rmqha.ha.replica import MasterView
-from rmqha.ha.service import OBSERVER_QUIET_SECONDS
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.replica import MasterView
+from rmqha.ha.slave.service import OBSERVER_QUIET_SECONDS
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.wire.transfer import Transfer
-
-from .doubles import SEGMENT_SIZE, LineTransport, heartbeat, make_image, reports_in, wire
-from .slavenode import SlaveNodeTestCase
+from tests.ha.doubles import SEGMENT_SIZE, LineTransport, heartbeat, make_image, reports_in, wire
+from tests.ha.slavenode import SlaveNodeTestCase
 
 IMAGE = make_image([300] * 30)
 PREFIX = IMAGE.prefix(IMAGE.messages[12])

@@ -13,10 +13,9 @@ import pytest
 
 from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.proxy import FaultProxy
+from tests.interop.nodes import OurBroker, RmqhaNode
+from tests.interop.rocketmq import HA_PORT_STEP, SMALL_FILES, Broker, Driver, NameServer, class_path, java_home_problem
 from tests.needs import need
-
-from .nodes import OurBroker, RmqhaNode
-from .rocketmq import HA_PORT_STEP, SMALL_FILES, Broker, Driver, NameServer, class_path, java_home_problem
 
 SEGMENT_SIZE: Final = 256 << 10
 

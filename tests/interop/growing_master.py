@@ -18,9 +18,9 @@ from twisted.internet.task import deferLater
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
-from rmqha.ha.master import HAMasterFactory, MasterOptions
+from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
 from rmqha.settings import make_settings
-from rmqha.store.commitlog import CommitLog
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.records import make_record
 

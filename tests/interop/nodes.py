@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.nodestate import Offsets
 from rmqha.testing.nodes import TwistdNode
-
-from . import requests
-from .rocketmq import (
+from tests.interop import requests
+from tests.interop.rocketmq import (
     HA_PORT_STEP,
     LOCALHOST,
     POLL_INTERVAL_S,

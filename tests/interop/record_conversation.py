@@ -22,9 +22,8 @@ from typing import Any, Final
 
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode, decode_command, encode_command
 from rmqha.wire.fastjson import dumps_compact
-
-from .nodes import ask
-from .rocketmq import LOCALHOST, PROJECT_ROOT, SMALL_FILES, Broker, Driver
+from tests.interop.nodes import ask
+from tests.interop.rocketmq import LOCALHOST, PROJECT_ROOT, SMALL_FILES, Broker, Driver
 
 TARGET: Final = PROJECT_ROOT / "tests" / "data" / "java-conversation.jsonl.gz"
 NAME, CLUSTER = "broker-recorded", "recorded"

@@ -10,10 +10,9 @@ from rmqha.store.metadata import TopicConfigTable
 from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
-
-from .conftest import MasterFactory, OurBrokerFactory, SlaveFactory
-from .nodes import OurBroker, ask, wait_until
-from .rocketmq import Broker, ClientsReport, ClientsRun, Driver, SendResult, sha256_of_message
+from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
+from tests.interop.nodes import OurBroker, ask, wait_until
+from tests.interop.rocketmq import Broker, ClientsReport, ClientsRun, Driver, SendResult, sha256_of_message
 
 TOPIC = "TFailover"
 QUEUES = 4

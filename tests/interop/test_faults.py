@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.states import ReplicaState
-
-from .conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveNodeFactory
-from .nodes import Ended, assert_equal_logs
-from .rocketmq import Broker, Driver, commit_log_bytes, commit_log_segments
+from rmqha.ha.slave.states import ReplicaState
+from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveNodeFactory
+from tests.interop.nodes import Ended, assert_equal_logs
+from tests.interop.rocketmq import Broker, Driver, commit_log_bytes, commit_log_segments
 
 TOPIC = "TFault"
 BODY_BYTES = 5_000

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from rmqha.testing.nodes import NameServerNode, TwistdNode
+from tests.interop.goclient import Consumers, go_client, go_compiler, produce
+from tests.interop.nodes import OurBroker
+from tests.interop.rocketmq import message_body
 from tests.needs import need
-
-from .goclient import Consumers, go_client, go_compiler, produce
-from .nodes import OurBroker
-from .rocketmq import message_body
 
 pytestmark = pytest.mark.process
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from . import rocketmq
-from .conftest import MasterFactory, SlaveFactory
-from .rocketmq import Broker, Driver, InteropError, NameServer, commit_log_bytes, commit_log_sha256
+from tests.interop import rocketmq
+from tests.interop.conftest import MasterFactory, SlaveFactory
+from tests.interop.rocketmq import Broker, Driver, InteropError, NameServer, commit_log_bytes, commit_log_sha256
 
 MESSAGES = 300
 BODY_BYTES = 5_000

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from .conftest import start_our_broker
-from .rocketmq import ClientsReport, Driver, NameServer
+from tests.interop.conftest import start_our_broker
+from tests.interop.rocketmq import ClientsReport, Driver, NameServer
 
 Message = Mapping[str, Any]
 

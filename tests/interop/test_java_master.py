@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from rmqha.ha.states import ReplicaState
-
-from .conftest import SEGMENT_SIZE, MasterFactory, SlaveNodeFactory
-from .nodes import Ended, RmqhaNode, assert_equal_logs, wait_until
-from .rocketmq import (
+from rmqha.ha.slave.states import ReplicaState
+from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, SlaveNodeFactory
+from tests.interop.nodes import Ended, RmqhaNode, assert_equal_logs, wait_until
+from tests.interop.rocketmq import (
     HA_PORT_STEP,
     LOCALHOST,
     SMALL_FILES,

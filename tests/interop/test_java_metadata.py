@@ -24,10 +24,9 @@ from rmqha.store.metadata import (
     topic_at_group,
 )
 from rmqha.wire.fastjson import dumps_compact, dumps_pretty, loads_lenient
-
-from .conftest import SEGMENT_SIZE, MasterFactory
-from .nodes import ask
-from .rocketmq import PROJECT_ROOT, Broker
+from tests.interop.conftest import SEGMENT_SIZE, MasterFactory
+from tests.interop.nodes import ask
+from tests.interop.rocketmq import PROJECT_ROOT, Broker
 
 UPDATE_AND_CREATE_TOPIC = 17
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import MasterFactory
-from .our_store import (
+from tests.interop.conftest import MasterFactory
+from tests.interop.our_store import (
     DELAYED,
     PLAIN,
     QUEUES,
@@ -25,7 +25,7 @@ from .our_store import (
     lines_sha256,
     write_topics,
 )
-from .rocketmq import PROJECT_ROOT, Broker, Driver, commit_log_sha256, free_ports, messages_sha256
+from tests.interop.rocketmq import PROJECT_ROOT, Broker, Driver, commit_log_sha256, free_ports, messages_sha256
 
 PUTS = 400
 SENDS = 200

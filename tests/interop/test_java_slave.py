@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from tests import fixtures
-
-from .conftest import SEGMENT_SIZE, MasterFactory, MasterNodeFactory, SlaveFactory
-from .nodes import assert_equal_logs
-from .rocketmq import (
+from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, MasterNodeFactory, SlaveFactory
+from tests.interop.nodes import assert_equal_logs
+from tests.interop.rocketmq import (
     HA_PORT_STEP,
     HERE,
     LOCALHOST,

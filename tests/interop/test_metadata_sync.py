@@ -19,10 +19,9 @@ from rmqha.store.metadata import (
 )
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import dumps_compact, loads_lenient
-
-from .conftest import MasterFactory, OurBrokerFactory, SlaveFactory
-from .nodes import OurBroker, ask, wait_until
-from .rocketmq import Broker
+from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
+from tests.interop.nodes import OurBroker, ask, wait_until
+from tests.interop.rocketmq import Broker
 
 AnyBroker = Broker | OurBroker
 

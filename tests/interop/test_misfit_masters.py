@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .conftest import MasterFactory, OurBrokerFactory
-from .nodes import WAIT_S, OurBroker, RmqhaNode, wait_until
-from .rocketmq import SMALL_FILES, Broker, Driver, NameServer, free_ports
-from .test_namesrv import brokers, wait_for_brokers
+from tests.interop.conftest import MasterFactory, OurBrokerFactory
+from tests.interop.nodes import WAIT_S, OurBroker, RmqhaNode, wait_until
+from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, free_ports
+from tests.interop.test_namesrv import brokers, wait_for_brokers
 
 TOPIC = "TMisfit"
 SEGMENT_SIZE = 256 * 1024

@@ -14,10 +14,9 @@ import pytest
 from rmqha.store.metadata import ConsumerOffsetTable, topic_at_group
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
-
-from .conftest import SEGMENT_SIZE, start_our_broker
-from .nodes import OurBroker, ask, wait_until
-from .rocketmq import SMALL_FILES, Broker, Driver, NameServer, SendResult, free_ports, read_send_log
+from tests.interop.conftest import SEGMENT_SIZE, start_our_broker
+from tests.interop.nodes import OurBroker, ask, wait_until
+from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, SendResult, free_ports, read_send_log
 
 TOPIC: Final = "TAdmin"
 QUEUES: Final = 4

@@ -6,15 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
-
-from .conftest import MasterFactory, OurBrokerFactory, SlaveFactory
-from .nodes import OurBroker, assert_equal_logs, wait_until
-from .requests import ask
-from .rocketmq import Broker, Driver, NameServer, messages_sha256
+from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
+from tests.interop.nodes import OurBroker, assert_equal_logs, wait_until
+from tests.interop.requests import ask
+from tests.interop.rocketmq import Broker, Driver, NameServer, messages_sha256
 
 TOPIC = "TNameServer"
 COUNT = 200

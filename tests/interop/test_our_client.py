@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .conftest import MasterFactory, OurBrokerFactory
-from .rocketmq import FAST_START, Driver, NameServer
+from tests.interop.conftest import MasterFactory, OurBrokerFactory
+from tests.interop.rocketmq import FAST_START, Driver, NameServer
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SECONDS = 60

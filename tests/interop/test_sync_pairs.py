@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import PutNode
+from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveFactory, SlaveNodeFactory
+from tests.interop.nodes import RmqhaNode, assert_equal_logs, wait_until
+from tests.interop.rocketmq import HA_PORT_STEP, LOCALHOST, Broker, Driver, SendResult, SendRun, free_ports
 from tests.puts import (
     NOT_AVAILABLE,
     OK,
@@ -27,10 +30,6 @@ from tests.puts import (
     resume,
     statuses_of,
 )
-
-from .conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveFactory, SlaveNodeFactory
-from .nodes import RmqhaNode, assert_equal_logs, wait_until
-from .rocketmq import HA_PORT_STEP, LOCALHOST, Broker, Driver, SendResult, SendRun, free_ports
 
 SLAVE_TIMEOUT_S = 1.5
 QUICK: dict[str, Any] = {"haSendHeartbeatInterval": 1000}

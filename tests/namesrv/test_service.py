@@ -7,14 +7,13 @@ import orjson
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.registration import body_crc32, encode_body
 from rmqha.namesrv.kvconfig import KVConfigManager
 from rmqha.namesrv.service import ORDER_TOPIC_CONFIG, NameServerService
+from rmqha.remoting.registration import body_crc32, encode_body
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
-
-from ..broker.brokerstore import Client
-from ..broker.test_remoting import frame
+from tests.broker.brokerstore import Client
+from tests.remoting.test_protocol import frame
 
 TABLE = TopicConfigTable(DataVersion(2, 1_795_000_000_000), {"T": TopicConfig("T", 4, 4)})
 BODY = encode_body(TABLE)

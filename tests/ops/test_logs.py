@@ -20,7 +20,7 @@ def event(**fields: Any) -> LogEvent:
     return {
         "log_time": 1_795_000_000.25,
         "log_level": LogLevel.warn,
-        "log_namespace": "rmqha.ha.slave",
+        "log_namespace": "rmqha.ha.slave.protocol",
         "log_format": "slave {peer} is at {offset}",
         "log_logger": object(),
         "peer": "10.0.0.1:5",
@@ -50,7 +50,7 @@ class JsonTests(SynchronousTestCase):
             {
                 "time": 1_795_000_000.25,
                 "level": "warn",
-                "namespace": "rmqha.ha.slave",
+                "namespace": "rmqha.ha.slave.protocol",
                 "message": "slave 10.0.0.1:5 is at 7",
                 "peer": "10.0.0.1:5",
                 "offset": 7,
@@ -111,7 +111,7 @@ class TextTests(SynchronousTestCase):
     def test_a_strangers_control_characters_are_escaped(self) -> None:
         text = self.text(peer="\x1b[2J\r\x07\x9b1m\u202e\udcff")
         self.assertTrue(
-            text.endswith("[rmqha.ha.slave#warn] slave \\x1b[2J\\r\\x07\\x9b1m\\u202e\\udcff is at 7\n"), text
+            text.endswith("[rmqha.ha.slave.protocol#warn] slave \\x1b[2J\\r\\x07\\x9b1m\\u202e\\udcff is at 7\n"), text
         )
 
     def test_a_stranger_starts_no_line(self) -> None:

@@ -15,14 +15,15 @@ from twisted.test.iosim import FakeTransport, IOPump, connect
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from rmqha.broker.remoting import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
-from rmqha.broker.runtimeinfo import NODE_STATE_KEY, runtime_processors
+from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.ops.status import Status, status_of_broker, status_of_store
+from rmqha.remoting.asking import NODE_STATE_KEY
+from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
 from rmqha.settings import make_settings
-from rmqha.store.lockfile import LockFile
+from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import LOCK_FILE, MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from tests.fixtures import copy_of, max_offset, new_folder, unpacked
 
 PEER = {"peer": "10.0.0.2:5", "state": "TRANSFER", "ackOffset": 50, "lagBytes": 10}

@@ -7,7 +7,7 @@ from pathlib import Path
 from rmqha.pipeline.options import Options, parse_options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import read_records
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import make_record
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record

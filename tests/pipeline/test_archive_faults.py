@@ -20,9 +20,9 @@ from rmqha.pipeline.jobs.engine import LocalEngine, Progress, Summary
 from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, STAGING_FOLDER, Archive, ArchiveError, archived_paths
 from rmqha.pipeline.segments import Split
 from rmqha.store.errors import StoreInUse
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import Offsets
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, rows_of, visible_files
 from tests.pipeline.microbatches import Query

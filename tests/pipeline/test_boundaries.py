@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rmqha.pipeline.boundaries import LONGEST_RECORD_BYTES
 from rmqha.pipeline.errors import BoundaryError
 from rmqha.pipeline.plan import open_log
-from rmqha.store.consumequeue import PRE_BLANK, UNIT
-from rmqha.store.mappedfile import file_name
+from rmqha.store.derived.consumequeue import PRE_BLANK, UNIT
+from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.records import make_record
 from rmqha.wire.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, Record
 from tests.pipeline.stores import SEGMENT_SIZE, all_offsets, end_of, lay_records, make_store, options, plain_records
@@ -213,7 +213,7 @@ def test_a_queue_that_cannot_be_read_is_left_alone(store: Path, size: int, name:
 def test_a_queue_that_expires_while_it_is_asked_is_left_alone(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = make_store(store, plain_records(70))
     write_queue(store, [unit_of(record) for record in records])
-    from rmqha.store.consumequeue import ConsumeQueue
+    from rmqha.store.derived.consumequeue import ConsumeQueue
 
     def find_end_and_lose_a_file(queue: ConsumeQueue) -> None:
         queue._end = len(records) * UNIT.size

@@ -25,9 +25,9 @@ from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.jobs.stats import stats
 from rmqha.pipeline.jobs.verify import Verified, verify
 from rmqha.pipeline.schema import PROPERTIES_MAP
-from rmqha.store.consumequeue import CQ_STORE_UNIT_SIZE, UNIT, Unit
-from rmqha.store.index import IndexService
-from rmqha.store.reader import StoreReader
+from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, UNIT, Unit
+from rmqha.store.derived.index import IndexService
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank, Record
 from tests import fixtures
 from tests.pipeline.lake import options_of, visible_files

@@ -27,7 +27,7 @@ from rmqha.pipeline.jobs.manifest import (
 from rmqha.pipeline.plan import open_log
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank
 from tests.fixtures import expected, new_folder, unpacked
 from tests.pipeline.lake import (

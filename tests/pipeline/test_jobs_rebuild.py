@@ -19,12 +19,12 @@ from rmqha.pipeline.jobs.engine import Engine, LocalEngine, Progress, SparkEngin
 from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild
 from rmqha.pipeline.segments import Split
 from rmqha.settings import Settings
-from rmqha.store.audit import audit
-from rmqha.store.commitlog import CommitLog
-from rmqha.store.dispatch import Dispatcher, QueueTable
+from rmqha.store.derived.dispatch import Dispatcher, QueueTable
 from rmqha.store.errors import StoreInUse
-from rmqha.store.lockfile import LockFile
-from rmqha.store.reader import StoreReader
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.lockfile import LockFile
+from rmqha.store.offline.audit import audit
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.records import make_record
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import TRANSACTION_PREPARED_TYPE

@@ -10,9 +10,9 @@ from rmqha.pipeline.jobs.compare import Comparison, compare
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.verify import Verified, verify
 from rmqha.store.errors import StoreError
-from rmqha.store.lockfile import LockFile
+from rmqha.store.log.lockfile import LockFile
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank
 from tests.fixtures import facts, max_offset, new_folder, unpacked
 from tests.pipeline.lake import SEGMENT_SIZE, make_store, options_of, overwrite

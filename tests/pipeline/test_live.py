@@ -23,15 +23,14 @@ from pyspark.sql.functions import col
 
 from rmqha.cli import main
 from rmqha.pipeline.jobs.manifest import Archive, archived_paths
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Record
 from tests.interop import conftest as interop
 from tests.interop.conftest import MasterFactory, SlaveNodeFactory
 from tests.interop.nodes import RmqhaNode, wait_until
 from tests.interop.rocketmq import Broker, Driver, SendResult, SendRun, message_body
-
-from .lake import make_store, visible_files
-from .processes import WAIT_SECONDS, Stage, StreamProcess, freeze, open_files, signal_all, spark_workers
+from tests.pipeline.lake import make_store, visible_files
+from tests.pipeline.processes import WAIT_SECONDS, Stage, StreamProcess, freeze, open_files, signal_all, spark_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, Archive, ArchiveError, WrongArchive
 from rmqha.pipeline.jobs.overlap import Proof
 from rmqha.pipeline.plan import open_log
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.wire.record import Record, check_record, encode_record
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, overwrite

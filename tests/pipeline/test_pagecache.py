@@ -11,7 +11,7 @@ from rmqha.pipeline.options import Options
 from rmqha.pipeline.pagecache import cached_pages
 from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.segments import Split, read_selected
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from tests.pipeline.stores import make_store, options, plain_records
 
 SEGMENT_SIZE = 1 << 20

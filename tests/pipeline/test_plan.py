@@ -13,7 +13,7 @@ from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.store.errors import StoreError
-from rmqha.store.mappedfile import file_name, list_segments
+from rmqha.store.log.mappedfile import file_name, list_segments
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import FIRST_STORE_TIMESTAMP_MS
 from rmqha.wire.record import Record

@@ -12,7 +12,7 @@ from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import SegmentReader, read_records
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.records import make_record
 from rmqha.wire.record import Record, encode_record
 from tests.pipeline.stores import (

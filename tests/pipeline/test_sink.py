@@ -12,7 +12,7 @@ from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import STAGING_FOLDER, Archive, archived_paths, open_staging
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.reader import StoreReader
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, visible_files
 from tests.pipeline.microbatches import Query

@@ -31,7 +31,7 @@ from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.source import LogReader, LogStreamReader, SplitPartition
 from rmqha.pipeline.views import view_reader
-from rmqha.store.mappedfile import file_name
+from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.records import make_record
 from rmqha.wire.record import Record
 from tests import fixtures

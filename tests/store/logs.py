@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from rmqha.store.commitlog import CommitLog
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.wire.record import Record, encode_record
 
 SEGMENT_SIZE = 4096

@@ -7,10 +7,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.store.commitlog import CommitLog
-from rmqha.store.consumequeue import Unit
-from rmqha.store.derived import Derived
-from rmqha.store.index import IndexService
+from rmqha.store.derived.consumequeue import Unit
+from rmqha.store.derived.derived import Derived
+from rmqha.store.derived.index import IndexService
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.properties import format_properties

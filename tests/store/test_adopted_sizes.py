@@ -3,7 +3,7 @@
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.runtimeinfo import _segment_size_of
+from rmqha.remoting.asking import segment_size_of
 from rmqha.settings import SettingsError, make_settings
 from rmqha.store.messagestore import MessageStore
 from tests.fixtures import new_folder
@@ -47,7 +47,7 @@ class AdoptedSizesTests(SynchronousTestCase):
     def test_a_segment_must_be_one(self) -> None:
         for value in ("7", "-1", "0", "2147483648", "9" * 5000, "x"):
             with capturedLogs() as logs:
-                self.assertIsNone(_segment_size_of({"mappedFileSizeCommitLog": value}))
+                self.assertIsNone(segment_size_of({"mappedFileSizeCommitLog": value}))
             self.assertEqual([event["size"] for event in logs], [value[:40]])
-        self.assertEqual(_segment_size_of({"mappedFileSizeCommitLog": "1073741824"}), 1 << 30)
-        self.assertIsNone(_segment_size_of({}))
+        self.assertEqual(segment_size_of({"mappedFileSizeCommitLog": "1073741824"}), 1 << 30)
+        self.assertIsNone(segment_size_of({}))

@@ -19,18 +19,18 @@ from rmqha.cli import main
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store import opening
-from rmqha.store.checkpoint import Checkpoint
-from rmqha.store.commitlog import segment_size_of
-from rmqha.store.derived import open_queues
+from rmqha.store.derived.derived import open_queues
 from rmqha.store.errors import StoreError, StoreInUse
-from rmqha.store.mappedfile import list_segments
+from rmqha.store.log.checkpoint import Checkpoint
+from rmqha.store.log.commitlog import segment_size_of
+from rmqha.store.log.mappedfile import list_segments
+from rmqha.store.log.recovery import LogDamaged, MayCut
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.recovery import LogDamaged, MayCut
 from tests import fixtures
 from tests.fixtures import new_folder, open_files
+from tests.store.log.test_flush import Thread
 from tests.store.logs import SEGMENT_SIZE, encoded, file_bytes, held, make_log, sized_record, write_at
-from tests.store.test_flush import Thread
 
 
 def contents(root: Path) -> dict[str, bytes]:

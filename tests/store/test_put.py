@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import BrokerRole, FlushDiskType, Settings
 from rmqha.store import put
-from rmqha.store.checkpoint import Checkpoint
+from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.message import (
     AppendMessageResult,
     AppendMessageStatus,
@@ -45,8 +45,8 @@ from rmqha.wire.record import (
     encode_record,
 )
 from tests.fixtures import new_folder
+from tests.store.log.test_flush import Thread
 from tests.store.logs import held
-from tests.store.test_flush import Thread
 from tests.strategies import HOSTS, INT32, INT64
 
 NOW_MS = 1_795_000_000_000

@@ -7,13 +7,13 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import Settings
-from rmqha.store.consumequeue import Unit
+from rmqha.store.derived.consumequeue import Unit
 from rmqha.store.reading import LEAST_UNITS_EXAMINED, TAG_HASH_MASK, GetMessageResult, GetMessageStatus, MessageReader
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Host, Record, encode_record
+from tests.store.derived.test_dispatch import DispatchTestCase
 from tests.store.logs import SEGMENT_SIZE
 from tests.store.queues import FOREVER
-from tests.store.test_dispatch import DispatchTestCase
 
 OVERHEAD = Record("T", b"").total_size
 FILE_UNITS = 5

@@ -13,9 +13,9 @@ from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.retention import MOST_FILES_A_RUN, Cleaning, Retention, Slot, SlotFolder, disk_used_ratio
 from tests.fixtures import new_folder
+from tests.store.derived.test_dispatch import DispatchTestCase
 from tests.store.logs import SEGMENT_SIZE
 from tests.store.queues import expected_of
-from tests.store.test_dispatch import DispatchTestCase
 
 FOUR = datetime(2026, 11, 20, 4, 30)
 FIVE = datetime(2026, 11, 20, 5, 0)

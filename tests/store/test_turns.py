@@ -8,9 +8,9 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import make_settings
-from rmqha.store import dispatch
-from rmqha.store.dispatch import SLICE_QUEUES, SLICE_RUNS
-from rmqha.store.mappedfile import MANY_FILES
+from rmqha.store.derived import dispatch
+from rmqha.store.derived.dispatch import SLICE_QUEUES, SLICE_RUNS
+from rmqha.store.log.mappedfile import MANY_FILES
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from tests.fixtures import new_folder
@@ -46,7 +46,7 @@ class ManyQueuesTurnsTests(SynchronousTestCase):
         self.store.derived.dispatcher.catch_up()
         (taken,) = self.store.take_unflushed()
         self.assertEqual(list(self.store.take_unflushed()), [])
-        with patch("rmqha.store.mappedfile._syncfs", return_value=0) as syncfs:
+        with patch("rmqha.store.log.mappedfile._syncfs", return_value=0) as syncfs:
             taken.sync()
         self.assertEqual(syncfs.call_count, 1)
         self.close()

@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyClass, verifyObject
 
 from rmqha.interfaces import ICommitLog
-from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import StoreError
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_segments
 from rmqha.wire.scan import Scan

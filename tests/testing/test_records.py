@@ -2,7 +2,7 @@
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.store.commitlog import CommitLog
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.testing.records import make_record, make_segments, write_log
 from rmqha.wire.record import Record, check_record
 from tests.fixtures import new_folder

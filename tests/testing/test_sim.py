@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.schedule import ScheduleMessageService
-from rmqha.ha.master import HAMasterProtocol
-from rmqha.ha.replica import MasterView, Replica
-from rmqha.ha.slave import HASlaveProtocol
-from rmqha.store.commitlog import CommitLog
-from rmqha.store.groupcommit import GroupCommit
-from rmqha.store.request import DispatchRequest
+from rmqha.broker.background.schedule import ScheduleMessageService
+from rmqha.ha.master.protocol import HAMasterProtocol
+from rmqha.ha.slave.protocol import HASlaveProtocol
+from rmqha.ha.slave.replica import MasterView, Replica
+from rmqha.store.derived.dispatchrequest import DispatchRequest
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.testing.sim import runner
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import run_seed

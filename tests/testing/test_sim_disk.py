@@ -6,7 +6,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.store.mappedfile import Disk, MappedFile, file_name
+from rmqha.store.log.mappedfile import Disk, MappedFile, file_name
 from rmqha.testing.sim.disk import SECTOR_BYTES, SimDisk
 from tests.fixtures import new_folder
 

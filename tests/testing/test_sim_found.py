@@ -1,8 +1,8 @@
 """What the simulator has found in the random walk, as scenarios."""
 
-from rmqha.ha.replica import StartFrom
-from rmqha.ha.service import SlaveOptions
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.replica import StartFrom
+from rmqha.ha.slave.service import SlaveOptions
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
 from rmqha.wire.transfer import TRANSFER_HEADER

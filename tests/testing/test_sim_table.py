@@ -1,14 +1,14 @@
 """What happens when: many rows of docs/faults.md, each as a scripted scenario.
 
-"Log stored, consume queue not" is told in tests/store/test_derived.py: simulated nodes have no queues.
+"Log stored, consume queue not" is told in tests/store/derived/test_derived.py: simulated nodes have no queues.
 """
 
 from contextlib import ExitStack
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.service import OnGap, SlaveOptions
-from rmqha.ha.states import ReplicaState
+from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.network import End
 from rmqha.testing.sim.oracle import Put

@@ -11,9 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.gate import CLOSE_SECONDS, HANDSHAKE_SECONDS, GateFactory, looks_like_tls, peer_names
 from tests.fixtures import new_folder
-
-from .authority import Authority
-from .line import PEER, Heard, Line, files_of
+from tests.tls.authority import Authority
+from tests.tls.line import PEER, Heard, Line, files_of
 
 HOST = "broker-a.example"
 

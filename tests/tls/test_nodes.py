@@ -16,8 +16,7 @@ import pytest
 from rmqha.testing.nodes import PutNode, TwistdNode
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
-
-from .authority import Authority
+from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
 

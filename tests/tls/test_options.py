@@ -12,8 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.settings import TlsMode
 from rmqha.tap import Options
 from tests.fixtures import new_folder
-
-from .authority import Authority
+from tests.tls.authority import Authority
 
 MASTER = "--role=async-master"
 SLAVE = ("--role=slave", "--master=tls:h:10912")

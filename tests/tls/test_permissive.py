@@ -11,13 +11,12 @@ from twisted.test import iosim
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from rmqha.broker.remoting import RemotingFactory, RemotingProtocol
+from rmqha.remoting.protocol import RemotingFactory, RemotingProtocol
 from rmqha.tls.gate import HANDSHAKE_SECONDS
 from rmqha.wire.command import RemotingCommand
 from tests.fixtures import new_folder
-
-from .authority import Authority
-from .line import PEER, Heard, MemoryPort, files_of
+from tests.tls.authority import Authority
+from tests.tls.line import PEER, Heard, MemoryPort, files_of
 
 HOST = "broker-a.example"
 ECHO = 28

@@ -9,8 +9,7 @@ import pytest
 from rmqha.testing.nodes import TwistdNode
 from tests.fixtures import copy_of, max_offset, segment_size
 from tests.store.logs import file_bytes, write_at
-
-from .authority import Authority
+from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
 RMQHA = str(Path(sys.executable).with_name("rmqha"))

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from rmqha.store.errors import StoreError, StoreInUse
-from rmqha.store.mappedfile import sync_folder
+from rmqha.store.log.mappedfile import sync_folder
 from rmqha.store.nodestate import NodeState, replace_file
 
 MANIFEST_FOLDER = "_manifest"

@@ -3,7 +3,7 @@
 A message contains its position in its queue. Each split therefore writes its units directly into the new files, and no
 two splits write the same bytes. If the offsets of a queue have a gap or step back, the queue is corrected afterwards by
 the rules of dispatch. Keys go through small files of hashes into the index, in one chain. The rules are those of
-dispatch (``rmqha.store.bulk``).
+dispatch (``rmqha.store.derived.bulk``).
 """
 
 import os
@@ -23,8 +23,8 @@ from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progr
 from rmqha.pipeline.options import Boundaries, Options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import Split, read_records
-from rmqha.store.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
-from rmqha.store.consumequeue import (
+from rmqha.store.derived.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
+from rmqha.store.derived.consumequeue import (
     BLANKS_ALLOWED_BYTES,
     CONSUME_QUEUE_FOLDER,
     CQ_STORE_UNIT_SIZE,
@@ -33,10 +33,10 @@ from rmqha.store.consumequeue import (
     Unit,
     new_queue_size,
 )
-from rmqha.store.geometry import Geometry
-from rmqha.store.index import HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, new_geometry
-from rmqha.store.lockfile import LockFile
-from rmqha.store.mappedfile import file_name, sync_folder
+from rmqha.store.derived.geometry import Geometry
+from rmqha.store.derived.index import HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, new_geometry
+from rmqha.store.log.lockfile import LockFile
+from rmqha.store.log.mappedfile import file_name, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER
 
 QueueKey = tuple[str, int]

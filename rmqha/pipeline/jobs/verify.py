@@ -10,7 +10,7 @@ from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import OnCorrupt, Options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import SegmentReader, Split, read_records
-from rmqha.store.lockfile import is_locked
+from rmqha.store.log.lockfile import is_locked
 
 WINDOW_BYTES = 1 << 22
 MOST_PROBLEMS = 100

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rmqha.store.commitlog import CommitLog
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.delay import SCHEDULE_TOPIC

@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from rmqha.store.consumequeue import CONSUME_QUEUE_FOLDER
+from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
+from rmqha.store.derived.index import INDEX_FOLDER
 from rmqha.store.errors import StoreInUse
-from rmqha.store.index import INDEX_FOLDER
-from rmqha.store.mappedfile import FILE_NAME_DIGITS, Disk, Lock, MappedFile, Readable, Syncable
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, Disk, Lock, MappedFile, Readable, Syncable
 from rmqha.wire.record import Buffer
 
 SECTOR_BYTES = 512

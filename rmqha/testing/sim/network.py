@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IProtocol, IProtocolFactory, IPushProduc
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.ha.replica import MasterView
+from rmqha.ha.slave.replica import MasterView
 from rmqha.testing.sim.process import Process
 
 CONNECT_TIMEOUT_SECONDS = 30.0

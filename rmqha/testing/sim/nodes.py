@@ -10,21 +10,21 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from rmqha.broker.schedule import ScheduleMessageService
+from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.exitcodes import ExitCode
-from rmqha.ha.master import HAMasterProtocol
-from rmqha.ha.replica import MasterView
-from rmqha.ha.service import HASlaveService, SlaveOptions
-from rmqha.ha.serving import LogServing, confirmed_offset
+from rmqha.ha.master.protocol import HAMasterProtocol
+from rmqha.ha.master.serving import LogServing, confirmed_offset
+from rmqha.ha.slave.replica import MasterView
+from rmqha.ha.slave.service import HASlaveService, SlaveOptions
 from rmqha.ops.statefile import StateFileService
 from rmqha.settings import BrokerRole, Settings, make_settings
-from rmqha.store.commitlog import CommitLog
 from rmqha.store.errors import StoreError
-from rmqha.store.flush import FlushService
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.flush import FlushService
+from rmqha.store.log.recovery import LogDamaged, MayCut
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
-from rmqha.store.recovery import LogDamaged, MayCut
 from rmqha.testing.sim.audit import DELAY_SECONDS
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.testing.sim.network import Network

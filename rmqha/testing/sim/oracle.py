@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rmqha.settings import BrokerRole, FlushDiskType
-from rmqha.store.commitlog import CommitLog
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.message import PutMessageResult, PutMessageStatus
 from rmqha.testing.sim.audit import check_derived, undelivered
 from rmqha.testing.sim.nodes import SimNode

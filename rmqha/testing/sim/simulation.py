@@ -21,8 +21,8 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
-from rmqha.ha.service import OnGap, SlaveOptions
-from rmqha.ha.states import VERDICTS, ReplicaState
+from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
 from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, undelivered
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from rmqha.ha.replica import StartFrom
-from rmqha.ha.service import OnGap, SlaveOptions
+from rmqha.ha.slave.replica import StartFrom
+from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.testing.sim.network import Connecting
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
 from rmqha.testing.sim.violation import Violation

@@ -1,0 +1,10 @@
+"""What a broker runs in the background.
+
+In reading order:
+
+- ``schedule``: delivers delayed messages when they are due.
+- ``outerapi``: registers the broker with its name servers.
+- ``mastersearch``: finds a slave's master through the name servers.
+- ``slavesync``: copies the master's tables to a slave.
+- ``laterfeatures``: warns of messages that only brokers of RocketMQ 5.x can handle.
+"""

@@ -1,0 +1,395 @@
+"""BrokerOuterAPI: a broker's registration with its name servers (spec/remoting.md 2.22, spec/ha.md 8.2).
+
+Each name server has one kept connection: a registration lives as long as the connection that it came on, so a new
+connection registers at once. With each registration goes a look at who is registered in our place: a second broker with
+our name and id takes it from us without a word, each time it registers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.connecting import reason_of
+from rmqha.remoting.client import RemotingClient
+from rmqha.remoting.protocol import RemotingProtocol
+from rmqha.remoting.registration import body_crc32, encode_body_in_turns
+from rmqha.remoting.turns import Turns
+from rmqha.settings import Settings
+from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
+from rmqha.wire.command import RemotingCommand, RequestCode
+from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient
+
+MASTER_ID = 0
+FIRST_REGISTER_SECONDS = 10.0
+"""A slave that was there before its master need not wait for a whole period."""
+REGISTER_TIMEOUT_SECONDS = 6.0
+QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
+UNREGISTER_TIMEOUT_SECONDS = 3.0
+LOOK_TIMEOUT_SECONDS = 3.0
+LOOKS_THAT_CLEAR_A_RIVAL = 3
+"""So many looks in a row must find us in our place before a rival counts as gone."""
+LARGEST_CLUSTER_BYTES = 1024 * 1024
+"""A larger answer is not looked at: reading it would hold up everybody else."""
+MANY_TOPICS = 2000
+"""With more of them a registration is large: changes are gathered for ``MANY_TOPICS_SECONDS``."""
+MANY_TOPICS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddresses:
+    """What a name server tells a slave: its master's remoting and HA address; None where it knows of no live master."""
+
+    master_addr: str | None = None
+    ha_server_addr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Who registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics."""
+
+    settings: Settings
+    broker_id: int
+    addresses: Callable[[], tuple[str, str]]
+    table: Callable[[], TopicConfigTable]
+
+    def identity(self) -> dict[str, str]:
+        """The header fields that say who."""
+        return {
+            "brokerName": self.settings.broker_name,
+            "brokerAddr": self.addresses()[0],
+            "clusterName": self.settings.broker_cluster_name,
+            "brokerId": str(self.broker_id),
+        }
+
+    async def registration(self, turns: Turns) -> tuple[dict[str, str], bytes]:
+        """Header and body of REGISTER_BROKER."""
+        body = await encode_body_in_turns(self._permitted_topics(), turns.next)
+        fields = {**self.identity(), "haServerAddr": self.addresses()[1], "compressed": "false"}
+        return {**fields, "bodyCrc32": str(body_crc32(body))}, body
+
+    def _permitted_topics(self) -> Document:
+        """The topics; all with brokerPermission where that takes something from everybody."""
+        table, perm = self.table(), self.settings.broker_permission
+        if perm & PERM_READ and perm & PERM_WRITE:
+            return table.document()
+        rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=perm).to_json())
+        return {**table.document(), "topicConfigTable": rows}
+
+
+def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:
+    """By broker id, the addresses registered under a name, from ClusterInfo; empty for what is none."""
+    try:
+        brokers = loads_lenient(body).get("brokerAddrTable") or {}
+        addresses = (brokers.get(broker_name) or {}).get("brokerAddrs") or {}
+        return {int(broker_id): str(address) for broker_id, address in addresses.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+class NameServerLink:
+    """The connection to one name server, and the registration on it: one at a time, the next with all that came since.
+
+    ``answered`` is called with this link after a registration, when ``master`` is what the name server told.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: IStreamClientEndpoint,
+        broker: Broker,
+        clock: IReactorTime,
+        answered: Callable[["NameServerLink"], None],
+    ) -> None:
+        self._name = name
+        self._broker = broker
+        self._answered = answered
+        self._client = RemotingClient(endpoint, clock, connected=self._connected)
+        self._connection: RemotingProtocol | None = None
+        self._registering: RemotingProtocol | None = None
+        self._turns = Turns(clock)
+        self._again = False
+        self._stopping = False
+        self._is_registered = False
+        self._is_missed = False
+        self._withdrawn: str | None = None
+        self._clean_looks = 0
+        self.rival: str | None = None
+        """The address that is registered in our place; None for nobody."""
+        self.master = MasterAddresses()
+
+    def start(self) -> None:
+        """Connect, and register as soon and as often as that succeeds."""
+        self._client.start()
+        self._client.when_connected().addErrback(self._not_registered)
+
+    def _connected(self, connection: RemotingProtocol) -> None:
+        self._connection = connection
+        connection.on_closed(lambda: self._disconnected(connection))
+        self.look()
+        self.register()
+
+    def _disconnected(self, connection: RemotingProtocol) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._is_registered = False
+            self.master = MasterAddresses()
+            if not self._stopping:
+                self._miss("the connection is gone")
+
+    def register(self, only_changes: bool = False) -> None:
+        """Register, if there is a connection; with ``only_changes`` ask first whether the name server needs that."""
+        connection = self._connection
+        if connection is None or self._stopping or self._withdrawn is not None:
+            return
+        if self._registering is connection:
+            self._again = self._again or not only_changes
+            return
+        self._registering, self._again = connection, False
+        done = Deferred.fromCoroutine(self._register(connection, only_changes))
+        done.addErrback(self._not_registered).addCallback(lambda _: self._done(connection))
+
+    async def _register(self, connection: RemotingProtocol, only_changes: bool) -> None:
+        if only_changes and not await self._needs_registration(connection):
+            return
+        fields, body = await self._broker.registration(self._turns)
+        answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
+        if self._withdrawn is not None:
+            self._unregister(connection)
+            return
+        if not self._is_registered:
+            self._is_registered, self._is_missed = True, False
+            self._log.info("registered with name server {name}", name=self._name)
+        self._take_master(answer)
+
+    def withdraw(self, reason: str) -> None:
+        """Leave this name server until ``come_back``."""
+        if self._withdrawn is not None:
+            return
+        self._withdrawn = reason
+        self._is_registered = False
+        if self._connection is not None and not self._stopping:
+            self._log.warn("leaving name server {name}: {reason}", name=self._name, reason=reason)
+            self._unregister(self._connection)
+
+    def come_back(self) -> None:
+        """Register again after ``withdraw``."""
+        if self._withdrawn is not None:
+            self._withdrawn = None
+            self.register()
+
+    def _unregister(self, connection: RemotingProtocol) -> None:
+        goodbye = connection.call(
+            RequestCode.UNREGISTER_BROKER, self._broker.identity(), timeout=UNREGISTER_TIMEOUT_SECONDS
+        )
+        goodbye.addErrback(lambda _: None)  # the next look shows whether it was heard
+
+    def look(self) -> None:
+        """Ask who is registered under our name; nothing waits for the answer."""
+        connection = self._connection
+        if connection is None or self._stopping:
+            return
+        answer = connection.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=LOOK_TIMEOUT_SECONDS)
+        answer.addCallback(self._looked, connection).addErrback(lambda _: None)  # it may not know how to answer that
+
+    def _looked(self, answer: RemotingCommand, connection: RemotingProtocol) -> None:
+        if len(answer.body) > LARGEST_CLUSTER_BYTES or self._stopping:
+            return
+        addresses = _addresses_of(answer.body, self._broker.settings.broker_name)
+        ours, there = self._broker.addresses()[0], addresses.get(self._broker.broker_id)
+        if self._withdrawn is not None:
+            self._looked_while_withdrawn(there == ours, addresses.get(MASTER_ID), connection)
+        elif there is not None and there != ours:
+            self._clean_looks = 0
+            if there != self.rival:
+                self.rival = there
+                self._log.warn("{warning}", warning=self.warning)
+        elif self.rival is not None:
+            self._clean_looks += 1
+            if self._clean_looks >= LOOKS_THAT_CLEAR_A_RIVAL:
+                self._log.info("{rival} is no longer registered in our place", rival=self.rival)
+                self.rival = None
+
+    def _looked_while_withdrawn(self, is_there: bool, master: str | None, connection: RemotingProtocol) -> None:
+        """See that we are gone; a master that has moved only a registration can tell all of."""
+        if master is not None and master != self.master.master_addr and self._registering is not connection:
+            self._registering = connection
+            done = Deferred.fromCoroutine(self._ask_for_master(connection)).addErrback(lambda _: None)
+            done.addCallback(lambda _: self._done(connection))
+        elif is_there:
+            self._unregister(connection)
+
+    async def _ask_for_master(self, connection: RemotingProtocol) -> None:
+        fields, body = await self._broker.registration(self._turns)
+        answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
+        self._unregister(connection)
+        self._take_master(answer)
+
+    def _take_master(self, answer: RemotingCommand) -> None:
+        told = answer.ext_fields
+        self.master = MasterAddresses(told.get("masterAddr") or None, told.get("haServerAddr") or None)
+        self._answered(self)
+
+    @property
+    def warning(self) -> str | None:
+        """What an operator should know of this registration; None for nothing."""
+        if self._withdrawn is not None:
+            return f"not registered with name server {self._name}: {self._withdrawn}"
+        if self.rival is None:
+            return None
+        who = self._broker.identity()
+        return (
+            f"name server {self._name} has another broker in our place: {who['brokerName']} with brokerId "
+            f"{who['brokerId']} of cluster {who['clusterName']} is {self.rival} there, not us at {who['brokerAddr']}. "
+            "Each registration takes it from the other, and clients go to both: stop one of the two, or give it a "
+            "brokerName or brokerId of its own"
+        )
+
+    async def _needs_registration(self, connection: RemotingProtocol) -> bool:
+        body = dumps_compact(self._broker.table().data_version.to_json())
+        answer = await connection.call(
+            RequestCode.QUERY_DATA_VERSION, self._broker.identity(), body, QUERY_DATA_VERSION_TIMEOUT_SECONDS
+        )
+        return answer.ext_fields.get("changed") != "false"
+
+    def _done(self, connection: RemotingProtocol) -> None:
+        if self._registering is connection:
+            self._registering = None
+            if self._again:
+                self.register()
+
+    def _not_registered(self, failure: Failure) -> None:
+        if not self._stopping:
+            self._is_registered = False
+            self._miss(reason_of(failure.value))
+
+    def _miss(self, reason: str) -> None:
+        """Say once, until it is there again, that the name server does not have us."""
+        if not self._is_missed:
+            self._is_missed = True
+            self._log.warn("not registered with name server {name}: {reason}", name=self._name, reason=reason)
+
+    async def stop(self) -> None:
+        """Say goodbye if there is a connection, and disconnect."""
+        self._stopping = True
+        connection = self._connection
+        if connection is not None:
+            goodbye = connection.call(
+                RequestCode.UNREGISTER_BROKER, self._broker.identity(), timeout=UNREGISTER_TIMEOUT_SECONDS
+            )
+            await goodbye.addErrback(lambda _: None)  # it will notice by the closed connection
+        stopped = self._client.stop()
+        if connection is not None:
+            connection.hang_up()
+        await stopped
+
+
+class BrokerOuterAPI:
+    """Keeps a broker registered. ``table`` gives its topics, ``told`` hears what name servers tell a slave."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings,
+        broker_id: int,
+        endpoints: Sequence[tuple[str, IStreamClientEndpoint]],
+        addresses: Callable[[], tuple[str, str]],
+        table: Callable[[], TopicConfigTable],
+        clock: IReactorTime,
+        told: Callable[[MasterAddresses], None] = lambda _: None,
+    ) -> None:
+        """``endpoints`` are the name servers with their names; ``addresses`` gives brokerAddr and haServerAddr."""
+        self._settings = settings
+        self._clock = clock
+        self._told = told
+        self._is_slave = broker_id > 0
+        self._last_told: MasterAddresses | None = None
+        broker = Broker(settings, broker_id, addresses, table)
+        self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
+        self._table = table
+        self._soon: IDelayedCall | None = None
+        self._first_round: IDelayedCall | None = None
+        self._loop = LoopingCall(self._register_periodically)
+        self._loop.clock = clock
+
+    def start(self) -> None:
+        """Connect and register, again soon after, then each registerNameServerPeriod."""
+        for link in self._links:
+            link.start()
+        if self._links:
+            self._first_round = self._clock.callLater(FIRST_REGISTER_SECONDS, self._begin_rounds)
+
+    def _begin_rounds(self) -> None:
+        self._first_round = None
+        self._loop.start(self._settings.register_name_server_period_ms / 1000).addErrback(
+            lambda failure: self._log.failure("registering with the name servers ended", failure)
+        )
+
+    def _register_periodically(self) -> None:
+        for link in self._links:
+            link.look()
+            link.register(only_changes=not self._settings.force_register)
+
+    def register_all(self) -> None:
+        """Register with every name server that is connected; the others follow when they are."""
+        for link in self._links:
+            link.register()
+
+    def withdraw(self, reason: str) -> None:
+        """Leave all name servers until ``come_back``."""
+        for link in self._links:
+            link.withdraw(reason)
+
+    def come_back(self) -> None:
+        """Register again after ``withdraw``."""
+        for link in self._links:
+            link.come_back()
+
+    def warnings(self) -> list[str]:
+        """What an operator should know of the registrations."""
+        return [link.warning for link in self._links if link.warning is not None]
+
+    def topics_changed(self, topic: TopicConfig | None) -> None:
+        """Tell all name servers of a topic that is new or has changed: at once, unless there are many topics."""
+        if len(self._table().topic_config_table) <= MANY_TOPICS:
+            self.register_all()
+        elif self._soon is None:
+            self._soon = self._clock.callLater(MANY_TOPICS_SECONDS, self._register_soon)
+
+    def _register_soon(self) -> None:
+        self._soon = None
+        self.register_all()
+
+    def _answered(self, link: NameServerLink) -> None:
+        """Where name servers differ, one that knows of a master counts, the first before the others."""
+        if not self._is_slave:
+            return
+        found = next((other.master for other in self._links if other.master.master_addr is not None), link.master)
+        if found != self._last_told:
+            self._last_told = found
+            if found.master_addr is None:
+                self._log.info("no name server knows of a live master")
+            else:
+                self._log.info(
+                    "name servers say that the master is at {master}, its HA port at {ha}",
+                    master=found.master_addr,
+                    ha=found.ha_server_addr,
+                )
+        self._told(found)
+
+    async def stop(self) -> None:
+        """Say goodbye to the name servers that are connected, and disconnect."""
+        for call in (self._first_round, self._soon):
+            if call is not None:
+                call.cancel()
+        self._first_round = self._soon = None
+        if self._loop.running:
+            self._loop.stop()
+        await gatherResults([Deferred.fromCoroutine(link.stop()) for link in self._links])

@@ -1,0 +1,10 @@
+"""The processors of a broker. Each answers some request codes.
+
+In reading order:
+
+- ``send``: stores messages.
+- ``pull``: reads messages, and holds a pull until a message arrives.
+- ``query``: finds messages by key and by id.
+- ``transaction``: transactions, and the checks of their state.
+- ``admin``: requests of operators and their tools.
+"""

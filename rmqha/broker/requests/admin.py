@@ -1,0 +1,495 @@
+"""What operators and their tools ask: topics, groups, statistics, settings (spec/remoting.md 2.12 to 2.19).
+
+The whole tables, too, which slaves ask for (spec/remoting.md 9.1).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import javaproperties
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from rmqha.broker.tables.clients import ConsumerManager
+from rmqha.broker.tables.configmanager import ConfigManager
+from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager
+from rmqha.broker.tables.locks import MessageQueue
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.stats import BrokerStats
+from rmqha.broker.tables.topics import TOPIC_CHARACTERS, TopicConfigManager, topic_problem
+from rmqha.remoting.header import Header, refused, shown
+from rmqha.remoting.protocol import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.turns import Turns
+from rmqha.settings import SETTING_KEYS, Settings, SettingsError, properties_of, with_properties
+from rmqha.steps import Steps
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import (
+    INT_BITS,
+    DataVersion,
+    DelayOffsetTable,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicFilterType,
+)
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
+
+MOST_QUEUES = 65_536
+"""Of a topic: whoever asks for more has mistyped, and each listing would name them all."""
+ALL_PERMISSIONS = 15
+MANY_BYTES = 64 * 1024
+QUEUES_AT_ONCE = 64
+TOPICS_AT_ONCE = 500
+"""Looked at in a turn."""
+REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+CHANGEABLE_SETTINGS = frozenset(
+    {
+        "autoCreateTopicEnable",
+        "autoCreateSubscriptionGroup",
+        "deleteWhen",
+        "fileReservedTime",
+        "diskMaxUsedSpaceRatio",
+        "cleanFileForciblyEnable",
+    }
+)
+"""What UPDATE_BROKER_CONFIG changes in a running broker; all else takes a restart."""
+CONFIG_BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
+"""Names that 4.9.8 refuses, though they mean nothing here."""
+
+
+def success(content: Mapping[str, Any] | None = None) -> RemotingCommand:
+    """An answer, perhaps with a body."""
+    return RemotingCommand(ResponseCode.SUCCESS, body=b"" if content is None else dumps_compact(content))
+
+
+class WholeTable:
+    """Answers with a table, perhaps a large one, which each slave asks for every ten seconds.
+
+    It is encoded once for all that ask for the same version, and kept until there is another.
+    """
+
+    def __init__(self, document: Callable[[], Document], version: Callable[[], object]) -> None:
+        self._document = document
+        self._version = version
+        self._encoded_version: object = None
+        self._body: bytes | None = None
+        self._waiting: list[Deferred[bytes]] = []
+
+    def answer(self, connection: RemotingProtocol, _: RemotingCommand) -> Answer:
+        """The table as it is now."""
+        return self._answer(connection)
+
+    async def _answer(self, connection: RemotingProtocol) -> RemotingCommand:
+        body = await self._encoded(connection.turns)
+        if len(body) > MANY_BYTES:
+            await connection.turns.next()  # others may have waited for the same
+        return RemotingCommand(ResponseCode.SUCCESS, body=body if connection.is_open else b"")
+
+    async def _encoded(self, turns: Turns) -> bytes:
+        version = self._version()
+        if self._encoded_version != version:
+            self._encoded_version, self._body = version, None
+            waiting = self._waiting = []
+            body = await dumps_strict_by_rows(self._document(), turns.next)  # texts and numbers: no failure
+            if self._waiting is waiting:
+                self._body, self._waiting = body, []
+            for waiter in waiting:
+                waiter.callback(body)
+            return body
+        if self._body is not None:
+            return self._body
+        done: Deferred[bytes] = Deferred()
+        self._waiting.append(done)
+        return await done
+
+
+def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, Any]]) -> Steps[RemotingCommand]:
+    """An answer with a table that has a row for each of many queues; ``rows`` are written keys and values.
+
+    Raises RequestRefused for a table that does not fit a frame.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    for row in rows:
+        pieces.append(row[0].encode() + b":" + dumps_compact(row[1]))
+        size += len(pieces[-1]) + 1
+        if size > FRAME_MAX_LENGTH:
+            raise refused(f"the queues are too many for one answer: {len(pieces)} of them take {size} bytes")
+        if len(pieces) % QUEUES_AT_ONCE == 0:
+            yield
+    head = dumps_compact(content)[1:-1]
+    table = b"%s%s:{%s}" % (b"," if head else b"", dumps_compact(name), b",".join(pieces))
+    return RemotingCommand(ResponseCode.SUCCESS, body=b"{" + head + table + b"}")
+
+
+class TopicAdminProcessor:
+    """Topics and groups made, changed and deleted: by a master. A slave has its master's."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        consumer_offsets: ConsumerOffsetManager,
+        stats: BrokerStats,
+        is_slave: bool,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._consumer_offsets = consumer_offsets
+        self._stats = stats
+        self._is_slave = is_slave
+
+    def processors(self) -> Processors:
+        """By request code."""
+        processors: dict[int, Processor] = {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_and_create_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_and_create_subscription_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_subscription_group,
+        }
+        return dict.fromkeys(processors, self._refuse) if self._is_slave else processors
+
+    @staticmethod
+    def _refuse(_: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
+        raise refused(REFUSED_BY_SLAVES)
+
+    async def _durable(self, manager: ConfigManager[Any]) -> RemotingCommand:
+        """The answer to a change, once it is on disk. Raises RequestRefused."""
+        try:
+            await manager.written()
+        except OSError as error:
+            raise refused(f"it is changed, but not written yet: {error}") from error
+        return success()
+
+    def _answer_when_durable(self, manager: ConfigManager[Any]) -> Deferred[RemotingCommand]:
+        return Deferred.fromCoroutine(self._durable(manager))
+
+    def update_and_create_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Make a topic, or give it these settings. As in Java ``order`` is asked for, and not kept."""
+        header = Header(request)
+        header.text("defaultTopic")
+        header.boolean("order")
+        topic = TopicConfig(
+            self._topic_to_change(header),
+            _integer(header, "readQueueNums", MOST_QUEUES),
+            _integer(header, "writeQueueNums", MOST_QUEUES),
+            _integer(header, "perm", ALL_PERMISSIONS),
+            _filter_type(header),
+            _integer(header, "topicSysFlag", 2 ** (INT_BITS - 1) - 1, default=0),
+        )
+        self._topics.take_new(topic.topic_name, connection)
+        self._tell(connection, f"makes or changes {topic}")
+        self._topics.update(topic)
+        return self._answer_when_durable(self._topics)
+
+    def _topic_to_change(self, header: Header) -> str:
+        name = header.text("topic")
+        problem = topic_problem(name)
+        if problem is not None:
+            raise refused(problem)
+        if self._topics.is_system(name):
+            raise refused(f"The topic[{name}] is conflict with system topic.")
+        return name
+
+    def delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Forget a topic.
+
+        Unlike upstream's its queues stay as long as their messages: were they made anew, offsets would begin at 0
+        again, and slaves, which have the old ones, would pass over every new message as one that they know.
+        """
+        name = self._topic_to_change(Header(request))
+        self._tell(connection, f"deletes topic {name}")
+        self._topics.delete(name)
+        return self._delete_statistics(connection, name)
+
+    async def _delete_statistics(self, connection: RemotingProtocol, topic: str) -> Later:
+        await connection.turns.run(self._stats.forgetting_topic(topic))
+        return Later(self._answer_when_durable(self._topics))
+
+    def update_and_create_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Make a group, or give it these settings."""
+        try:
+            group = SubscriptionGroupConfig.from_json(loads_request(request.body))
+        except ValueError as error:
+            raise refused(f"no subscription group: {error}") from error
+        if not (0 < len(group.group_name) <= MAX_GROUP_LENGTH and TOPIC_CHARACTERS.issuperset(group.group_name)):
+            raise refused(f"a group cannot be named {group.group_name[:MAX_GROUP_LENGTH]!r}")
+        self._groups.take_new(group.group_name, connection)
+        self._tell(connection, f"makes or changes {group}")
+        self._groups.update(group)
+        return self._answer_when_durable(self._groups)
+
+    def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Forget a group, and its offsets if that is asked for."""
+        header = Header(request)
+        return self._delete_group(connection, header.text("groupName"), header.boolean("removeOffset", False))
+
+    async def _delete_group(self, connection: RemotingProtocol, name: str, remove_offsets: bool) -> Later:
+        self._tell(connection, f"deletes group {shown(name)}{' and its offsets' if remove_offsets else ''}")
+        self._groups.delete(name)
+        if remove_offsets:
+            await connection.turns.run(self._consumer_offsets.removing(name))
+        await connection.turns.run(self._stats.forgetting_group(name))
+        return Later(self._answer_when_durable(self._groups))
+
+    def _tell(self, connection: RemotingProtocol, what: str) -> None:
+        host, port = connection.peer_host
+        self._log.info("{host}:{port} {what}", host=host, port=port, what=what)
+
+
+def _integer(header: Header, name: str, most: int, default: int | None = None) -> int:
+    """A number that is not negative, and not greater than ``most``. Raises RequestRefused."""
+    number = header.integer(name) if default is None else header.integer(name, default)
+    if not 0 <= number <= most:
+        raise refused(f"the custom field <{name}> is not between 0 and {most}: {number}")
+    return number
+
+
+def _filter_type(header: Header) -> TopicFilterType:
+    text = header.text("topicFilterType")
+    try:
+        return TopicFilterType(text)
+    except ValueError as error:
+        raise refused(f"the custom field <topicFilterType> is no TopicFilterType: {text[:40]!r}") from error
+
+
+class TableProcessor:
+    """Whole tables, for slaves and for tools."""
+
+    def __init__(
+        self,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        consumer_offsets: ConsumerOffsetManager,
+        delay_offsets: Callable[[], DelayOffsetTable],
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._consumer_offsets = consumer_offsets
+        self._delay_offsets = delay_offsets
+
+    def processors(self) -> Processors:
+        """By request code."""
+        topics, groups, offsets = self._topics, self._groups, self._consumer_offsets
+        all_topics = WholeTable(lambda: topics.table.document(), lambda: topics.changes)
+        all_groups = WholeTable(lambda: groups.table.document(), lambda: groups.changes)
+        all_offsets = WholeTable(self._all_consumer_offsets, lambda: offsets.changes)
+        return {
+            RequestCode.GET_ALL_TOPIC_CONFIG: all_topics.answer,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets.answer,
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: self._all_delay_offsets(),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups.answer,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda _, __: success(
+                {"topicList": sorted(self._topics.system_topics)}
+            ),
+        }
+
+    def _all_delay_offsets(self) -> RemotingCommand:
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))
+
+    def _all_consumer_offsets(self) -> Document:
+        """With a version, which a 5.x slave dereferences, and which means nothing."""
+        return {"dataVersion": DataVersion().to_json(), **self._consumer_offsets.table.document()}
+
+
+class StatsProcessor:
+    """How far queues and groups are, and how much goes through them."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        broker_name: str,
+        topics: TopicConfigManager,
+        consumers: ConsumerManager,
+        consumer_offsets: ConsumerOffsetManager,
+        stats: BrokerStats,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._broker_name = broker_name
+        self._topics = topics
+        self._consumers = consumers
+        self._consumer_offsets = consumer_offsets
+        self._stats = stats
+        self._now_ms = now_ms
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {
+            RequestCode.GET_TOPIC_STATS_INFO: self.get_topic_stats_info,
+            RequestCode.GET_CONSUME_STATS: self.get_consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.query_topic_consume_by_who,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.query_consume_time_span,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.view_broker_stats_data,
+        }
+
+    def _topic(self, header: Header) -> TopicConfig:
+        """The topic asked for. Raises RequestRefused."""
+        name = header.text("topic")
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return topic
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._broker_name, queue_id)
+
+    def get_topic_stats_info(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Where each queue of a topic begins and ends, and when its newest message was stored."""
+        topic = self._topic(Header(request))
+        name = topic.topic_name
+        rows = (
+            (_as_key(self._queue(name, queue_id)), self._topic_offset(name, queue_id))
+            for queue_id in range(topic.write_queue_nums)
+        )
+        return connection.turns.run(by_queue({}, "offsetTable", rows))
+
+    def _topic_offset(self, topic: str, queue_id: int) -> dict[str, int]:
+        """A TopicOffset in Java's form and order."""
+        reader = self._store.reader
+        end = reader.max_offset(topic, queue_id)
+        return {
+            "lastUpdateTimestamp": reader.message_store_timestamp(topic, queue_id, end - 1) if end else 0,
+            "maxOffset": end,
+            "minOffset": max(0, reader.min_offset(topic, queue_id)),
+        }
+
+    def get_consume_stats(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """How far a group is in each queue of a topic, or of all of which it has offsets."""
+        header = Header(request)
+        return connection.turns.run(self._consume_stats(header.text("consumerGroup"), header.text("topic", "")))
+
+    def _consume_stats(self, group: str, asked: str) -> Steps[RemotingCommand]:
+        names = [asked] if asked.strip() else (yield from self._consumer_offsets.finding_topics(group))
+        online = self._consumers.get(group)
+        subscribed = None if online is None or not online.subscriptions else online.subscriptions
+        topics: list[TopicConfig] = []
+        tps = 0.0
+        for count, name in enumerate(names, 1):
+            topic = self._topics.get(name)
+            if topic is not None and (subscribed is None or name in subscribed):
+                topics.append(topic)
+                tps += self._stats.group_get_tps(group, name)
+            if count % TOPICS_AT_ONCE == 0:
+                yield
+        rows = (
+            (_as_key(self._queue(topic.topic_name, queue_id)), self._progress(group, topic.topic_name, queue_id))
+            for topic in topics
+            for queue_id in range(topic.read_queue_nums)
+        )
+        return (yield from by_queue({"consumeTps": tps}, "offsetTable", rows))
+
+    def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
+        """An OffsetWrapper in Java's form and order."""
+        reader = self._store.reader
+        offset = max(0, self._consumer_offsets.query(group, topic, queue_id))
+        consumed_at = reader.message_store_timestamp(topic, queue_id, offset - 1) if offset else 0
+        return {
+            "brokerOffset": reader.max_offset(topic, queue_id),
+            "consumerOffset": offset,
+            "lastTimestamp": max(0, consumed_at),
+        }
+
+    def query_topic_consume_by_who(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """The groups that are online for a topic, or have offsets in it."""
+        return connection.turns.run(self._consumed_by(Header(request).text("topic")))
+
+    def _consumed_by(self, topic: str) -> Steps[RemotingCommand]:
+        online = yield from self._consumers.finding_groups(topic)
+        reading = yield from self._consumer_offsets.finding_groups(topic)
+        groups = sorted({*online, *reading})
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict({"groupList": groups}))
+
+    def query_consume_time_span(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """From when to when the messages of each queue are, and how long ago those were that a group has come to."""
+        header = Header(request)
+        topic, group = self._topic(header), header.text("group")
+        return connection.turns.run(self._time_spans(topic, group))
+
+    def _time_spans(self, topic: TopicConfig, group: str) -> Steps[RemotingCommand]:
+        spans: list[bytes] = []
+        for queue_id in range(topic.write_queue_nums):
+            spans.append(dumps_compact(self._time_span(topic.topic_name, group, queue_id)))
+            if len(spans) % QUEUES_AT_ONCE == 0:
+                yield
+        return RemotingCommand(ResponseCode.SUCCESS, body=b'{"consumeTimeSpanSet":[%s]}' % b",".join(spans))
+
+    def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
+        """A QueueTimeSpan in Java's form and order; times are -1 where there is no message."""
+        reader = self._store.reader
+        earliest = reader.earliest_message_time(topic, queue_id)
+        offset, end = max(0, self._consumer_offsets.query(group, topic, queue_id)), reader.max_offset(topic, queue_id)
+        next_at = reader.message_store_timestamp(topic, queue_id, offset) if offset < end else -1
+        return {
+            "consumeTimeStamp": reader.message_store_timestamp(topic, queue_id, offset - 1) if offset else earliest,
+            "delayTime": max(0, self._now_ms() - next_at) if next_at >= 0 else 0,
+            "maxTimeStamp": reader.message_store_timestamp(topic, queue_id, end - 1),
+            "messageQueue": self._queue(topic, queue_id).to_json(),
+            "minTimeStamp": earliest,
+        }
+
+    def view_broker_stats_data(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """The last minute, hour and day of a statistic."""
+        header = Header(request)
+        name, key = header.text("statsName"), header.text("statsKey")
+        windows = self._stats.view(name, key)
+        if windows is None:
+            raise refused(f"The stats <{name}> <{key}> not exist")
+        return success(
+            {
+                window: {"avgpt": data.avgpt, "sum": data.sum, "tps": data.tps}
+                for window, data in sorted(windows.items())
+            }
+        )
+
+
+def _as_key(queue: MessageQueue) -> ObjectKey:
+    return ObjectKey(dumps_compact(queue.to_json()).decode())
+
+
+class HasSettings(Protocol):
+    """What looks at its settings whenever it needs one, so that others may be put there."""
+
+    settings: Settings
+
+
+class ConfigProcessor:
+    """UPDATE_BROKER_CONFIG: settings of a running broker, until it ends; its files stay as they are."""
+
+    _log = Logger()
+
+    def __init__(self, parts: Sequence[HasSettings]) -> None:
+        """``parts`` take the change; the first has the settings as they are."""
+        self._parts = parts
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {RequestCode.UPDATE_BROKER_CONFIG: self.update_broker_config}
+
+    def update_broker_config(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """Change all that is asked for, or nothing; names that mean nothing here are passed over, as in Java."""
+        changes = self._changes(request)
+        fixed = sorted(changes.keys() - CHANGEABLE_SETTINGS)
+        if fixed:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"cannot be changed at run time: {', '.join(fixed)}")
+        try:
+            changed = [with_properties(part.settings, changes) for part in self._parts]
+        except SettingsError as error:
+            raise refused(str(error)) from error
+        for part, settings in zip(self._parts, changed, strict=True):
+            part.settings = settings
+        host, port = connection.peer_host
+        self._log.warn("{host}:{port} sets, until the next start: {changes}", host=host, port=port, changes=changes)
+        return success()
+
+    def _changes(self, request: RemotingCommand) -> dict[str, str]:
+        """Names and values asked for, other than those there are. Raises RequestRefused."""
+        try:
+            asked = javaproperties.loads(request.body.decode("utf-8"))
+        except ValueError as error:
+            raise refused(f"no properties: {error}") from error
+        present = properties_of(self._parts[0].settings)
+        known = SETTING_KEYS | CONFIG_BLACK_LIST
+        return {key: value for key, value in asked.items() if key in known and present.get(key) != value.strip()}

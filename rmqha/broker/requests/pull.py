@@ -1,0 +1,399 @@
+"""Pulling messages, and holding pulls until there is something for them (spec/remoting.md 2.3)."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
+from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.offsets import ConsumerOffsetManager, queue_id_of
+from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.remoting.header import Header, refused
+from rmqha.remoting.protocol import (
+    SERVER_CHANNEL_MAX_IDLE_SECONDS,
+    Answer,
+    Later,
+    Processors,
+    RemotingProtocol,
+    RequestRefused,
+)
+from rmqha.settings import Settings
+from rmqha.steps import Steps
+from rmqha.store.derived.dispatchrequest import DispatchRequest
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import PERM_READ, SubscriptionGroupConfig
+from rmqha.store.reading import GetMessageResult, GetMessageStatus, TagFilter
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.requestfields import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from rmqha.wire.subscription import USUAL_EXPRESSION_LENGTH, SubscriptionData
+
+MASTER_ID = 0
+
+CHECK_SECONDS = 5.0
+MOST_HOLD_SECONDS = SERVER_CHANNEL_MAX_IDLE_SECONDS
+"""Whoever wants to wait for longer: the connection does not last that long without a word."""
+MAX_HELD_PULLS = 100_000
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Of what the expressions in held pulls take."""
+WOKEN_AT_ONCE = 64
+"""How many held pulls are answered before others have their turn."""
+
+Pulled = Callable[[str, str, int, int], None]
+"""Hears of each read: group, topic, and how many messages and bytes were found."""
+
+PULL_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+}
+OF_AN_EMPTY_QUEUE = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class PullRequest(NamedTuple):
+    """The header of a pull. ``sys_flag`` is made of the FLAG bits; ``subscription`` counts if its bit is set."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_messages: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout_ms: int
+    subscription: str
+    sub_version: int
+    expression_type: str
+
+    @classmethod
+    def from_header(cls, header: Header) -> Self:
+        """Raises RequestRefused."""
+        return cls(
+            header.text("consumerGroup"),
+            header.text("topic"),
+            queue_id_of(header),
+            header.integer("queueOffset"),
+            header.integer("maxMsgNums"),
+            header.integer("sysFlag"),
+            header.integer("commitOffset"),
+            header.integer("suspendTimeoutMillis"),
+            header.text("subscription", default=""),
+            header.integer("subVersion"),
+            header.text("expressionType", default=""),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull:
+    """A pull that waits at the end of its queue. ``woken`` fires when it is to be looked at again."""
+
+    connection: RemotingProtocol
+    queue: tuple[str, int]
+    queue_offset: int
+    wanted: TagFilter | None
+    size: int = 0
+    woken: Deferred[None] = field(default_factory=Deferred)
+    deadline: IDelayedCall | None = None
+
+
+class PullRequestHoldService:
+    """Holds pulls by topic and queue until a message comes that may be wanted, their time is up, or nobody waits."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, max_offset: Callable[[str, int], int]) -> None:
+        self._clock = clock
+        self._max_offset = max_offset
+        self._queues: dict[tuple[str, int], set[HeldPull]] = {}
+        self._connections: dict[RemotingProtocol, set[HeldPull]] = {}
+        self._woken: deque[HeldPull] = deque()
+        self._waking: IDelayedCall | None = None
+        self._loop = LoopingCall(self.check)
+        self._loop.clock = clock
+        self._size = 0
+        self.count = 0
+        """How many are held."""
+
+    def start(self) -> None:
+        """Look after the held pulls every now and then, beside waking them as messages come."""
+        self._loop.start(CHECK_SECONDS, now=False).addErrback(
+            lambda failure: self._log.failure("held pulls are looked after no longer", failure)
+        )
+
+    def stop(self) -> None:
+        """Forget all; their connections are to be closed."""
+        if self._loop.running:
+            self._loop.stop()
+        for pulls in list(self._connections.values()):
+            for pull in list(pulls):
+                self._forget(pull)
+        self._woken.clear()
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+
+    def hold(
+        self,
+        connection: RemotingProtocol,
+        queue: tuple[str, int],
+        queue_offset: int,
+        wanted: TagFilter | None,
+        seconds: float,
+        size: int = 0,
+    ) -> Deferred[None]:
+        """Fires when the pull of ``queue`` (topic and queue id) is to be looked at again, after ``seconds`` at most.
+
+        It never does once the connection is closed. ``size`` is about how many bytes ``wanted`` takes. Raises
+        RequestRefused if too many are held.
+        """
+        if self.count >= MAX_HELD_PULLS:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_HELD_PULLS} pulls are held already")
+        if self._size + size > MAX_HELD_BYTES:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"the pulls that are held have {self._size} bytes already")
+        pull = HeldPull(connection, queue, queue_offset, wanted, size)
+        self._size += size
+        if connection not in self._connections:
+            self._connections[connection] = set()
+            connection.on_closed(lambda: self._connection_closed(connection))
+        self._connections[connection].add(pull)
+        self._queues.setdefault(queue, set()).add(pull)
+        self.count += 1
+        pull.deadline = self._clock.callLater(seconds, self._wake, pull)
+        return pull.woken
+
+    def message_arrived(self, message: DispatchRequest, tags_code: int) -> None:
+        """A message has its place in a queue."""
+        pulls = self._queues.get((message.topic, message.queue_id))
+        if pulls is None:
+            return
+        for pull in list(pulls):
+            if pull.queue_offset <= message.queue_offset and (pull.wanted is None or pull.wanted(tags_code)):
+                self._wake(pull)
+
+    def check(self) -> None:
+        """Wake the pulls whose queue has grown, if only by messages they do not want: they can go on behind those."""
+        for queue, pulls in list(self._queues.items()):
+            max_offset = self._max_offset(*queue)
+            for pull in list(pulls):
+                if pull.queue_offset < max_offset:
+                    self._wake(pull)
+
+    def _wake(self, pull: HeldPull) -> None:
+        """Not at once: more messages may be coming, and what waits to be replicated goes first."""
+        self._forget(pull)
+        self._woken.append(pull)
+        if self._waking is None:
+            self._waking = self._clock.callLater(0, self._wake_some)
+
+    def _wake_some(self) -> None:
+        self._waking = None
+        for _ in range(min(WOKEN_AT_ONCE, len(self._woken))):
+            pull = self._woken.popleft()
+            if pull.connection.is_open:
+                pull.woken.callback(None)
+        if self._woken and self._waking is None:
+            self._waking = self._clock.callLater(0, self._wake_some)
+
+    def _forget(self, pull: HeldPull) -> None:
+        self.count -= 1
+        self._size -= pull.size
+        self._connections[pull.connection].discard(pull)
+        pulls = self._queues[pull.queue]
+        pulls.discard(pull)
+        if not pulls:
+            del self._queues[pull.queue]
+        if pull.deadline is not None and pull.deadline.active():
+            pull.deadline.cancel()
+
+    def _connection_closed(self, connection: RemotingProtocol) -> None:
+        for pull in list(self._connections[connection]):
+            self._forget(pull)
+        del self._connections[connection]
+
+
+class PullMessageProcessor:
+    """Answers pulls."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: Settings,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        consumers: ConsumerManager,
+        consumer_offsets: ConsumerOffsetManager,
+        held_pulls: PullRequestHoldService,
+        pulled: Pulled,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._consumer_offsets = consumer_offsets
+        self._held_pulls = held_pulls
+        self._pulled = pulled
+        self._corrects_offsets = not store.is_slave or settings.offset_check_in_slave
+
+    def processors(self) -> Processors:
+        """By request code: both names of the same request."""
+        return {RequestCode.PULL_MESSAGE: self.pull_message, RequestCode.LITE_PULL_MESSAGE: self.pull_message}
+
+    def pull_message(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Messages of a queue from an offset on; where there are none yet, perhaps later."""
+        pull = PullRequest.from_header(Header(request))
+        if len(pull.subscription) > USUAL_EXPRESSION_LENGTH:
+            return connection.turns.run(self._pull_with_long_expression(connection, pull))
+        return self._pull(connection, pull)
+
+    def _pull_with_long_expression(self, connection: RemotingProtocol, pull: PullRequest) -> Steps[Later]:
+        """To read the expression takes a turn of its own."""
+        yield
+        answer = self._pull(connection, pull)
+        return Later(answer if isinstance(answer, Deferred) else succeed(answer))
+
+    def _pull(self, connection: RemotingProtocol, pull: PullRequest) -> RemotingCommand | Deferred[RemotingCommand]:
+        group, wanted = self._check(pull, connection)
+        answer = self._read(pull, group, wanted)
+        if pull.sys_flag & COMMIT_OFFSET_FLAG and not self._store.is_slave:
+            host, port = connection.peer_host
+            self._consumer_offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset, f"{host}:{port}")
+        seconds = self._hold_seconds(pull, answer)
+        if not seconds > 0:
+            return answer
+        queue = pull.topic, pull.queue_id
+        woken = self._held_pulls.hold(
+            connection, queue, pull.queue_offset, wanted, seconds, BYTES_OF_A_CHARACTER * len(pull.subscription)
+        )
+        return woken.addCallback(lambda _: self._read(pull, *self._check(pull, connection)))
+
+    def _check(
+        self, pull: PullRequest, connection: RemotingProtocol
+    ) -> tuple[SubscriptionGroupConfig, TagFilter | None]:
+        """The group's settings, and which messages it wants. Raises RequestRefused."""
+        if not self._settings.broker_permission & PERM_READ:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker may not be read from")
+        group = self._groups.find_or_create(pull.group, connection)
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no subscription group {pull.group}"
+            )
+        if not group.consume_enable:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"group {pull.group} may not consume")
+        self._check_queue(pull)
+        subscription = self._subscription(pull, group)
+        if not subscription.is_tag_type:
+            raise refused(f"The broker does not support consumer to filter message by {subscription.expression_type}")
+        return group, subscription.wanted
+
+    def _check_queue(self, pull: PullRequest) -> None:
+        topic = self._topics.get(pull.topic)
+        if topic is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic {pull.topic} does not exist")
+        if not topic.perm & PERM_READ:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {pull.topic} may not be read from")
+        if not 0 <= pull.queue_id < topic.read_queue_nums:
+            raise refused(
+                f"queueId {pull.queue_id} is illegal: topic {pull.topic} has {topic.read_queue_nums} queues to read"
+            )
+
+    def _subscription(self, pull: PullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+        """What the request itself says, if it does, else what the group's heartbeats said. Raises RequestRefused."""
+        if pull.sys_flag & SUBSCRIPTION_FLAG:
+            try:
+                return SubscriptionData.from_request(pull.topic, pull.subscription, pull.expression_type)
+            except ValueError as error:
+                raise RequestRefused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription cannot be parsed: {error}"
+                ) from error
+        consumers = self._consumers.get(pull.group)
+        if consumers is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"no consumer of group {pull.group} is known here"
+            )
+        if consumers.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"group {pull.group} may not consume by broadcast")
+        subscription = consumers.subscription(pull.topic)
+        if subscription is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"group {pull.group} does not subscribe to {pull.topic}"
+            )
+        if subscription.sub_version < pull.sub_version:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"group {pull.group} has subscribed to {pull.topic} anew, but no heartbeat has told of it yet",
+            )
+        return subscription
+
+    def _read(self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: TagFilter | None) -> RemotingCommand:
+        try:
+            found = self._store.reader.get_message(
+                pull.topic, pull.queue_id, pull.queue_offset, pull.max_messages, wanted
+            )
+        except OSError as error:
+            self._log.error("a pull of {topic} cannot be read: {error}", topic=pull.topic, error=str(error))
+            raise refused("store getMessage return null") from error
+        self._pulled(pull.group, pull.topic, len(found.records), found.total_bytes)
+        code = PULL_CODES[found.status]
+        if found.status in OF_AN_EMPTY_QUEUE and pull.queue_offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        broker_id = self._suggested_broker(found, group)
+        if code is ResponseCode.PULL_OFFSET_MOVED:
+            self._log.warn(
+                "group {group} pulls queue {queue_id} of {topic} at {offset}; it has {low} to {high}",
+                group=pull.group,
+                queue_id=pull.queue_id,
+                topic=pull.topic,
+                offset=pull.queue_offset,
+                low=found.min_offset,
+                high=found.max_offset,
+            )
+            if not self._corrects_offsets:
+                code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
+        return RemotingCommand(
+            code,
+            remark=found.status.name,
+            ext_fields={
+                "suggestWhichBrokerId": str(broker_id),
+                "nextBeginOffset": str(found.next_begin_offset),
+                "minOffset": str(found.min_offset),
+                "maxOffset": str(found.max_offset),
+            },
+            body=b"".join(found.records),
+        )
+
+    def _suggested_broker(self, found: GetMessageResult, group: SubscriptionGroupConfig) -> int:
+        if not self._settings.slave_read_enable:
+            return MASTER_ID
+        return group.which_broker_when_consume_slowly if found.suggest_pulling_from_slave else group.broker_id
+
+    def _hold_seconds(self, pull: PullRequest, answer: RemotingCommand) -> float:
+        """How long the pull waits for another answer than this one; 0 for not at all.
+
+        Upstream answers at once where a slave cannot correct an offset, and the consumer of a dead master asks the same
+        again at once, as fast as it can.
+        """
+        if not pull.sys_flag & SUSPEND_FLAG:
+            return 0.0
+        longest_ms = pull.suspend_timeout_ms
+        if not self._settings.long_polling_enable:
+            longest_ms = self._settings.short_polling_time_ms
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            stays = answer.ext_fields["nextBeginOffset"] == str(pull.queue_offset)
+            longest_ms = min(longest_ms, self._settings.short_polling_time_ms) if stays else 0
+        elif answer.code != ResponseCode.PULL_NOT_FOUND:
+            longest_ms = 0
+        return min(longest_ms / 1000, MOST_HOLD_SECONDS)

@@ -1,0 +1,420 @@
+"""Messages over the network into the store: SEND_MESSAGE (10, 310), batches (320), and CONSUMER_SEND_MSG_BACK (36).
+
+spec/remoting.md 2.1, 2.9 and 4.2. Sending is what a broker does most: the ordinary case runs through few lines.
+"""
+
+import random
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred, succeed
+
+from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.topics import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    TopicConfigManager,
+    topic_problem,
+)
+from rmqha.remoting.header import Header
+from rmqha.remoting.protocol import Answer, Later, Processors, RemotingProtocol, RequestRefused
+from rmqha.settings import Settings
+from rmqha.steps import Steps
+from rmqha.store.message import Message, MessageBatch, PutMessageResult, PutMessageStatus
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from rmqha.store.put import PutRefused
+from rmqha.wire.batch import BatchError, entries_of
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, format_properties, parse_properties
+from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
+from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+
+MULTI_TAGS_FLAG = 0x2
+DLQ_NUMS_PER_GROUP = 1
+MANY_MESSAGES = 1000
+FIRST_RETRY_LEVEL = 3
+"""The delay level of a message that comes back for the first time, unless its consumer asks for another."""
+VERSION_WITH_MAX_RECONSUME_TIMES = 121
+
+WAIT_TRUE = f"{PROPERTY_SEPARATOR}WAIT{NAME_VALUE_SEPARATOR}true{PROPERTY_SEPARATOR}"
+LOOKED_AT = tuple(
+    f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}" for name in ("WAIT", "DELAY", "TRAN_MSG", "CLUSTER")
+)
+"""Where one of these begins in a message's properties they are read one by one."""
+
+CODES = {
+    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+}
+"""How a put ended, to the producer; SYSTEM_ERROR for what is not here."""
+REMARKS = {
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: (
+        "service not available now. It may be caused by one of the following reasons: the broker's disk is full or "
+        "refuses, messages are put to the slave, message store has been shut down, etc."
+    ),
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: "in-sync replicas not enough",
+    PutMessageStatus.CREATE_MAPEDFILE_FAILED: "create mapped file failed, server is busy or broken.",
+    PutMessageStatus.MESSAGE_ILLEGAL: (
+        "the message is illegal, maybe msg body or properties length not matched. msg body length limit is "
+        "maxMessageSize, msg properties length limit 32k."
+    ),
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: "the message's properties are longer than 32767 bytes",
+    PutMessageStatus.OS_PAGECACHE_BUSY: "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+}
+
+
+PrepareMessage = Callable[[Message], Deferred[PutMessageResult]]
+"""Puts a half message; its properties are all that it has."""
+MessagesPut = Callable[[str, int, int], None]
+"""Hears of messages that were stored: their topic, their number and the bytes of their records."""
+
+
+class SendMessageProcessor:
+    """A master's: puts what clients send. ``messages_put`` counts it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        settings: Settings,
+        store_host: Callable[[], Host],
+        now_ms: Callable[[], int],
+        prepare_message: PrepareMessage,
+        messages_put: MessagesPut,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._settings = settings
+        self._store_host = store_host
+        self._now_ms = now_ms
+        self._prepare_message = prepare_message
+        self._messages_put = messages_put
+        self._is_writable = bool(settings.broker_permission & PERM_WRITE)
+        self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
+        self._in_every_answer = answer_fields(settings)
+        self._born_hosts: dict[RemotingProtocol, Host] = {}
+
+    def processors(self) -> Processors:
+        """Which requests it answers."""
+        return {
+            RequestCode.SEND_MESSAGE: lambda connection, request: self._send(connection, request, V1_FIELDS),
+            RequestCode.SEND_MESSAGE_V2: lambda connection, request: self._send(connection, request, V2_FIELDS),
+            RequestCode.SEND_BATCH_MESSAGE: lambda connection, request: self._send(connection, request, V2_FIELDS),
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
+        }
+
+    def _refused(self, code: ResponseCode, remark: str) -> RequestRefused:
+        return RequestRefused(code, remark, self._in_every_answer)
+
+    def _send(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Answer:
+        fields = request.ext_fields
+        if self._settings.start_accept_send_request_time_stamp:
+            self._check_time()
+        try:
+            _, topic, _, _, queue_id, sys_flag, born_timestamp, flag = names.required(fields)
+            message = Message(
+                topic,
+                request.body,
+                {},
+                int(queue_id),
+                int(flag),
+                int(sys_flag),
+                int(born_timestamp),
+                self._born_hosts.get(connection) or self._born_host(connection),
+                self._store_host(),
+                int(fields.get(names.reconsume_times) or 0),
+            )
+        except (KeyError, ValueError):
+            _check(names, request)
+            raise
+        config = self._topics.get(topic)
+        if config is None or topic == SCHEDULE_TOPIC or not self._is_writable:
+            config = self._topic_to_write(topic, request, names, connection)
+        if not 0 <= message.queue_id < config.write_queue_nums:
+            message.queue_id = self._other_queue_id(config, message.queue_id)
+        if config.topic_filter_type is TopicFilterType.MULTI_TAG:
+            message.sys_flag |= MULTI_TAGS_FLAG
+        properties = fields.get(names.properties) or ""
+        if fields.get(names.batch) == "true":
+            return self._put_batch(message, properties, connection)
+        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return self._put_retry(message, properties, request, names, connection)
+        return self._put(message, properties)
+
+    def _check_time(self) -> None:
+        since = self._settings.start_accept_send_request_time_stamp
+        if self._now_ms() < since:
+            raise self._refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
+
+    def _born_host(self, connection: RemotingProtocol) -> Host:
+        """The client's address, made once a connection."""
+        host = self._born_hosts[connection] = Host.parse(*connection.peer_host)
+
+        def forget() -> None:
+            self._born_hosts.pop(connection, None)
+
+        connection.on_closed(forget)
+        return host
+
+    def _topic_to_write(
+        self, topic: str, request: RemotingCommand, names: SendFields, connection: RemotingProtocol
+    ) -> TopicConfig:
+        """The topic, made if need be. Raises RequestRefused if it may not be written."""
+        problem = topic_problem(topic)
+        if problem is not None:
+            raise self._refused(ResponseCode.SYSTEM_ERROR, problem)
+        if topic == SCHEDULE_TOPIC:
+            raise self._refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        config = self._topics.get(topic) or self._make_topic(topic, request, names, connection)
+        if config is None:
+            raise self._refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        if config.order and not self._is_writable:
+            raise self._refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._settings.broker_name}] sending message is forbidden"
+            )
+        return config
+
+    def _make_topic(
+        self, topic: str, request: RemotingCommand, names: SendFields, connection: RemotingProtocol
+    ) -> TopicConfig | None:
+        header = Header(request)
+        in_unit = header.boolean(names.unit_mode, False)
+        retried = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        config = self._topics.create_in_send(
+            topic,
+            header.text(names.default_topic),
+            header.integer(names.default_topic_queue_nums),
+            (UNIT_SUB_FLAG if retried else UNIT_FLAG) if in_unit else 0,
+            connection,
+        )
+        if config is None and retried:
+            self._topics.take_new(topic, connection)
+            return self._topics.create_in_send_back(topic, 1, topic_sys_flag=UNIT_SUB_FLAG if in_unit else 0)
+        return config
+
+    def _other_queue_id(self, config: TopicConfig, queue_id: int) -> int:
+        """The queue, where the topic has none of that id to write: any, if that is left to us."""
+        if queue_id < 0 and config.write_queue_nums > 0:
+            return random.randrange(config.write_queue_nums)
+        if 0 <= queue_id < config.read_queue_nums:  # as Java: a queue that is being given up still takes messages
+            return queue_id
+        raise self._refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"request queueId[{queue_id}] is illegal, topic {config.topic_name} has {config.write_queue_nums} queues",
+        )
+
+    def _put(self, message: Message, properties: str) -> Answer:
+        """Put a message that is to have these properties."""
+        padded = f"{PROPERTY_SEPARATOR}{properties}{PROPERTY_SEPARATOR}"
+        if WAIT_TRUE in padded:
+            padded = padded.replace(WAIT_TRUE, PROPERTY_SEPARATOR)
+        for name in LOOKED_AT:
+            if name in padded:
+                return self._put_parsed(message, parse_properties(properties))
+        own = padded.strip(PROPERTY_SEPARATOR)
+        message.properties_stored = f"{own}{PROPERTY_SEPARATOR}{self._cluster}" if own else self._cluster
+        return self._store.put_message(message).addCallback(self._answer, message, message.queue_id)
+
+    def _put_parsed(self, message: Message, properties: dict[str, str]) -> Answer:
+        """Put a message of whose properties some say what to do with it."""
+        queue_id = message.queue_id
+        properties["CLUSTER"] = self._settings.broker_cluster_name
+        message.properties = properties
+        if properties.get("TRAN_MSG", "").lower() == "true":
+            if self._settings.reject_transaction_message:
+                raise self._refused(
+                    ResponseCode.NO_PERMISSION,
+                    f"the broker[{self._settings.broker_name}] sending transaction message is forbidden",
+                )
+            return self._prepare_message(message).addCallback(self._answer, message, queue_id)
+        message.properties_stored = format_properties({name: properties[name] for name in properties if name != "WAIT"})
+        return self._store.put_message(message).addCallback(self._answer, message, queue_id)
+
+    def _put_batch(self, batch: Message, properties: str, connection: RemotingProtocol) -> Answer:
+        """Put the messages in the body, all or none; what they share is in ``batch``."""
+        if len(batch.topic) > MAX_TOPIC_BYTES or len(batch.body) > self._settings.max_message_size_bytes:
+            raise self._refused(ResponseCode.MESSAGE_ILLEGAL, REMARKS[PutMessageStatus.MESSAGE_ILLEGAL])
+        batch.properties = {**parse_properties(properties), "CLUSTER": self._settings.broker_cluster_name}
+        return connection.turns.run(self._put_entries(batch))
+
+    def _put_entries(self, batch: Message) -> Steps[Later]:
+        """Encoding takes its turns; then all is appended in one."""
+        messages = MessageBatch(
+            batch.topic,
+            (
+                Message(batch.topic, body, flag=flag, properties_stored=own)
+                for body, own, flag in entries_of(batch.body)
+            ),
+            batch.properties,
+            batch.queue_id,
+            batch.sys_flag,
+            batch.born_timestamp,
+            batch.born_host,
+            batch.store_host,
+            batch.reconsume_times,
+            batch.is_wait_store_msg_ok,
+        )
+        try:
+            prepared = yield from self._store.prepare_messages(messages)
+        except BatchError as error:
+            raise self._refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from error
+        except PutRefused as refusal:
+            put = succeed(refusal.result)
+        else:
+            put = self._store.put_prepared(prepared)
+            if len(prepared.starts) > MANY_MESSAGES:
+                yield  # to append them was enough for one turn: the answer names each
+        return Later(put.addCallback(self._answer, batch, batch.queue_id))
+
+    def _put_retry(
+        self,
+        message: Message,
+        properties: str,
+        request: RemotingCommand,
+        names: SendFields,
+        connection: RemotingProtocol,
+    ) -> Answer:
+        """Put what a consumer sends to its %RETRY% topic itself; after too many tries it is a dead letter."""
+        group = self._group(message.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX), connection)
+        if message.reconsume_times < self._most_reconsume_times(request, names.max_reconsume_times, group):
+            return self._put(message, properties)
+        message.topic = self._dead_letter_topic(group).topic_name
+        message.queue_id = 0
+        parsed = parse_properties(properties)
+        parsed.pop("DELAY", None)
+        return self._put_parsed(message, parsed)
+
+    def _group(self, name: str, connection: RemotingProtocol) -> SubscriptionGroupConfig:
+        group = self._groups.find_or_create(name, connection)
+        if group is None:
+            raise self._refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} See FAQ"
+            )
+        return group
+
+    @staticmethod
+    def _most_reconsume_times(request: RemotingCommand, name: str, group: SubscriptionGroupConfig) -> int:
+        asked = Header(request).integer(name, None) if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES else None
+        return group.retry_max_times if asked is None else asked
+
+    def _dead_letter_topic(self, group: SubscriptionGroupConfig) -> TopicConfig:
+        return self._topics.create_in_send_back(f"{DLQ_GROUP_TOPIC_PREFIX}{group.group_name}", DLQ_NUMS_PER_GROUP)
+
+    def _answer(self, result: PutMessageResult, message: Message, queue_id: int) -> RemotingCommand:
+        """What a put answers. It names the queue of the request, wherever the message is (spec/remoting.md 4.2)."""
+        status, appended = result
+        if appended is None or not result.is_stored:
+            code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            return RemotingCommand(code, remark=REMARKS.get(status, status.name), ext_fields=self._in_every_answer)
+        self._messages_put(message.topic, len(appended.message_offsets), appended.wrote_bytes)
+        return RemotingCommand(
+            ResponseCode.SUCCESS if status is PutMessageStatus.PUT_OK else CODES[status],
+            ext_fields={
+                **self._in_every_answer,
+                "msgId": appended.msg_id,
+                "queueId": str(queue_id),
+                "queueOffset": str(appended.logics_offset),
+            },
+        )
+
+    def _send_back(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Put a message that a consumer could not consume where it will get it again, or among the dead letters."""
+        header = Header(request)
+        offset, delay_level = header.integer("offset"), header.integer("delayLevel")
+        name = header.text("group")
+        group = self._groups.find_or_create(name, connection)
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} See FAQ"
+            )
+        if not self._is_writable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._settings.broker_name}] sending message is forbidden"
+            )
+        if group.retry_queue_nums <= 0:
+            return RemotingCommand(ResponseCode.SUCCESS)
+        retry = self._topics.create_in_send_back(
+            f"{RETRY_GROUP_TOPIC_PREFIX}{name}",
+            group.retry_queue_nums,
+            topic_sys_flag=UNIT_SUB_FLAG if header.boolean("unitMode", False) else 0,
+        )
+        if not retry.perm & PERM_WRITE:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending is forbidden")
+        record = self._store.reader.message_at(offset)
+        if record is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        message = _back_from(record)
+        is_dead = record.reconsume_times >= self._most_reconsume_times(request, "maxReconsumeTimes", group)
+        if is_dead or delay_level < 0:
+            message.topic = self._dead_letter_topic(group).topic_name
+            message.properties["DELAY"] = "0"
+        else:
+            message.topic = retry.topic_name
+            message.queue_id = random.randrange(max(1, retry.write_queue_nums))
+            message.properties["DELAY"] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
+        return self._store.put_message(message).addCallback(self._answer_to_send_back)
+
+    @staticmethod
+    def _answer_to_send_back(result: PutMessageResult) -> RemotingCommand:
+        if result.status is PutMessageStatus.PUT_OK:
+            return RemotingCommand(ResponseCode.SUCCESS)
+        return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=result.status.name)
+
+
+def _back_from(record: Record) -> Message:
+    """The message of a record, once more: it says where it was first, and waits for nothing (spec/remoting.md 2.9)."""
+    properties = record.properties
+    properties.setdefault("RETRY_TOPIC", record.topic)
+    properties.setdefault("ORIGIN_MESSAGE_ID", record.msg_id)
+    properties["WAIT"] = "false"
+    return Message(
+        record.topic,
+        record.body,
+        properties,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        reconsume_times=record.reconsume_times + 1,
+    )
+
+
+def answer_fields(settings: Settings) -> dict[str, str]:
+    """What every answer to a send has, be it stored or refused."""
+    return {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
+
+
+def slave_processors(settings: Settings) -> Processors:
+    """A slave's: it takes no messages (spec/remoting.md 5.5)."""
+    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+    to_send = RemotingCommand(
+        ResponseCode.SERVICE_NOT_AVAILABLE, remark=REMARKS[status], ext_fields=answer_fields(settings)
+    )
+    to_send_back = RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=status.name)
+    return {
+        RequestCode.SEND_MESSAGE: lambda _, __: to_send,
+        RequestCode.SEND_MESSAGE_V2: lambda _, __: to_send,
+        RequestCode.SEND_BATCH_MESSAGE: lambda _, __: to_send,
+        RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, __: to_send_back,
+    }
+
+
+def _check(names: SendFields, request: RemotingCommand) -> None:
+    """Say which field is missing, or is not a number. Raises RequestRefused."""
+    header = Header(request)
+    for name in names.texts:
+        header.text(name)
+    for name in names.integers:
+        header.integer(name)
+    header.integer(names.reconsume_times, 0)

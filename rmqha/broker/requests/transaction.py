@@ -1,0 +1,508 @@
+"""Transactions: messages that count only when their producer says so (spec/remoting.md 2.11).
+
+What is sent within a transaction is put as a *half message* into a topic of its own. Its end, commit or rollback, is an
+*operation message* in another topic, which names the half message's queue offset; a commit puts the message itself
+first. Every now and then the half messages are gone through: of one that has not ended in time, a producer is asked.
+Whoever is asked is told of a new place, as the half message is put anew with the number of its checks.
+
+All that is known is in the log, and how far the two queues are done with among the consumer offsets: a node that is
+started anew, or takes over, goes on where those say. Only masters ask.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Self
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.broker.background.schedule import NEVER_STORED
+from rmqha.broker.requests.send import CODES, REMARKS
+from rmqha.broker.tables.clients import ProducerManager
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.topics import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TopicConfigManager,
+)
+from rmqha.remoting.header import Header, refused
+from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.settings import Settings
+from rmqha.store.message import AppendMessageResult, Message, PutMessageResult
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.reading import GetMessageStatus
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.properties import format_properties
+from rmqha.wire.record import (
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    TRANSACTION_TYPE_MASK,
+    Blank,
+    Host,
+    Record,
+    decode_record,
+    encode_record,
+)
+
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""Whose consumer offsets tell how far the half queue and the operation queue are done with."""
+QUEUE_ID = 0
+"""Both topics have this queue only."""
+REMOVE_TAG = "d"
+OPERATION_PROPERTIES = format_properties({"WAIT": "true", "TAGS": REMOVE_TAG})
+
+CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+
+OPERATIONS_AT_ONCE = 32
+STEPS_AT_ONCE = 32
+"""Half messages looked at, and reads of operations, before others have their turn."""
+MOST_LATE_ENDS = 10_000
+MOST_DIGITS = 18
+HOUR_MS = 3_600_000
+
+
+class Verdict(Enum):
+    """What is to be done about a half message that has not ended."""
+
+    WAIT = "it is young: it and all behind it can wait"
+    POSTPONE = "it asked for more time: look again when those behind it have had their turn"
+    CHECK = "ask a producer"
+    DISCARD = "it is too old, was asked about too often, or nobody can be asked"
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """A half message, and what its properties say. Without a group or a destination nobody can be asked about it."""
+
+    record: Record
+    properties: dict[str, str]
+    producer_group: str
+    real_topic: str
+    real_queue_id: int | None
+    check_times: int
+    immunity_ms: int | None
+    prepared_queue_offset: int | None
+    """Where it was first, if it has been postponed: its producer knows only that place."""
+
+    @classmethod
+    def from_record(cls, record: Record) -> Self:
+        """What a record of the half topic is."""
+        properties = record.properties
+        seconds = _number(properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
+        return cls(
+            record,
+            properties,
+            properties.get("PGROUP", ""),
+            properties.get("REAL_TOPIC", ""),
+            _number(properties.get("REAL_QID")),
+            _number(properties.get(TRANSACTION_CHECK_TIMES)) or 0,
+            None if seconds is None else seconds * 1000,
+            _number(properties.get(TRAN_PREPARED_QUEUE_OFFSET)),
+        )
+
+    @property
+    def has_destination(self) -> bool:
+        """Whether it can be committed."""
+        return bool(self.real_topic) and self.real_queue_id is not None
+
+    def verdict(self, settings: Settings, now_ms: int) -> Verdict:
+        """What is to be done now, if it has not ended. One born after now, by the producer's clock, is asked about."""
+        age_ms = now_ms - self.record.born_timestamp
+        if not self.has_destination or not self.producer_group:
+            return Verdict.DISCARD
+        if self.check_times >= settings.transaction_check_max or age_ms > settings.file_reserved_time_hours * HOUR_MS:
+            return Verdict.DISCARD
+        if self.immunity_ms is not None:
+            return Verdict.POSTPONE if age_ms < self.immunity_ms else Verdict.CHECK
+        return Verdict.WAIT if 0 <= age_ms < settings.transaction_time_out_ms else Verdict.CHECK
+
+    def again(self, **properties: int) -> Message:
+        """The half message to be put once more, with these properties too."""
+        texts = {name: str(value) for name, value in properties.items()}
+        return _again(self.record, TRANS_HALF_TOPIC, format_properties({**self.properties, **texts}))
+
+
+def _number(text: str | None) -> int | None:
+    """A property's number; None for one that lacks, or is none."""
+    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS:
+        return None
+    return int(text)
+
+
+def _again(record: Record, topic: str, properties_stored: str) -> Message:
+    """The same message in one of our own topics; nobody waits for it."""
+    return Message(
+        topic,
+        record.body,
+        {"WAIT": "false"},
+        QUEUE_ID,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        properties_stored=properties_stored,
+    )
+
+
+def committed_message(half: HalfMessage) -> Message:
+    """The message itself, as a commit puts it: all properties stay in what is stored (spec/store.md 3.6)."""
+    record = half.record
+    assert half.real_queue_id is not None, "it has a destination"
+    return Message(
+        half.real_topic,
+        record.body,
+        {"WAIT": half.properties.get("WAIT", "true")},
+        half.real_queue_id,
+        record.flag,
+        record.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMIT_TYPE,
+        record.born_timestamp,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        record.physical_offset,
+        record.properties_stored,
+    )
+
+
+class Operations:
+    """The operation queue, read only as far as need be: which half messages have ended.
+
+    ``offset`` is the queue offset from which on it must be read again after a restart.
+    """
+
+    _log = Logger()
+
+    def __init__(self, store: MessageStore, offset: int) -> None:
+        self._store = store
+        self.offset = offset
+        self._next = offset
+        self._ended: dict[int, int] = {}  # by the half message's queue offset, the operation's; of those to come
+        self._late: dict[int, None] = {}  # half messages that ended when they had been passed, the oldest first
+        self._done: set[int] = set()  # operations behind ``offset`` that are needed no more
+
+    def take(self, half_offset: int) -> bool:
+        """Whether the half message that comes next has ended, as far as has been read; its operation is done with."""
+        operation = self._ended.pop(half_offset, None)
+        if operation is None:
+            return False
+        self._finish(operation)
+        return True
+
+    def ended_late(self, half_offset: int | None) -> bool:
+        """Whether a half message that was passed before it had ended has ended since, as far as has been read."""
+        return half_offset in self._late
+
+    def skip_to(self, half_offset: int) -> None:
+        """The half messages before this one are gone."""
+        for passed in [ended for ended in self._ended if ended < half_offset]:
+            self.take(passed)
+
+    def read_more(self, half_offset: int) -> bool:
+        """Read on, if there is more; ``half_offset`` is the next half message to come. Raises OSError."""
+        found = self._store.reader.get_message(TRANS_OP_HALF_TOPIC, QUEUE_ID, self._next, OPERATIONS_AT_ONCE)
+        if found.next_begin_offset <= self._next:
+            return False
+        records = {record.queue_offset: record for record in map(_decode, found.records)}
+        if found.status is GetMessageStatus.OFFSET_TOO_SMALL:  # those before are gone
+            self.offset = self._next = found.next_begin_offset
+            self._done.clear()
+        for operation in range(self._next, found.next_begin_offset):
+            self._read(operation, records.get(operation), half_offset)
+        self._next = found.next_begin_offset
+        return True
+
+    def _read(self, operation: int, record: Record | None, half_offset: int) -> None:
+        ended = None if record is None else self._half_offset_in(record)
+        if ended is not None and ended >= half_offset and ended not in self._ended:
+            self._ended[ended] = operation
+            return
+        self._finish(operation)
+        if ended is not None and ended < half_offset:
+            self._late[ended] = None
+            if len(self._late) > MOST_LATE_ENDS:
+                del self._late[next(iter(self._late))]
+
+    def _half_offset_in(self, record: Record) -> int | None:
+        """The queue offset of the half message that has ended; None, and a line in the log, if it is not told."""
+        text = record.body.decode("utf-8", "replace")
+        offset = _number(text)
+        if offset is None or record.properties.get("TAGS") != REMOVE_TAG:
+            self._log.error("{msg_id} is no operation message: {text}", msg_id=record.msg_id, text=text[:40])
+            return None
+        return offset
+
+    def _finish(self, operation: int) -> None:
+        self._done.add(operation)
+        while self.offset in self._done:
+            self._done.discard(self.offset)
+            self.offset += 1
+
+
+def _decode(raw: bytes) -> Record:
+    record = decode_record(raw)
+    assert not isinstance(record, Blank), "what queues point to are messages"
+    return record
+
+
+class TransactionalMessageService:
+    """Takes half messages, ends them, and while it runs asks producers about those that do not end."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        consumer_offsets: ConsumerOffsetManager,
+        producers: ProducerManager,
+        settings: Settings,
+        store_host: Callable[[], Host],
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._consumer_offsets = consumer_offsets
+        self._producers = producers
+        self._settings = settings
+        self._store_host = store_host
+        self._clock = clock
+        self._now_ms = now_ms
+        self._half_offset = 0
+        self._operations = Operations(store, 0)
+        self._checking: Deferred[None] | None = None
+        self._loop = LoopingCall(self.check)
+        self._loop.clock = clock
+
+    def prepare(self, message: Message) -> Deferred[PutMessageResult]:
+        """Put a message as a half message; its properties are all that it has. A transaction does not delay it."""
+        properties = {name: value for name, value in message.properties.items() if name != "DELAY"}
+        self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
+        return self._store.put_message(
+            replace(
+                message,
+                topic=TRANS_HALF_TOPIC,
+                queue_id=QUEUE_ID,
+                properties={**properties, "REAL_TOPIC": message.topic, "REAL_QID": str(message.queue_id)},
+                sys_flag=message.sys_flag & ~TRANSACTION_TYPE_MASK,
+            )
+        )
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {RequestCode.END_TRANSACTION: self._end_transaction}
+
+    def _end_transaction(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Commit or roll back; who does not know yet how it ends gets an answer all the same, unlike from Java."""
+        if self._store.is_slave:
+            raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
+        header = Header(request)
+        end = header.integer("commitOrRollback")
+        if end == TRANSACTION_COMMIT_TYPE:
+            half = self._half_message(header)
+            return self._store.put_message(committed_message(half)).addCallback(self._committed, half)
+        if end == TRANSACTION_ROLLBACK_TYPE:
+            return self._put_operation(self._half_message(header)).addCallback(_answer)
+        host, port = connection.peer_host
+        self._log.info(
+            "{client} does not know yet how the transaction at {offset} ends",
+            client=f"{host}:{port}",
+            offset=header.integer("commitLogOffset"),
+        )
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _half_message(self, header: Header) -> HalfMessage:
+        """The half message that a request is about. Raises RequestRefused, OSError."""
+        record = self._store.reader.message_at(header.integer("commitLogOffset"))
+        if record is None or record.topic != TRANS_HALF_TOPIC:
+            raise refused("Find prepared transaction message failed")
+        half = HalfMessage.from_record(record)
+        if half.producer_group != header.text("producerGroup"):
+            raise refused("The producer group wrong")
+        if record.queue_offset != header.integer("tranStateTableOffset"):
+            raise refused("The transaction state table offset wrong")
+        if not half.has_destination:
+            raise refused("the half message does not say where it belongs")
+        return half
+
+    def _committed(self, result: PutMessageResult, half: HalfMessage) -> RemotingCommand | Deferred[RemotingCommand]:
+        if not result.is_stored:
+            return _answer(result)
+        return self._put_operation(half).addCallback(lambda _: RemotingCommand(ResponseCode.SUCCESS))
+
+    def _put_operation(self, half: HalfMessage) -> Deferred[PutMessageResult]:
+        """Note that a half message has ended."""
+        self._topics.create_in_send_back(TRANS_OP_HALF_TOPIC, 1)
+        host = self._store_host()
+        put = self._store.put_message(
+            Message(
+                TRANS_OP_HALF_TOPIC,
+                str(half.record.queue_offset).encode("ascii"),
+                {"WAIT": "false", "TAGS": REMOVE_TAG},
+                QUEUE_ID,
+                born_timestamp=self._now_ms(),
+                born_host=host,
+                store_host=host,
+                properties_stored=OPERATION_PROPERTIES,
+            )
+        )
+        return put.addCallback(self._operation_put, half)
+
+    def _operation_put(self, result: PutMessageResult, half: HalfMessage) -> PutMessageResult:
+        if not result.is_stored:
+            self._log.error(
+                "the end of {msg_id} is not stored, its producer will be asked: {status}",
+                msg_id=half.record.msg_id,
+                status=result.status.name,
+            )
+        return result
+
+    def start(self) -> None:
+        """Go through the half messages each ``transactionCheckInterval`` from now on. Raises OSError."""
+        self._half_offset = self._stored_offset(TRANS_HALF_TOPIC)
+        self._operations = Operations(self._store, self._stored_offset(TRANS_OP_HALF_TOPIC))
+        self._commit_offsets()
+        self._loop.start(self._settings.transaction_check_interval_ms / 1000, now=False)
+
+    def _stored_offset(self, topic: str) -> int:
+        """Where to go on: never behind the queue's end, for a log that has lost its tail gives those offsets anew."""
+        offset = self._consumer_offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID)
+        return max(0, min(offset, self._store.reader.max_offset(topic, QUEUE_ID)))
+
+    def stop(self) -> None:
+        """Ask no more; half messages still end."""
+        if self._loop.running:
+            self._loop.stop()
+        if self._checking is not None:
+            self._checking.cancel()
+
+    def check(self) -> Deferred[None]:
+        """Go through the half messages there are now; what cannot be done is left to the next time."""
+        self._checking = Deferred.fromCoroutine(self._check())
+        return self._checking.addErrback(self._check_failed)
+
+    def _check_failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            self._log.failure("the half messages are not gone through to their end", failure)
+
+    async def _check(self) -> None:
+        self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
+        end = self._store.reader.max_offset(TRANS_HALF_TOPIC, QUEUE_ID)
+        steps = 0
+        try:
+            while self._half_offset < end and await self._step():
+                steps += 1
+                if steps % STEPS_AT_ONCE == 0:
+                    self._commit_offsets()
+                    await deferLater(self._clock, 0)
+        finally:
+            self._commit_offsets()
+
+    def _commit_offsets(self) -> None:
+        for topic, offset in ((TRANS_HALF_TOPIC, self._half_offset), (TRANS_OP_HALF_TOPIC, self._operations.offset)):
+            self._consumer_offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset, "the transaction check")
+
+    async def _step(self) -> bool:
+        """See to the half message that comes next, or learn more of how others ended; whether to go on."""
+        offset, operations = self._half_offset, self._operations
+        if operations.take(offset):
+            self._half_offset += 1
+            return True
+        found = self._store.reader.get_message(TRANS_HALF_TOPIC, QUEUE_ID, offset, 1)
+        if not found.records:
+            self._half_offset = max(offset, found.next_begin_offset)
+            operations.skip_to(self._half_offset)
+            return self._half_offset > offset
+        half = HalfMessage.from_record(_decode(found.records[0]))
+        verdict = half.verdict(self._settings, self._now_ms())
+        if verdict is Verdict.WAIT:
+            return False
+        if operations.read_more(offset):
+            return True
+        if not operations.ended_late(half.prepared_queue_offset) and not await self._act(half, verdict):
+            return False
+        self._half_offset = half.record.queue_offset + 1
+        return True
+
+    async def _act(self, half: HalfMessage, verdict: Verdict) -> bool:
+        """Do what is to be done; whether the half message at this place is done with."""
+        if verdict is Verdict.DISCARD:
+            return await self._discard(half)
+        if verdict is Verdict.POSTPONE:
+            original = half.prepared_queue_offset
+            message = half.again(TRAN_PREPARED_QUEUE_OFFSET=half.record.queue_offset if original is None else original)
+        else:
+            message = half.again(TRANSACTION_CHECK_TIMES=half.check_times + 1)
+        result = await self._store.put_message(message)
+        if result.status in NEVER_STORED:
+            return await self._discard(half)
+        if result.append is None or not result.is_stored:
+            self._log.warn(
+                "half message {msg_id} is not put anew: {status}", msg_id=half.record.msg_id, status=result.status.name
+            )
+            return False
+        if verdict is Verdict.CHECK:
+            self._ask_producer(half, message, result.append)
+        return True
+
+    async def _discard(self, half: HalfMessage) -> bool:
+        """Give the message up, but keep it in a topic of its own; whether that could be done, or never can."""
+        self._topics.create_in_send_back(TRANS_CHECK_MAX_TIME_TOPIC, 1)
+        record = half.record
+        result = await self._store.put_message(_again(record, TRANS_CHECK_MAX_TIME_TOPIC, record.properties_stored))
+        self._log.error(
+            "half message {msg_id} of group {group} is given up after {check_times} checks, to {topic}: {status}",
+            msg_id=record.msg_id,
+            group=half.producer_group,
+            check_times=half.check_times,
+            topic=TRANS_CHECK_MAX_TIME_TOPIC,
+            status=result.status.name,
+        )
+        return result.is_stored or result.status in NEVER_STORED
+
+    def _ask_producer(self, half: HalfMessage, message: Message, appended: AppendMessageResult) -> None:
+        """Ask one of the group how the half message ends that was put anew."""
+        connection = self._producers.available(half.producer_group)
+        if connection is None:
+            self._log.warn(
+                "nobody of group {group} is here to be asked about {msg_id}",
+                group=half.producer_group,
+                msg_id=appended.msg_id,
+            )
+            return
+        assert half.real_queue_id is not None, "else it is not checked"
+        assert message.properties_stored is not None, "it has just been put"
+        record = replace(
+            half.record,
+            topic=half.real_topic,
+            queue_id=half.real_queue_id,
+            queue_offset=appended.logics_offset,
+            physical_offset=appended.wrote_offset,
+            store_timestamp=appended.store_timestamp,
+            properties_stored=message.properties_stored,
+        )
+        unique_key = half.properties.get("UNIQ_KEY")
+        fields = {
+            "tranStateTableOffset": str(appended.logics_offset),
+            "commitLogOffset": str(appended.wrote_offset),
+            "offsetMsgId": appended.msg_id,
+            **({} if unique_key is None else {"msgId": unique_key, "transactionId": unique_key}),
+        }
+        connection.push(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_record(record))
+
+
+def _answer(result: PutMessageResult) -> RemotingCommand:
+    """What a put answers to whoever ends a transaction: all that is stored is a success (spec/remoting.md 4.2)."""
+    if result.is_stored:
+        return RemotingCommand(ResponseCode.SUCCESS)
+    status = result.status
+    return RemotingCommand(CODES.get(status, ResponseCode.SYSTEM_ERROR), remark=REMARKS.get(status, status.name))

@@ -1,0 +1,13 @@
+"""What a broker knows.
+
+In reading order:
+
+- ``configmanager``: a table that is kept in a file of the config folder.
+- ``topics``: the topics (topics.json).
+- ``groups``: the consumer groups (subscriptionGroup.json).
+- ``newnames``: limits how many groups and topics clients may create.
+- ``offsets``: how far each consumer group has read.
+- ``clients``: the connected producers and consumers, from their heartbeats.
+- ``locks``: which consumer may read a queue in order.
+- ``stats``: counts and rates of messages.
+"""

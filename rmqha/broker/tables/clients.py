@@ -1,0 +1,619 @@
+"""Who is connected: producers and consumers, by their heartbeats (spec/remoting.md 2.7, 2.8, 2.17).
+
+A client is in a group by the connection that its heartbeat came on. It leaves when it says so, when that connection
+closes, or when it is silent for two minutes; each change of a consumer group is told to all its clients (push 40).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Self, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
+from rmqha.broker.tables.topics import RETRY_GROUP_TOPIC_PREFIX, UNIT_SUB_FLAG, TopicConfigManager, topic_problem
+from rmqha.remoting.header import Header, refused, shown
+from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.settings import Settings
+from rmqha.steps import Steps, at_once
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_compact, loads_request
+from rmqha.wire.subscription import LONGEST_EXPRESSION, SubscriptionData
+
+CHANNEL_EXPIRED_SECONDS = 120.0
+HOUSEKEEPING_SECONDS = 10.0
+MOST_IN_A_SET = 4096
+"""Groups in a heartbeat and of a connection, and subscriptions in a group."""
+MOST_SUBSCRIPTIONS = 8192
+"""In a heartbeat: of all its groups."""
+MOST_MEMBERSHIPS = 200_000
+"""Of clients in groups of one kind."""
+MOST_SUBSCRIPTION_BYTES = 64 * 1024 * 1024
+"""Of all groups' subscriptions, about."""
+BYTES_OF_A_SUBSCRIPTION = 200
+BYTES_OF_A_CHARACTER = 40
+"""A tag of a few characters has a hash and a place in a set."""
+SUBSCRIPTIONS_AT_ONCE = 128
+GROUPS_AT_ONCE = 8
+NAMES_AT_ONCE = 1000
+"""Looked at in a turn."""
+CLIENTS_AT_ONCE = 64
+"""Told, or listed, in a turn."""
+
+
+class ConsumeType(Enum):
+    """Whether a consumer asks when it likes, or is served as messages come; in the order of the ordinals."""
+
+    CONSUME_ACTIVELY = "pull"
+    CONSUME_PASSIVELY = "push"
+
+
+class MessageModel(Enum):
+    """Whether each client of a group gets all messages, or they share them; in the order of the ordinals."""
+
+    BROADCASTING = "all"
+    CLUSTERING = "shared"
+
+
+class ConsumeFromWhere(Enum):
+    """Where a group without an offset begins; in the order of the ordinals."""
+
+    CONSUME_FROM_LAST_OFFSET = "at the end"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "at the end, but the first time at the begin"
+    CONSUME_FROM_MIN_OFFSET = "at the smallest offset"
+    CONSUME_FROM_MAX_OFFSET = "at the largest offset"
+    CONSUME_FROM_FIRST_OFFSET = "at the begin"
+    CONSUME_FROM_TIMESTAMP = "at a time"
+
+
+Member = TypeVar("Member", bound=Enum)
+
+
+def _member(default: Member, text: Any) -> Member:
+    """From its name or, as the C++ client has it, its ordinal; the default for anything else."""
+    kind = type(default)
+    if isinstance(text, int):
+        members = list(kind)
+        return members[text] if 0 <= text < len(members) else default
+    return kind.__members__.get(text, default) if isinstance(text, str) else default
+
+
+def _objects(content: Any, name: str) -> list[dict[str, Any]]:
+    """The objects in a set, which may lack. Raises ValueError."""
+    found = (content.get(name) if isinstance(content, dict) else None) or []
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise ValueError(f"{name} is no list of objects")
+    if len(found) > MOST_IN_A_SET:
+        raise ValueError(f"{name} has {len(found)} objects, more than {MOST_IN_A_SET}")
+    return found
+
+
+def _text(content: Any, name: str) -> str:
+    """A text that must be there. Raises ValueError."""
+    found = content.get(name) if isinstance(content, dict) else None
+    if not isinstance(found, str) or not found:
+        raise ValueError(f"there is no {name}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """What a heartbeat says of one consumer group."""
+
+    group_name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscriptions: tuple[SubscriptionData, ...] = ()
+    unit_mode: bool = False
+    subscription_bytes: int = 0
+    """About what the subscriptions take in memory."""
+
+    @classmethod
+    def read(cls, content: Any) -> Steps[Self]:
+        """From a client's form, where all but the name may lack. Raises ValueError."""
+        subscriptions: list[SubscriptionData] = []
+        characters = size = 0
+        for subscription in map(SubscriptionData.from_json, _objects(content, "subscriptionDataSet")):
+            subscriptions.append(subscription)
+            characters += len(subscription.sub_string)
+            size += BYTES_OF_A_SUBSCRIPTION + BYTES_OF_A_CHARACTER * len(subscription.sub_string)
+            if len(subscriptions) % SUBSCRIPTIONS_AT_ONCE == 0 or characters > LONGEST_EXPRESSION:
+                characters = 0
+                yield
+        return cls(
+            _text(content, "groupName"),
+            _member(ConsumeType.CONSUME_PASSIVELY, content.get("consumeType")),
+            _member(MessageModel.CLUSTERING, content.get("messageModel")),
+            _member(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, content.get("consumeFromWhere")),
+            tuple(subscriptions),
+            content.get("unitMode") in (True, "true"),
+            size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatData:
+    """The body of HEART_BEAT: which groups a client is in."""
+
+    client_id: str
+    consumers: tuple[ConsumerData, ...]
+    producer_groups: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """As ``read``, at once."""
+        return at_once(cls.read(content))
+
+    @classmethod
+    def read(cls, content: Any) -> Steps[Self]:
+        """From a client's form, where sets may be null, or lack. Raises ValueError."""
+        consumers: list[ConsumerData] = []
+        subscriptions = 0
+        for item in _objects(content, "consumerDataSet"):
+            consumer = yield from ConsumerData.read(item)
+            consumers.append(consumer)
+            subscriptions += len(consumer.subscriptions)
+            if subscriptions > MOST_SUBSCRIPTIONS:
+                raise ValueError(f"more than {MOST_SUBSCRIPTIONS} subscriptions")
+            if len(consumers) % SUBSCRIPTIONS_AT_ONCE == 0:
+                yield
+        producers: list[str] = []
+        for item in _objects(content, "producerDataSet"):
+            producers.append(_text(item, "groupName"))
+            if len(producers[-1]) > MAX_GROUP_LENGTH:
+                raise ValueError(f"a producer group longer than {MAX_GROUP_LENGTH}")
+            if len(producers) % NAMES_AT_ONCE == 0:
+                yield
+        return cls(_text(content, "clientID"), tuple(consumers), tuple(producers))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientChannelInfo:
+    """A client in a group. ``last_heartbeat`` is the clock's time in seconds."""
+
+    connection: RemotingProtocol
+    client_id: str
+    language: str
+    version: int
+    last_heartbeat: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A Connection in Java's form and order."""
+        host, port = self.connection.peer_host
+        return {
+            "clientAddr": f"{host}:{port}",
+            "clientId": self.client_id,
+            "language": self.language,
+            "version": self.version,
+        }
+
+
+Channels = dict[RemotingProtocol, ClientChannelInfo]
+
+
+class Memberships:
+    """Which groups each connection is in. What a connection can join is bounded, and so is the sum of all."""
+
+    def __init__(self) -> None:
+        self._groups: dict[RemotingProtocol, set[str]] = {}
+        self._count = 0
+
+    def join(self, connection: RemotingProtocol, group: str) -> None:
+        """The connection is in the group. Raises RequestRefused if there are too many."""
+        groups = self._groups.get(connection, set())
+        if group in groups:
+            return
+        if len(groups) >= MOST_IN_A_SET:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"this connection is in {len(groups)} groups already")
+        if self._count >= MOST_MEMBERSHIPS:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"clients are in {self._count} groups already")
+        groups.add(group)
+        self._groups[connection] = groups
+        self._count += 1
+
+    def leave(self, connection: RemotingProtocol, group: str) -> None:
+        """The connection is in the group no more."""
+        groups = self._groups.get(connection, set())
+        if group in groups:
+            groups.discard(group)
+            self._count -= 1
+            if not groups:
+                del self._groups[connection]
+
+    def of(self, connection: RemotingProtocol) -> list[str]:
+        """The groups that the connection is in."""
+        return list(self._groups.get(connection, ()))
+
+
+class ProducerManager:
+    """The producers that are connected, by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Channels] = {}
+        self._memberships = Memberships()
+        self._turns = 0
+
+    def get(self, group: str) -> Channels | None:
+        """A group's clients, by their connections; None if there are none."""
+        return self._groups.get(group)
+
+    def register(self, group: str, client: ClientChannelInfo) -> None:
+        """The client is in the group, as its heartbeat says. Raises RequestRefused if there are too many."""
+        self._memberships.join(client.connection, group)
+        self._groups.setdefault(group, {})[client.connection] = client
+
+    def unregister(self, group: str, connection: RemotingProtocol) -> None:
+        """The client on this connection has left the group, if it was in it."""
+        channels = self._groups.get(group, {})
+        channels.pop(connection, None)
+        self._memberships.leave(connection, group)
+        if not channels:
+            self._groups.pop(group, None)
+
+    def forgetting(self, connection: RemotingProtocol) -> Steps[None]:
+        """The connection is closed: it leaves its groups, in steps."""
+        for count, group in enumerate(self._memberships.of(connection), 1):
+            self.unregister(group, connection)
+            if count % GROUPS_AT_ONCE == 0:
+                yield
+
+    def available(self, group: str) -> RemotingProtocol | None:
+        """An open connection of the group, another one each time; None if there is none."""
+        connections = self._groups.get(group, {})
+        self._turns += 1
+        first = self._turns % len(connections) if connections else 0
+        candidates = chain(islice(connections, first, None), islice(connections, first))
+        return next((connection for connection in candidates if connection.is_open), None)
+
+    def all_clients(self) -> Iterator[ClientChannelInfo]:
+        """Each client, once a group."""
+        return chain.from_iterable(channels.values() for channels in self._groups.values())
+
+
+@dataclass(slots=True)
+class ConsumerGroupInfo:
+    """A consumer group that is online: what its heartbeats said last, and its clients by their connections."""
+
+    group_name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    channels: Channels = field(default_factory=dict)
+    subscription_bytes: int = 0
+    """About what its subscriptions take in memory."""
+
+    def subscription(self, topic: str) -> SubscriptionData | None:
+        """What the group wants of a topic; None if it does not subscribe to it."""
+        return self.subscriptions.get(topic)
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Each client once: one that has connected anew may still have its old connection."""
+        return list(dict.fromkeys(client.client_id for client in self.channels.values()))
+
+    def update(self, client: ClientChannelInfo, data: ConsumerData) -> bool:
+        """Take a heartbeat over. Whether its clients must share the queues anew: a client or a topic came or went."""
+        is_new = client.connection not in self.channels
+        self.channels[client.connection] = client
+        self.consume_type, self.message_model = data.consume_type, data.message_model
+        self.consume_from_where = data.consume_from_where
+        topics = self.subscriptions.keys()
+        wanted = {subscription.topic: self._newer(subscription) for subscription in data.subscriptions}
+        has_other_topics = wanted.keys() != topics
+        self.subscriptions, self.subscription_bytes = wanted, data.subscription_bytes
+        return is_new or has_other_topics
+
+    def _newer(self, subscription: SubscriptionData) -> SubscriptionData:
+        held = self.subscriptions.get(subscription.topic)
+        return subscription if held is None or subscription.sub_version > held.sub_version else held
+
+    def to_json(self) -> Steps[bytes]:
+        """A ConsumerConnection in Java's form and order, as text."""
+        subscriptions = [f"{dumps_compact(topic).decode()}:" for topic in self.subscriptions]
+        clients = yield from _joined(client.to_json() for client in list(self.channels.values()))
+        wanted = yield from _joined(found.to_json() for found in list(self.subscriptions.values()))
+        rest = {
+            "consumeFromWhere": self.consume_from_where.name,
+            "consumeType": self.consume_type.name,
+            "messageModel": self.message_model.name,
+        }
+        table = b",".join(name.encode() + found for name, found in zip(subscriptions, wanted, strict=True))
+        return b'{"connectionSet":[%s],%s,"subscriptionTable":{%s}}' % (
+            b",".join(clients),
+            dumps_compact(rest)[1:-1],
+            table,
+        )
+
+
+def _joined(items: Iterable[Mapping[str, Any]]) -> Steps[list[bytes]]:
+    """The items as texts."""
+    texts: list[bytes] = []
+    for item in items:
+        texts.append(dumps_compact(item))
+        if len(texts) % CLIENTS_AT_ONCE == 0:
+            yield
+    return texts
+
+
+class ConsumerManager:
+    """The consumers that are connected, by group. Tells a group's clients when they must share its queues anew."""
+
+    _log = Logger()
+
+    def __init__(self, settings: Settings, groups: SubscriptionGroupManager) -> None:
+        self._notifies = settings.notify_consumer_ids_changed_enable
+        self._configs = groups
+        self._groups: dict[str, ConsumerGroupInfo] = {}
+        self._memberships = Memberships()
+        self._subscription_bytes = 0
+        self._to_tell: dict[str, None] = {}
+
+    def get(self, group: str) -> ConsumerGroupInfo | None:
+        """The group; None if it is not online."""
+        return self._groups.get(group)
+
+    def finding_groups(self, topic: str) -> Steps[list[str]]:
+        """The groups that are online and subscribe to a topic, found in steps."""
+        found: list[str] = []
+        for count, (name, group) in enumerate(list(self._groups.items()), 1):
+            if topic in group.subscriptions:
+                found.append(name)
+            if count % NAMES_AT_ONCE == 0:
+                yield
+        return found
+
+    def register(self, client: ClientChannelInfo, data: ConsumerData) -> None:
+        """The client is in the group, as its heartbeat says. Raises RequestRefused if there are too many."""
+        asked = data.subscription_bytes
+        group = self._groups.get(data.group_name)
+        held = 0 if group is None else group.subscription_bytes
+        if self._subscription_bytes - held + asked > MOST_SUBSCRIPTION_BYTES:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, "the subscriptions of all groups are too many bytes")
+        self._memberships.join(client.connection, data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroupInfo(data.group_name)
+        if group.update(client, data):
+            self._tell(group)
+        self._subscription_bytes += group.subscription_bytes - held
+
+    def unregister(self, name: str, connection: RemotingProtocol) -> None:
+        """The client on this connection has left the group, if it was in it."""
+        group = self._groups.get(name)
+        self._memberships.leave(connection, name)
+        if group is None or group.channels.pop(connection, None) is None:
+            return
+        if group.channels:
+            self._tell(group)
+        else:
+            self._subscription_bytes -= group.subscription_bytes
+            del self._groups[name]
+
+    def forgetting(self, connection: RemotingProtocol) -> Steps[None]:
+        """The connection is closed: it leaves its groups, in steps."""
+        for count, name in enumerate(self._memberships.of(connection), 1):
+            self.unregister(name, connection)
+            if count % GROUPS_AT_ONCE == 0:
+                yield
+
+    def _tell(self, group: ConsumerGroupInfo) -> None:
+        config = self._configs.get(group.group_name)
+        if not self._notifies or not (config is None or config.notify_consumer_ids_changed_enable):
+            return
+        if len(group.channels) <= CLIENTS_AT_ONCE:
+            self._push(group.group_name, group.channels)
+        elif group.group_name not in self._to_tell:
+            self._to_tell[group.group_name] = None
+            turns = next(iter(group.channels)).turns
+            Deferred.fromCoroutine(turns.run(self._tell_many(group))).addErrback(
+                lambda failure: self._log.failure("group {group} is not told", failure, group=group.group_name)
+            )
+
+    def _tell_many(self, group: ConsumerGroupInfo) -> Steps[None]:
+        """Tell a large group in turns: once for all that change before the first of them."""
+        yield
+        self._to_tell.pop(group.group_name, None)
+        connections = list(group.channels)
+        for at in range(0, len(connections), CLIENTS_AT_ONCE):
+            self._push(group.group_name, connections[at : at + CLIENTS_AT_ONCE])
+            yield
+
+    @staticmethod
+    def _push(name: str, connections: Iterable[RemotingProtocol]) -> None:
+        for connection in list(connections):
+            connection.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+
+    def all_clients(self) -> Iterator[ClientChannelInfo]:
+        """Each client, once a group."""
+        return chain.from_iterable(group.channels.values() for group in self._groups.values())
+
+
+class ClientHousekeepingService:
+    """Closes the connections of clients that send no heartbeats any more; that they are closed does the rest."""
+
+    _log = Logger()
+
+    def __init__(self, producers: ProducerManager, consumers: ConsumerManager, clock: IReactorTime) -> None:
+        self._managers = (producers, consumers)
+        self._clock = clock
+        self._loop = LoopingCall(self.scan)
+        self._loop.clock = clock
+
+    def start(self) -> None:
+        """Look every 10 s from now on."""
+        self._loop.start(HOUSEKEEPING_SECONDS, now=False).addErrback(
+            lambda failure: self._log.failure("silent clients are looked for no longer", failure)
+        )
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._loop.running:
+            self._loop.stop()
+
+    def scan(self) -> None:
+        """Close what has been silent for two minutes, be it in one group only: its client has left that one."""
+        since = self._clock.seconds() - CHANNEL_EXPIRED_SECONDS
+        clients = chain.from_iterable(manager.all_clients() for manager in self._managers)
+        silent = {client.connection: client.client_id for client in clients if client.last_heartbeat < since}
+        for connection, client_id in silent.items():
+            self._log.warn("closing the connection of {client}: no heartbeat for two minutes", client=shown(client_id))
+            connection.hang_up()
+
+
+class ClientManageProcessor:
+    """Answers what clients say of themselves, and questions for them."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        producers: ProducerManager,
+        consumers: ConsumerManager,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        clock: IReactorTime,
+    ) -> None:
+        self._producers = producers
+        self._consumers = consumers
+        self._topics = topics
+        self._groups = groups
+        self._clock = clock
+        self._watched: set[RemotingProtocol] = set()
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {
+            RequestCode.HEART_BEAT: self._heart_beat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister_client,
+            RequestCode.CHECK_CLIENT_CONFIG: self._check_client_config,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._get_consumer_list_by_group,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._get_consumer_connection_list,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._get_producer_connection_list,
+        }
+
+    def _heart_beat(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._take_heart_beat(connection, request))
+
+    def _take_heart_beat(self, connection: RemotingProtocol, request: RemotingCommand) -> Steps[RemotingCommand]:
+        """Let the client be in its groups. Those that cannot be made are left out, and the answer says so."""
+        try:
+            heartbeat = yield from HeartbeatData.read(loads_request(request.body))
+        except ValueError as error:
+            raise refused(f"no heartbeat: {error}") from error
+        for count, consumer in enumerate(heartbeat.consumers, 1):
+            if self._groups.get(consumer.group_name) is None:
+                check_group(consumer.group_name)
+            if count % NAMES_AT_ONCE == 0:
+                yield
+        client = ClientChannelInfo(
+            connection, heartbeat.client_id, request.language, request.version, self._clock.seconds()
+        )
+        refusal: RequestRefused | None = None
+        joins: Iterator[Callable[[], None]] = chain(
+            (partial(self._join, client, consumer) for consumer in heartbeat.consumers),
+            (partial(self._producers.register, group, client) for group in heartbeat.producer_groups),
+        )
+        for count, join in enumerate(joins, 1):
+            if not connection.is_open:  # closed while this took its turns: nobody would let it leave the groups again
+                raise refused("the connection is gone")
+            self._watch(connection)
+            try:
+                join()
+            except RequestRefused as refused_group:
+                refusal = refused_group
+            if count % GROUPS_AT_ONCE == 0:
+                yield
+        if refusal is not None:
+            raise refusal
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _join(self, client: ClientChannelInfo, consumer: ConsumerData) -> None:
+        self._make_retry_topic(consumer, client.connection)
+        self._consumers.register(client, consumer)
+
+    def _make_retry_topic(self, consumer: ConsumerData, connection: RemotingProtocol) -> None:
+        """A group's %RETRY% topic, which its clients subscribe to, unless its name is none that a topic can have."""
+        retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{consumer.group_name}"
+        if topic_problem(retry_topic) is not None:
+            return
+        group = self._groups.find_or_create(consumer.group_name, connection)
+        if group is not None:
+            sys_flag = UNIT_SUB_FLAG if consumer.unit_mode else 0
+            self._topics.create_in_send_back(retry_topic, group.retry_queue_nums, topic_sys_flag=sys_flag)
+
+    def _watch(self, connection: RemotingProtocol) -> None:
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_closed(partial(self._connection_closed, connection))
+
+    def _connection_closed(self, connection: RemotingProtocol) -> None:
+        self._watched.discard(connection)
+        Deferred.fromCoroutine(connection.turns.run(self._forgetting(connection))).addErrback(
+            lambda failure: self._log.failure("a closed connection does not leave its groups", failure)
+        )
+
+    def _forgetting(self, connection: RemotingProtocol) -> Steps[None]:
+        yield from self._producers.forgetting(connection)
+        yield from self._consumers.forgetting(connection)
+
+    def _unregister_client(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header = Header(request)
+        header.text("clientID")
+        self._producers.unregister(header.text("producerGroup", ""), connection)
+        self._consumers.unregister(header.text("consumerGroup", ""), connection)
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _check_client_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """Whether we can serve what a client is about to subscribe to: tags, and nothing else."""
+        try:
+            content = loads_request(request.body) if request.body else {}
+            found = content.get("subscriptionData") if isinstance(content, dict) else None
+            subscription = SubscriptionData.from_json(found) if found is not None else None
+        except ValueError as error:
+            raise refused(f"no client's config: {error}") from error
+        if subscription is not None and not subscription.is_tag_type:
+            raise refused(f"The broker does not support consumer to filter message by {subscription.expression_type}")
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _get_consumer_list_by_group(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        name = Header(request).text("consumerGroup")
+        group = self._consumers.get(name)
+        if group is None:
+            raise refused(f"no consumer for this group, {name}")
+        return _json_answer({"consumerIdList": group.client_ids})
+
+    def _get_consumer_connection_list(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        name = Header(request).text("consumerGroup")
+        group = self._consumers.get(name)
+        if group is None:
+            raise RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        return connection.turns.run(_text_answer(group.to_json()))
+
+    def _get_producer_connection_list(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        name = Header(request).text("producerGroup")
+        channels = self._producers.get(name)
+        if channels is None:
+            raise refused(f"the producer group[{name}] not exist")
+        return connection.turns.run(_text_answer(_connection_set(list(channels.values()))))
+
+
+def _connection_set(clients: list[ClientChannelInfo]) -> Steps[bytes]:
+    """A ProducerConnection in Java's form, as text."""
+    texts = yield from _joined(client.to_json() for client in clients)
+    return b'{"connectionSet":[%s]}' % b",".join(texts)
+
+
+def _text_answer(text: Steps[bytes]) -> Steps[RemotingCommand]:
+    body = yield from text
+    return RemotingCommand(ResponseCode.SUCCESS, body=body)
+
+
+def _json_answer(content: dict[str, Any]) -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact(content))

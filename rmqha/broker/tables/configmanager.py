@@ -1,0 +1,196 @@
+"""A table of the config folder, as a broker holds it: read at its start, written when it changes.
+
+A thread of its own writes the tables, one write of each at a time; all changes that come meanwhile go into the next.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from twisted.internet.defer import Deferred, execute, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.broker.tables.newnames import NewNames
+from rmqha.settings import Settings
+from rmqha.store.log.flush import RunInThread
+from rmqha.store.metadata import ConfigTable, DataVersion, NamedTable, TableFile
+
+Table = TypeVar("Table", bound=ConfigTable)
+Row = TypeVar("Row")
+
+RETRY_SECONDS = 5.0
+"""After a write that failed."""
+BREATH_SECONDS = 0.0002
+"""For which a thread that encodes a table lets others run, every few rows."""
+
+
+def breathe() -> None:
+    """Give way to the reactor's thread."""
+    time.sleep(BREATH_SECONDS)
+
+
+class ConfigManager(Generic[Table]):
+    """Holds ``table``; ``persist`` writes it, ``written`` tells when that is done.
+
+    A write that fails is logged, and tried again at the next change, or after ``RETRY_SECONDS`` where there is a clock.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: type[Table],
+        run_in_thread: RunInThread = execute,
+        clock: IReactorTime | None = None,
+    ) -> None:
+        """Reads it from ``folder``. Raises StoreError, OSError."""
+        self._file = TableFile(folder, kind)
+        self.table = self._file.read()
+        self._run_in_thread = run_in_thread
+        self._clock = clock
+        self._retry: IDelayedCall | None = None
+        self.changes = 0
+        """How often the table has changed: while it is the same, so is the table."""
+        self._is_changed = False
+        self._is_writing = False
+        self._waiting_for_next: list[Deferred[None]] = []
+        self._waiting_for_this: list[Deferred[None]] = []
+
+    def persist(self) -> None:
+        """The table has changed: write it, durably, soon."""
+        self.changes += 1
+        self._is_changed = True
+        if not self._is_writing:
+            self._write()
+
+    def written(self) -> Deferred[None]:
+        """Fires when all changes so far are on disk. Fails with OSError if the disk refuses them."""
+        if not (self._is_changed or self._is_writing):
+            return succeed(None)
+        waiting: Deferred[None] = Deferred()
+        (self._waiting_for_next if self._is_changed else self._waiting_for_this).append(waiting)
+        return waiting
+
+    def finish(self) -> Deferred[None]:
+        """Write what is not written yet, for the last time; fires when that is done, or has failed."""
+        self._stop_retrying()
+        if self._is_changed and not self._is_writing:
+            self._write()
+        return self.written().addErrback(lambda _: self._stop_retrying())
+
+    def _stop_retrying(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _write(self) -> None:
+        self._stop_retrying()
+        self._is_changed, self._is_writing = False, True
+        self._waiting_for_this, self._waiting_for_next = self._waiting_for_next, []
+        write: Callable[[], None] = partial(self._file.write, self.table.snapshot(), breathe)
+        self._run_in_thread(write).addCallbacks(self._is_written, self._is_not_written).addErrback(
+            lambda failure: self._log.failure("after writing {file}", failure, file=self.table.FILE_NAME)
+        )
+
+    def _is_written(self, _: object) -> None:
+        self._is_writing = False
+        waiting, self._waiting_for_this = self._waiting_for_this, []
+        if self._is_changed:
+            self._write()
+        for waiter in waiting:
+            waiter.callback(None)
+
+    def _is_not_written(self, failure: Failure) -> None:
+        self._is_writing = False
+        failed = [*self._waiting_for_this, *self._waiting_for_next]
+        self._waiting_for_this, self._waiting_for_next = [], []
+        self._is_changed = True
+        self._log.error("{file} is not written: {error}", file=self.table.FILE_NAME, error=failure.getErrorMessage())
+        if self._clock is not None:
+            self._retry = self._clock.callLater(RETRY_SECONDS, self._try_again)
+        for waiter in failed:
+            waiter.errback(failure)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        if self._is_changed and not self._is_writing:
+            self._write()
+
+
+class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
+    """Holds a table of named rows. Each change is persisted, and gives the table its next version.
+
+    ``settings`` say whether rows may be made, and may be changed meanwhile.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: type[NamedTable[Row]],
+        settings: Settings,
+        seeds: dict[str, Row],
+        new_names: NewNames,
+        now_ms: Callable[[], int],
+        run_in_thread: RunInThread = execute,
+        clock: IReactorTime | None = None,
+    ) -> None:
+        """Reads the table of ``folder``, and adds those of ``seeds`` that are missing. Raises StoreError, OSError."""
+        super().__init__(folder, kind, run_in_thread, clock)
+        self.settings = settings
+        self._now_ms = now_ms
+        self._new = new_names
+        rows = self.table.rows
+        if not rows.keys() >= seeds.keys():
+            version = self.table.data_version
+            is_new = version == DataVersion()
+            self.table = kind.of(DataVersion(0, now_ms()) if is_new else version.next(now_ms()), {**seeds, **rows})
+            self.persist()
+        new_names.hold(self.table.rows)
+
+    def get(self, name: str) -> Row | None:
+        """The row; None if there is none."""
+        return self.table.rows.get(name)
+
+    def take_new(self, name: str, by: object | None) -> None:
+        """Count a row that ``by`` makes, if it is new. Raises RequestRefused for too many, or without room for it."""
+        if name not in self.table.rows:
+            self._new.take(name, len(self.table.rows), by)
+
+    def update(self, row: Row) -> None:
+        """Make the row, or let it take the place of the one with its name."""
+        name = self._name_of(row)
+        if name not in self.table.rows:
+            self._new.added(name)
+        self.table.rows[name] = row
+        self._changed(row)
+
+    def delete(self, name: str) -> bool:
+        """Forget the row; whether there was one."""
+        if self.table.rows.pop(name, None) is None:
+            return False
+        self._new.removed(name)
+        self._changed(None)
+        return True
+
+    def replace(self, table: NamedTable[Row]) -> None:
+        """Hold this table instead, with its version: a slave that follows its master."""
+        self.table = table
+        self._new.hold(table.rows)
+        self.persist()
+        self._tell(None)
+
+    def _changed(self, row: Row | None) -> None:
+        self.table.data_version = self.table.data_version.next(self._now_ms())
+        self.persist()
+        self._tell(row)
+
+    def _name_of(self, row: Row) -> str:
+        raise NotImplementedError
+
+    def _tell(self, row: Row | None) -> None:
+        """Whoever wants to know hears of a row made or changed; of None if any number of them did, or one is gone."""

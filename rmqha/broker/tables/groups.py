@@ -1,0 +1,96 @@
+"""The consumer groups a broker knows: subscriptionGroup.json, and those made when first seen (spec/remoting.md 5.4)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.internet.defer import execute
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmqha.broker.tables.configmanager import NamedConfigManager
+from rmqha.broker.tables.newnames import MOST_TABLE_BYTES, NewNameLimits, NewNames
+from rmqha.broker.tables.topics import TOPIC_CHARACTERS
+from rmqha.remoting.protocol import RequestRefused
+from rmqha.settings import Settings
+from rmqha.store.log.flush import RunInThread
+from rmqha.store.metadata import INT_MIN, LONG_MIN, SubscriptionGroupConfig, SubscriptionGroupTable
+from rmqha.wire.command import ResponseCode
+from rmqha.wire.fastjson import dumps_strict
+
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"
+SYSTEM_GROUPS = (
+    TOOLS_CONSUMER_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+MAX_GROUP_LENGTH = 255
+LONGEST_ROW = len(
+    dumps_strict(
+        {"": SubscriptionGroupConfig("", False, False, False, INT_MIN, INT_MIN, LONG_MIN, LONG_MIN, False).to_json()}
+    )
+)
+"""Bytes of a group in the table as JSON, without its name, which is there twice."""
+
+
+def group_problem(name: str) -> str | None:
+    """Why a group cannot have this name; None if it can (Java's Validators.checkGroup)."""
+    if not name.strip():
+        return "the specified group is blank"
+    if len(name) > MAX_GROUP_LENGTH:
+        return f"the specified group is longer than group max length {MAX_GROUP_LENGTH}: {name[:40]}…"
+    if not TOPIC_CHARACTERS.issuperset(name):
+        return f"the specified group[{name}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return None
+
+
+def check_group(name: str) -> None:
+    """Raises RequestRefused if no group can have this name."""
+    problem = group_problem(name)
+    if problem is not None:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
+
+
+class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
+    """The groups by name."""
+
+    _log = Logger()
+    table: SubscriptionGroupTable
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        now_ms: Callable[[], int],
+        run_in_thread: RunInThread = execute,
+        clock: IReactorTime | None = None,
+    ) -> None:
+        """Reads subscriptionGroup.json of ``folder``, and adds the system's groups. Raises StoreError, OSError."""
+        limits = NewNameLimits.of_groups(settings)
+        names = NewNames("group", limits, lambda: now_ms() / 1000, LONGEST_ROW, MOST_TABLE_BYTES)
+        seeds = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
+        super().__init__(folder, SubscriptionGroupTable, settings, seeds, names, now_ms, run_in_thread, clock)
+
+    def find_or_create(self, name: str, by: object | None = None) -> SubscriptionGroupConfig | None:
+        """The group, made with the defaults if it was not there; None if that is not allowed.
+
+        ``by`` is the connection that names it. Raises RequestRefused if it cannot have that name, or for too many.
+        """
+        found = self.get(name)
+        if found is not None:
+            return found
+        check_group(name)
+        if not (self.settings.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)):
+            return None
+        self.take_new(name, by)
+        self._log.info("group {group} made", group=name)
+        group = SubscriptionGroupConfig(name)
+        self.update(group)
+        return group
+
+    def _name_of(self, row: SubscriptionGroupConfig) -> str:
+        return row.group_name

@@ -1,0 +1,185 @@
+"""Which client of a group may consume a queue in order: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ (spec/remoting.md 2.10)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmqha.broker.tables.groups import MAX_GROUP_LENGTH
+from rmqha.remoting.header import refused, shown
+from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.steps import Steps, at_once
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_strict, loads_request
+
+LOCK_MAX_LIVE_SECONDS = 60.0
+MOST_QUEUES = 4096
+"""In a batch."""
+MOST_LOCKS = 200_000
+LONGEST_CLIENT_ID = 1024
+QUEUES_AT_ONCE = 64
+"""Locked or released in a turn."""
+
+
+class MessageQueue(NamedTuple):
+    """A queue as clients name it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form. Raises ValueError."""
+        if not isinstance(content, dict):
+            raise ValueError(f"{str(content)[:40]!r} is no queue")
+        topic, broker_name, queue_id = content.get("topic"), content.get("brokerName"), content.get("queueId")
+        if not (isinstance(topic, str) and isinstance(broker_name, str) and isinstance(queue_id, int)):
+            raise ValueError(f"{str(content)[:80]!r} does not name a queue")
+        return cls(topic, broker_name, queue_id)
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of {shown(self.topic)} at {shown(self.broker_name)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatch:
+    """The body of both requests."""
+
+    group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...]
+
+    @classmethod
+    def reading(cls, content: Any) -> Steps[Self]:
+        """From Java's form, in steps; ``mqSet`` may be null. Raises ValueError."""
+        if not isinstance(content, dict):
+            raise ValueError("the body is no object")
+        group, client_id, queues = content.get("consumerGroup"), content.get("clientId"), content.get("mqSet") or []
+        if not (isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)):
+            raise ValueError("the body lacks consumerGroup, clientId or mqSet")
+        if len(queues) > MOST_QUEUES or not len(group) <= MAX_GROUP_LENGTH or len(client_id) > LONGEST_CLIENT_ID:
+            raise ValueError(f"more than {MOST_QUEUES} queues, or a name that is too long")
+        found: dict[MessageQueue, None] = {}
+        for count, queue in enumerate(queues, 1):
+            found[MessageQueue.from_json(queue)] = None
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+        return cls(group, client_id, tuple(found))
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    renewed_at: float
+
+
+class RebalanceLockManager:
+    """Locks of queues, by group. They live in memory only; one that is not renewed for 60 s is nobody's."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # the one renewed longest ago first
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Lock these queues for a client, or renew its locks: those that are its now."""
+        return at_once(self.locking(group, client_id, queues))
+
+    def locking(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> Steps[list[MessageQueue]]:
+        """As ``lock``, in steps. Raises RequestRefused for too many locks."""
+        locked: list[MessageQueue] = []
+        for count, queue in enumerate(queues, 1):
+            if count % QUEUES_AT_ONCE == 1:
+                yield from self._forget_expired()
+            if self._lock(group, client_id, queue):
+                locked.append(queue)
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+        return locked
+
+    def _lock(self, group: str, client_id: str, queue: MessageQueue) -> bool:
+        held = self._locks.get((group, queue))
+        if held is not None and held.client_id != client_id:
+            return False
+        if held is None:
+            if len(self._locks) >= MOST_LOCKS:
+                raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MOST_LOCKS} queues are locked already")
+            self._tell("locks", client_id, group, queue)
+        self._locks.pop((group, queue), None)
+        self._locks[group, queue] = _Lock(client_id, self._clock.seconds())
+        return True
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Release those of these queues that the client holds."""
+        for queue in queues:
+            held = self._locks.get((group, queue))
+            if held is not None and held.client_id == client_id:
+                del self._locks[group, queue]
+                self._tell("unlocks", client_id, group, queue)
+
+    def _tell(self, what: str, client_id: str, group: str, queue: MessageQueue) -> None:
+        self._log.info(
+            "{client} of group {group} {what} {queue}",
+            client=shown(client_id),
+            group=shown(group),
+            what=what,
+            queue=queue,
+        )
+
+    def _forget_expired(self) -> Steps[None]:
+        since = self._clock.seconds() - LOCK_MAX_LIVE_SECONDS
+        for count, (key, held) in enumerate(list(self._expired(since)), 1):
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+            if self._locks.get(key) is held:
+                del self._locks[key]
+            self._tell("loses", held.client_id, *key)
+
+    def _expired(self, since: float) -> Iterable[tuple[tuple[str, MessageQueue], _Lock]]:
+        for key, held in self._locks.items():
+            if held.renewed_at >= since:
+                return
+            yield key, held
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {RequestCode.LOCK_BATCH_MQ: self._lock_batch_mq, RequestCode.UNLOCK_BATCH_MQ: self._unlock_batch_mq}
+
+    def _lock_batch_mq(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._lock_batch(request))
+
+    def _lock_batch(self, request: RemotingCommand) -> Steps[RemotingCommand]:
+        batch = yield from _reading_batch(request)
+        locked = yield from self.locking(batch.group, batch.client_id, batch.queues)
+        pieces: list[bytes] = []
+        for queue in locked:
+            pieces.append(dumps_strict(queue.to_json()))
+            if len(pieces) % QUEUES_AT_ONCE == 0:
+                yield
+        return RemotingCommand(ResponseCode.SUCCESS, body=b'{"lockOKMQSet":[%s]}' % b",".join(pieces))
+
+    def _unlock_batch_mq(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return connection.turns.run(self._unlock_batch(request))
+
+    def _unlock_batch(self, request: RemotingCommand) -> Steps[RemotingCommand]:
+        batch = yield from _reading_batch(request)
+        for at in range(0, len(batch.queues), QUEUES_AT_ONCE):
+            if at:
+                yield
+            self.unlock(batch.group, batch.client_id, batch.queues[at : at + QUEUES_AT_ONCE])
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+
+def _reading_batch(request: RemotingCommand) -> Steps[LockBatch]:
+    """The request's body. Raises RequestRefused."""
+    try:
+        return (yield from LockBatch.reading(loads_request(request.body)))
+    except ValueError as error:
+        raise refused(f"no batch of queues: {error}") from error

@@ -1,0 +1,201 @@
+"""How many groups and topics may be made, a second and in all (docs/limits.md).
+
+Every new one is written to a table that slaves and name servers take over. A stranger may name as many as it likes, so
+a broker, each address and each connection have a bucket: so many at once after a quiet time, then so many a second. An
+address has half of what the broker has, so that no single one uses up what all others may make.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Network, ip_address
+from typing import Self
+from weakref import WeakKeyDictionary
+
+from twisted.logger import Logger
+
+from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
+from rmqha.settings import Settings
+from rmqha.wire.command import FRAME_MAX_LENGTH, ResponseCode
+
+TELL_SECONDS = 60.0
+"""How often refusals are logged, at most."""
+TIMES_A_NAME_STANDS = 2
+"""In a row of a table."""
+MOST_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
+"""Of a table as JSON: slaves and name servers get it in one frame."""
+MOST_BYTES_OF_NAMED = MOST_TABLE_BYTES // 8 * 7
+"""Of a table when a client may still name something new: the rest is for %RETRY% and %DLQ% topics."""
+MOST_ADDRESSES = 4096
+"""Remembered at once."""
+IPV6_NETWORK_BITS = 64
+"""What one host or one site has to itself."""
+
+
+def network_of(address: str) -> str:
+    """The address, of IPv6 the network it is in: whoever has one address of it has them all."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Network((found.packed, IPV6_NETWORK_BITS), strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many at once after a quiet time, then so many a second."""
+
+    at_once: int
+    per_second: int
+
+    @property
+    def half(self) -> "Rate":
+        """Half of it, but never nothing."""
+        return Rate(max(1, self.at_once // 2), max(1, self.per_second // 2))
+
+
+@dataclass(frozen=True, slots=True)
+class NewNameLimits:
+    """Of groups, or of topics. ``most`` is how many there may be in all."""
+
+    broker: Rate
+    connection: Rate
+    most: int
+
+    @classmethod
+    def of_groups(cls, settings: Settings) -> Self:
+        """Those that the settings have for groups."""
+        return cls(
+            Rate(settings.max_new_groups_at_once, settings.max_new_groups_per_second),
+            Rate(settings.max_new_groups_at_once_per_connection, settings.max_new_groups_per_second_per_connection),
+            settings.max_groups,
+        )
+
+    @classmethod
+    def of_topics(cls, settings: Settings) -> Self:
+        """Those that the settings have for topics."""
+        return cls(
+            Rate(settings.max_new_topics_at_once, settings.max_new_topics_per_second),
+            Rate(settings.max_new_topics_at_once_per_connection, settings.max_new_topics_per_second_per_connection),
+            settings.max_topics,
+        )
+
+
+class Bucket:
+    """Tokens that come back at a rate. ``now`` is a clock's time in seconds."""
+
+    __slots__ = ("_rate", "_since", "_tokens")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        self._rate = rate
+        self._tokens = float(rate.at_once)
+        self._since = now
+
+    def has_one(self, now: float) -> bool:
+        """Whether there is a token."""
+        self._tokens = min(self._rate.at_once, self._tokens + max(0.0, now - self._since) * self._rate.per_second)
+        self._since = now
+        return self._tokens >= 1
+
+    def take(self) -> None:
+        """Use the token that there is."""
+        self._tokens -= 1
+
+
+class NewNames:
+    """Decides whether a new group or topic may be made. ``what`` names the kind in answers and in the log.
+
+    The rows that there are have to be told by ``hold``, ``added`` and ``removed``: all of them must fit one frame.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        what: str,
+        limits: NewNameLimits,
+        seconds: Callable[[], float],
+        longest_row: int = 0,
+        most_bytes: int = MOST_BYTES_OF_NAMED,
+    ) -> None:
+        """``longest_row`` is how many bytes a row has as JSON, at most and without its name.
+
+        Beyond ``most_bytes`` of the table clients make no new ones.
+        """
+        self._most_bytes = most_bytes
+        self._what = what
+        self._limits = limits
+        self._seconds = seconds
+        self._longest_row = longest_row
+        self._table_bytes = 0
+        self._broker = Bucket(limits.broker, seconds())
+        self._address_rate = limits.broker.half
+        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
+        self._connections: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
+        self._told_at: float | None = None
+        self._untold = 0
+
+    def hold(self, names: Collection[str]) -> None:
+        """These are all rows that there are."""
+        self._table_bytes = len(names) * self._longest_row + TIMES_A_NAME_STANDS * sum(map(len, names))
+
+    def added(self, name: str) -> None:
+        """There is one more."""
+        self._table_bytes += self._row_bytes(name)
+
+    def removed(self, name: str) -> None:
+        """There is one less."""
+        self._table_bytes -= self._row_bytes(name)
+
+    def _row_bytes(self, name: str) -> int:
+        return self._longest_row + TIMES_A_NAME_STANDS * len(name)
+
+    def check_room(self, name: str, most: int = MOST_TABLE_BYTES) -> None:
+        """Raises RequestRefused if the table would have more than ``most`` bytes with this one."""
+        if self._table_bytes + self._row_bytes(name) > most:
+            reason = f"the {self._what}s there are take {self._table_bytes} bytes, and no more are made"
+            self._refuse(reason, self._seconds())
+
+    def take(self, name: str, held: int, by: object | None = None) -> None:
+        """Count a new one beside the ``held`` there are; ``by`` is the connection that asks. Raises RequestRefused."""
+        now = self._seconds()
+        if held >= self._limits.most:
+            self._refuse(f"there are {held} {self._what}s already, and no more are made", now)
+        self.check_room(name, self._most_bytes)
+        buckets = [(self._broker, self._limits.broker)]
+        if by is not None:
+            buckets.append((self._address_bucket(by, now), self._address_rate))
+            bucket = self._connections.get(by)
+            if bucket is None:
+                bucket = self._connections[by] = Bucket(self._limits.connection, now)
+            buckets.append((bucket, self._limits.connection))
+        for bucket, rate in buckets:
+            if not bucket.has_one(now):
+                self._refuse(f"too many new {self._what}s: {rate.per_second} a second are made, try again later", now)
+        for bucket, _ in buckets:
+            bucket.take()
+
+    def _address_bucket(self, by: object, now: float) -> Bucket:
+        """That of a connection's address. Of very many addresses the one that was here longest ago is forgotten."""
+        address = network_of(by.peer_host[0]) if isinstance(by, RemotingProtocol) else ""
+        bucket = self._addresses.pop(address, None) or Bucket(self._address_rate, now)
+        self._addresses[address] = bucket
+        if len(self._addresses) > MOST_ADDRESSES:
+            self._addresses.popitem(last=False)
+        return bucket
+
+    def _refuse(self, reason: str, now: float) -> None:
+        self._untold += 1
+        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
+            self._log.warn(
+                "refused {count} new {what}s since the last such line: {reason}",
+                count=self._untold,
+                what=self._what,
+                reason=reason,
+            )
+            self._told_at, self._untold = now, 0
+        raise RequestRefused(ResponseCode.SYSTEM_BUSY, reason)

@@ -1,0 +1,301 @@
+"""How far consumer groups have read, and where queues begin and end (spec/remoting.md 2.4, 2.5)."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, DeferredLock, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.broker.tables.configmanager import breathe
+from rmqha.broker.tables.groups import check_group
+from rmqha.broker.tables.topics import topic_problem
+from rmqha.remoting.header import Header, refused
+from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.turns import Turns
+from rmqha.steps import Steps, at_once
+from rmqha.store.log.flush import RunInThread
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
+
+NO_OFFSET = -1
+LARGEST_QUEUE_ID = 2 ** (INT_BITS - 1) - 1
+MOST_OFFSETS = 1_000_000
+"""Of all groups and queues."""
+MOST_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
+"""Of the table as JSON: slaves get it in one frame."""
+BYTES_OF_A_KEY = 6
+BYTES_OF_AN_OFFSET = 34
+"""A queue id, the largest offset and what stands between them."""
+KEYS_AT_ONCE = 1000
+"""Copied in a turn."""
+
+
+class ConsumerOffsetManager:
+    """The next offset of each group in each queue: consumerOffset.json, written now and then, and at the end.
+
+    What the latest commit says counts, as upstream, but no offset moves back without a line in the log.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: IReactorTime,
+        flush_interval_ms: int,
+        run_in_thread: RunInThread,
+        turns: Turns | None = None,
+        most_offsets: int = MOST_OFFSETS,
+        most_bytes: int = MOST_TABLE_BYTES,
+    ) -> None:
+        """Reads consumerOffset.json of ``folder``. Raises StoreError, OSError."""
+        self._file = TableFile(folder, ConsumerOffsetTable)
+        self._turns = Turns(clock) if turns is None else turns
+        self._most_offsets = most_offsets
+        self._most_bytes = most_bytes
+        self._interval = flush_interval_ms / 1000
+        self._run_in_thread = run_in_thread
+        self.table = self._file.read()
+        self._count = sum(map(len, self.table.offset_table.values()))
+        self._key_bytes = sum(map(_key_bytes, self.table.offset_table))
+        self.changes = 0
+        """How often the table has changed: while it is the same, so is the table."""
+        self._is_changed = False
+        self._lock = DeferredLock()
+        self._loop = LoopingCall(self.persist)
+        self._loop.clock = clock
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The group's next offset in the queue; -1 if it has none."""
+        return self.table.offset_table.get(topic_at_group(topic, group), {}).get(queue_id, NO_OFFSET)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
+        """Let the group go on at ``offset``; ``client`` is who says so, for the log. Raises RequestRefused."""
+        key = topic_at_group(topic, group)
+        offsets = self.table.offset_table.get(key, {})
+        stored = offsets.get(queue_id)
+        if stored == offset:
+            return
+        if stored is not None and offset < stored:
+            self._log.warn(
+                "{client} moves group {group} back in queue {queue_id} of {topic}, from {stored} to {offset}",
+                client=client,
+                group=group,
+                queue_id=queue_id,
+                topic=topic,
+                stored=stored,
+                offset=offset,
+            )
+        if stored is None:
+            self._take_new(group, topic, key)
+            self.table.offset_table[key] = offsets
+        offsets[queue_id] = offset
+        self._changed()
+
+    def _take_new(self, group: str, topic: str, key: str) -> None:
+        """Count the first offset of a group in a queue. Raises RequestRefused."""
+        key_bytes = 0
+        if key not in self.table.offset_table:
+            _check_names(group, topic)
+            key_bytes = _key_bytes(key)
+        held_bytes = self._key_bytes + key_bytes + (self._count + 1) * BYTES_OF_AN_OFFSET
+        if self._count >= self._most_offsets or held_bytes > self._most_bytes:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._count} offsets are kept, and no more are taken")
+        self._count += 1
+        self._key_bytes += key_bytes
+
+    def merge(self, table: ConsumerOffsetTable) -> None:
+        """As ``merging``, at once."""
+        at_once(self.merging(table))
+
+    def merging(self, table: ConsumerOffsetTable) -> Steps[None]:
+        """Take a master's offsets over: all of each topic's group that it has; those it does not have stay."""
+        for count, (key, offsets) in enumerate(table.offset_table.items(), 1):
+            if count % KEYS_AT_ONCE == 0:
+                yield
+            held = self.table.offset_table.get(key)
+            if held == offsets:
+                continue
+            moves = [
+                f"queue {queue_id} from {offset} to {offsets.get(queue_id, 'none')}"
+                for queue_id, offset in (held or {}).items()
+                if offsets.get(queue_id, NO_OFFSET) < offset
+            ]
+            if moves:
+                self._log.warn("the master's offsets move {key} back: {moves}", key=key, moves=", ".join(moves))
+            self.table.offset_table[key] = dict(offsets)
+            self._count += len(offsets) - len(held or ())
+            self._key_bytes += _key_bytes(key) if held is None else 0
+            self._changed()
+
+    def _changed(self) -> None:
+        self._is_changed = True
+        self.changes += 1
+
+    def finding_topics(self, group: str) -> Steps[list[str]]:
+        """The topics in which a group has offsets, found in steps."""
+        found = yield from self._finding_keys(str.endswith, f"{TOPIC_GROUP_SEPARATOR}{group}")
+        return [topic for topic, key_group in found if key_group == group]
+
+    def finding_groups(self, topic: str) -> Steps[list[str]]:
+        """The groups that have offsets in a topic, found in steps."""
+        found = yield from self._finding_keys(str.startswith, f"{topic}{TOPIC_GROUP_SEPARATOR}")
+        return [group for key_topic, group in found if key_topic == topic]
+
+    def _finding_keys(self, has: Callable[[str, str], bool], part: str) -> Steps[list[tuple[str, str]]]:
+        """Topics and groups of the keys that have this part; no topic has a separator in its name."""
+        found: list[tuple[str, str]] = []
+        keys = list(self.table.offset_table)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            if at:
+                yield
+            parts = (key.partition(TOPIC_GROUP_SEPARATOR) for key in keys[at : at + KEYS_AT_ONCE] if has(key, part))
+            found.extend((topic, group) for topic, _, group in parts)
+        return found
+
+    def removing(self, group: str) -> Steps[None]:
+        """Forget all offsets of a group, in steps."""
+        topics = yield from self.finding_topics(group)
+        for count, topic in enumerate(topics, 1):
+            key = topic_at_group(topic, group)
+            offsets = self.table.offset_table.pop(key, None)
+            if offsets is not None:
+                self._count -= len(offsets)
+                self._key_bytes -= _key_bytes(key)
+                self._changed()
+            if count % KEYS_AT_ONCE == 0:
+                yield
+
+    def start(self) -> None:
+        """Write what has changed each ``flushConsumerOffsetInterval`` from now on."""
+        self._loop.start(self._interval, now=False).addErrback(
+            lambda failure: self._log.failure("consumer offsets are written no longer", failure)
+        )
+
+    def stop(self) -> Deferred[None]:
+        """Fires when all is written that will be."""
+        if self._loop.running:
+            self._loop.stop()
+        return self.persist()
+
+    def persist(self) -> Deferred[None]:
+        """Write what has changed, durably. A disk that refuses is only logged, and the next time tries again."""
+        return self._lock.run(self._write_if_changed)
+
+    def _write_if_changed(self) -> Deferred[None]:
+        if not self._is_changed:
+            return succeed(None)
+        self._is_changed = False
+        return Deferred.fromCoroutine(self._write()).addErrback(self._not_written)
+
+    async def _write(self) -> None:
+        """Write a copy, made in turns: what each group has is of one moment."""
+        copy: dict[str, dict[int, int]] = {}
+        keys = list(self.table.offset_table)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            if at:
+                await self._turns.next()
+            copy.update(self.table.some(keys[at : at + KEYS_AT_ONCE]))
+        await self._run_in_thread(partial(self._file.write, ConsumerOffsetTable(copy), breathe))
+
+    def _not_written(self, failure: Failure) -> None:
+        failure.trap(OSError)
+        self._is_changed = True
+        self._log.error("consumer offsets are not written: {error}", error=failure.getErrorMessage())
+
+
+def _key_bytes(key: str) -> int:
+    """What a topic's group takes in the table as JSON. A character that JSON escapes takes up to six."""
+    return BYTES_OF_A_KEY + (len(key) if key.isascii() and key.isprintable() else 6 * len(key))
+
+
+def _check_names(group: str, topic: str) -> None:
+    """Raises RequestRefused for names that no group and no topic can have: they would stay in the table for ever."""
+    check_group(group)
+    problem = topic_problem(topic)
+    if problem is not None:
+        raise refused(problem)
+
+
+class OffsetProcessors:
+    """Answers questions for offsets, of consumers and of queues."""
+
+    def __init__(self, store: MessageStore, consumer_offsets: ConsumerOffsetManager) -> None:
+        self._store = store
+        self._consumer_offsets = consumer_offsets
+
+    def processors(self) -> Processors:
+        """By request code."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset_by_timestamp,
+            RequestCode.GET_MAX_OFFSET: self.get_max_offset,
+            RequestCode.GET_MIN_OFFSET: self.get_min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.get_earliest_msg_storetime,
+        }
+
+    def query_consumer_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """A group's offset. A new group begins a young topic at 0, wherever else it would begin."""
+        header = Header(request)
+        group, topic, queue_id = header.text("consumerGroup"), header.text("topic"), queue_id_of(header)
+        offset = self._consumer_offsets.query(group, topic, queue_id)
+        if offset < 0:
+            reader = self._store.reader
+            if reader.min_offset(topic, queue_id) > 0 or reader.is_in_disk(topic, queue_id, 0):
+                raise RequestRefused(
+                    ResponseCode.QUERY_NOT_FOUND, f"group {group} has no offset in queue {queue_id} of {topic}"
+                )
+            offset = 0
+        return _answer(offset=offset)
+
+    def update_consumer_offset(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """Store a group's offset, a slave's too: until the master's table comes."""
+        header = Header(request)
+        host, port = connection.peer_host
+        self._consumer_offsets.commit(
+            header.text("consumerGroup"),
+            header.text("topic"),
+            queue_id_of(header),
+            header.integer("commitOffset"),
+            f"{host}:{port}",
+        )
+        return _answer()
+
+    def search_offset_by_timestamp(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """The offset of the message stored nearest to a time; 0 without any."""
+        header = Header(request)
+        topic, queue_id, timestamp = header.text("topic"), queue_id_of(header), header.integer("timestamp")
+        return _answer(offset=self._store.reader.offset_by_time(topic, queue_id, timestamp))
+
+    def get_max_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """The offset that comes next in a queue."""
+        header = Header(request)
+        return _answer(offset=self._store.reader.max_offset(header.text("topic"), queue_id_of(header)))
+
+    def get_min_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """A queue's first offset; 0 without a queue."""
+        header = Header(request)
+        return _answer(offset=max(0, self._store.reader.min_offset(header.text("topic"), queue_id_of(header))))
+
+    def get_earliest_msg_storetime(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """STORETIMESTAMP in ms of a queue's first message; -1 without any."""
+        header = Header(request)
+        return _answer(timestamp=self._store.reader.earliest_message_time(header.text("topic"), queue_id_of(header)))
+
+
+def queue_id_of(header: Header) -> int:
+    """The field ``queueId``, which a Java int can hold: others would spoil a table. Raises RequestRefused."""
+    queue_id = header.integer("queueId")
+    if not -LARGEST_QUEUE_ID - 1 <= queue_id <= LARGEST_QUEUE_ID:
+        raise refused(f"the custom field <queueId> is no int: {queue_id}")
+    return queue_id
+
+
+def _answer(**numbers: int) -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS, ext_fields={name: str(number) for name, number in numbers.items()})

@@ -1,0 +1,10 @@
+"""The master's end of replication.
+
+In reading order:
+
+- ``progress``: what a master knows of one slave.
+- ``handed``: how many bytes of the log the kernel has taken from a connection.
+- ``grouptransfer``: when enough slaves hold a message.
+- ``protocol``: the Protocol and the Factory of a master.
+- ``serving``: how a node serves its log to slaves; nodes and the simulator share it.
+"""

@@ -1,0 +1,509 @@
+"""The master's end: sends the log to every slave from where it asks, and keeps what each has reported.
+
+Nothing a peer says is believed unchecked (spec/ha.md 14): the first report must lie in our log, later ones between
+the last report and what had left this machine when they came. A slave that goes back must connect anew, for a transfer
+never goes back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.protocols.policies import TimeoutMixin
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
+from rmqha.ha.admission.throttle import SendThrottle
+from rmqha.ha.framing import ReportReceiver, send_at_once
+from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.handed import HandedOffset
+from rmqha.ha.master.progress import UNKNOWN_FACTS, SlaveProgress
+from rmqha.interfaces import ICommitLog
+from rmqha.settings import Settings
+from rmqha.tls.gate import looks_like_tls, peer_names
+from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
+
+WRITE_BYTES = 512 * 1024
+"""Log bytes handed to a transport at once; at most this and its own buffer wait in memory for a slow slave."""
+AT_ONCE_BYTES = 16 * 1024
+"""So much is sent as soon as the log has it; less waits for what else this round of the reactor appends."""
+
+
+class HAConnectionState(Enum):
+    """Where a slave's connection stands."""
+
+    REQUEST = "waiting for the slave's first report"
+    TRANSFER = "sending the log"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class MasterTimes:
+    """Seconds: between our heartbeats, and of a slave's silence that ends its connection."""
+
+    heartbeat_interval: float = 5.0
+    housekeeping_interval: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class MasterOptions:
+    """How a master serves its slaves.
+
+    ``batch_bytes`` is how much of the log a frame has; ``max_rate`` how many bytes a second go to all slaves
+    together, None for no limit.
+    """
+
+    batch_bytes: int
+    times: MasterTimes = MasterTimes()
+    limits: HALimits = HALimits()
+    max_rate: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, max_connections: int | None = None) -> "MasterOptions":
+        """What the settings say. ``max_connections`` is how many the process can have open, None for no limit."""
+        first_report_ms = settings.ha_first_report_timeout_ms
+        connections = settings.ha_max_connections
+        return cls(
+            settings.ha_transfer_batch_size_bytes,
+            MasterTimes(settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000),
+            HALimits(
+                connections=connections if max_connections is None else min(connections, max_connections),
+                silent_connections=settings.ha_max_silent_connections,
+                connections_per_address=settings.ha_max_connections_per_address,
+                connects_at_once=settings.ha_connects_at_once_per_address,
+                connects_per_second=settings.ha_connects_per_second_per_address,
+                first_report_seconds=first_report_ms / 1000 if first_report_ms is not None else None,
+                bytes_in_flight=settings.ha_max_bytes_in_flight,
+            ),
+            settings.max_ha_transfer_bytes_in_second if settings.ha_flow_control_enable else None,
+        )
+
+
+class TransferFrames:
+    """The log in transfer frames of at most ``batch_bytes``; while ``shared``, those made last serve all."""
+
+    def __init__(self, commit_log: ICommitLog, batch_bytes: int) -> None:
+        self._commit_log = commit_log
+        self.batch_bytes = batch_bytes
+        self._shared = False
+        self._kept: tuple[int, int, bytes] | None = None
+
+    def make(self, start: int, limit_bytes: int) -> tuple[int, bytes] | None:
+        """Where they end, and frames for up to ``limit_bytes`` of the log at ``start``; None if it has none there."""
+        if self._kept is not None and self._kept[0] == start and self._kept[1] - start <= limit_bytes:
+            return self._kept[1:]
+        data = self._commit_log.get_data(start, limit_bytes)
+        if data is None:
+            return None
+        pieces: list[bytes | memoryview] = []
+        for at in range(0, len(data), self.batch_bytes):
+            body = data[at : at + self.batch_bytes]
+            pieces += (TRANSFER_HEADER.pack(start + at, len(body)), body)
+        made = start, start + len(data), b"".join(pieces)
+        if self._shared:
+            self._kept = made
+        return made[1:]
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Several slaves take frames meanwhile, and the log does not change."""
+        self._shared = True
+        try:
+            yield
+        finally:
+            self._shared, self._kept = False, None
+
+
+@implementer(IPushProducer)
+class HAMasterProtocol(ReportReceiver, TimeoutMixin):
+    """One slave's connection. ``progress`` is None until its first report is accepted."""
+
+    _log = Logger()
+
+    def __init__(self, port: "HAMasterFactory", host: str, peer: str) -> None:
+        super().__init__()
+        self._port = port
+        self._commit_log = port.commit_log
+        self._times = port.options.times
+        self._clock = port.clock
+        self._sending_is_limited = port.sending_is_limited
+        self._paused = False
+        self._last_write_time = self._clock.seconds()
+        self._heartbeat = LoopingCall(self._beat)
+        self._heartbeat.clock = self._clock
+        self._handed: HandedOffset | None = None
+        self._connected_at = self._last_report_time = self._clock.seconds()
+        self.host = self.identity = host
+        self.peer = peer
+        self.state = HAConnectionState.REQUEST
+        self.progress: SlaveProgress | None = None
+
+    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
+        return self._clock.callLater(period, func)
+
+    def facts(self) -> dict[str, str | int | float | None]:
+        """What an operator wants to know of this slave; offsets are None until they are known, times are seconds."""
+        progress = self.progress
+        offsets = UNKNOWN_FACTS if progress is None else progress.facts(self._commit_log.verified_offset)
+        return {
+            "peer": self.peer,
+            "identity": self.identity,
+            "state": self.state.name,
+            **offsets,
+            "connectedSeconds": round(self._clock.seconds() - self._connected_at, 3),
+            "silentSeconds": round(self._clock.seconds() - self._last_report_time, 3),
+        }
+
+    def connectionMade(self) -> None:
+        assert self.transport is not None, "Twisted sets it before this call"
+        if self.state is HAConnectionState.CLOSED:
+            self._close()
+            return
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.setTcpNoDelay(True)
+        self._handed = HandedOffset(self.transport, self._port.options.batch_bytes)
+        self.transport.registerProducer(self, True)  # type: ignore[attr-defined]  # every stream transport is a consumer
+        self.setTimeout(self._port.options.limits.first_report_seconds or self._times.housekeeping_interval)
+        if self._port.lines.allows("connected"):
+            self._log.info("slave {peer} connected", peer=self.peer)
+
+    def reports_received(self, reports: list[int]) -> None:
+        if self.state is HAConnectionState.CLOSED:
+            return
+        self._last_report_time = self._clock.seconds()
+        self.resetTimeout()  # only whole reports count: a peer that dribbles bytes is no slave
+        if self.state is HAConnectionState.TRANSFER:
+            self._acknowledge(reports)
+        elif self._identify():
+            self._begin(*reports)
+
+    def _identify(self) -> bool:
+        """Who it is, now that TLS, if there is any, has proved that; closes if we serve no such slave."""
+        identity = self._port.check.identify(self.host, peer_names(self.transport))
+        if identity is None:
+            self._close()
+            return False
+        self.identity = identity
+        return True
+
+    def _begin(self, request: int, *others: int) -> None:
+        """The first report, and others that the same read brought: nothing had been sent when they came."""
+        log = self._commit_log
+        if looks_like_tls(encode_report(request)):
+            self._refuse("begins as TLS does, but this port is plain")
+        elif request < 0:
+            self._refuse("asks for {offset}", offset=request)
+        elif request > log.verified_offset:
+            self._refuse(
+                "asks for {offset}, {ahead_bytes} bytes ahead of our end at {end}",
+                offset=request,
+                ahead_bytes=request - log.verified_offset,
+                end=log.verified_offset,
+            )
+        elif 0 < request < log.min_offset:
+            self._refuse("asks for {offset}, our log begins at {min_offset}", offset=request, min_offset=log.min_offset)
+        elif any(offset != request for offset in others):
+            self._refuse(
+                "reports {offset} together with its first report, {request}: nothing had been sent to it",
+                offset=next(offset for offset in others if offset != request),
+                request=request,
+            )
+        else:
+            start = request or log.verified_offset - log.verified_offset % log.segment_size
+            assert self._handed is not None, "set when it connected"
+            self._handed.begin(start)
+            self.progress = SlaveProgress(self.identity, request, start, request % log.segment_size == 0)
+            self.state = HAConnectionState.TRANSFER
+            self.setTimeout(self._times.housekeeping_interval)
+            self._port.slave_joined(self, self.progress)
+            self._log.info(
+                "slave {peer} asks for {offset}, sending from {start}", peer=self.peer, offset=request, start=start
+            )
+            self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._heartbeat_failed)
+            self.log_grew()
+
+    def _acknowledge(self, reports: list[int]) -> None:
+        """Of many reports in one read only the last is acted on, whoever sends thousands a second."""
+        progress = self._transfer
+        assert self._handed is not None, "set when it connected"
+        handed = self._handed.offset
+        last = progress.reported
+        for offset in reports:
+            if not last <= offset <= handed:
+                self._refuse(
+                    "reports {offset}, which is not between its last report {last} and what was sent, {sent}",
+                    offset=offset,
+                    last=last,
+                    sent=handed,
+                )
+                return
+            last = offset
+        if progress.report(last):
+            self._port.slave_reported(progress)
+            if self._sending_is_limited:
+                self.log_grew()
+
+    @property
+    def _transfer(self) -> SlaveProgress:
+        assert self.progress is not None, "set when the transfer began"
+        return self.progress
+
+    def _refuse(self, reason: str, **facts: object) -> None:
+        if self.state is not HAConnectionState.REQUEST or self._port.lines.allows("closed"):
+            self._log.warn("slave {peer} " + reason + ": closing", peer=self.peer, **facts)
+        self._close()
+
+    def give_place(self) -> None:
+        """Close: it has sent no report, and others need the place."""
+        if self.transport is None:
+            self.state = HAConnectionState.CLOSED  # TLS has not let it in yet
+        else:
+            self._refuse("has sent no report yet, and its place goes to another")
+
+    def log_grew(self) -> None:
+        """Send what the log has beyond what was sent, as long as the transport takes it."""
+        while self.state is HAConnectionState.TRANSFER and not self._paused and self._send_some():
+            pass
+
+    def _send_some(self) -> bool:
+        log, progress = self._commit_log, self._transfer
+        start = progress.sent
+        ready_bytes = min(self._port.write_size.bytes, log.verified_offset - start)
+        if ready_bytes < 0:
+            self._refuse("is at {offset}, our log was cut to {end}", offset=start, end=log.verified_offset)
+        elif self._sending_is_limited:
+            ready_bytes = self._allowed(ready_bytes)
+        if ready_bytes <= 0:
+            return False
+        made = self._port.frames.make(start, ready_bytes)
+        if made is None:
+            self._refuse("is at {offset}, which was deleted; our log begins at {min}", offset=start, min=log.min_offset)
+            return False
+        end, data = made
+        progress.send(end)
+        self._write(data, (start, end))
+        return True
+
+    def _allowed(self, ready_bytes: int) -> int:
+        """How much of it may be sent now; ``log_grew`` is called when that changes."""
+        limit, throttle = self._port.options.limits.bytes_in_flight, self._port.throttle
+        if limit is not None:
+            ready_bytes = min(ready_bytes, self._transfer.room_bytes(limit))
+        return throttle.allowance(self, ready_bytes) if throttle is not None and ready_bytes > 0 else ready_bytes
+
+    def _beat(self) -> None:
+        """A heartbeat goes out after half an interval without writing, if nothing waits to be sent."""
+        self.log_grew()
+        if self.state is not HAConnectionState.TRANSFER:
+            return
+        idle = self._clock.seconds() - self._last_write_time
+        if not self._paused and idle >= self._times.heartbeat_interval / 2:
+            self._write(TRANSFER_HEADER.pack(self._transfer.sent, 0))
+
+    def _write(self, data: bytes, log: tuple[int, int] | None = None) -> None:
+        """Write frames: those of a range of the log, or a heartbeat."""
+        assert self.transport is not None, "only a connected protocol writes"
+        assert self._handed is not None, "set when it connected"
+        self._handed.will_write(len(data), log)
+        self._last_write_time = self._clock.seconds()
+        if self._port.throttle is not None:
+            self._port.throttle.sent(len(data))
+        if len(data) <= 2 * AT_ONCE_BYTES and not self._paused:
+            send_at_once(self.transport, data)
+        else:
+            self.transport.write(data)
+
+    def pauseProducing(self) -> None:
+        self._set_paused(True)
+
+    def resumeProducing(self) -> None:
+        self._set_paused(False)
+        self.log_grew()
+
+    def stopProducing(self) -> None:
+        self._set_paused(True)
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused is not self._paused:
+            self._paused = paused
+            self._port.write_size.paused(1 if paused else -1)
+
+    def timeoutConnection(self) -> None:
+        self._refuse("has sent no report for {seconds} s", seconds=self.timeOut)
+
+    def _heartbeat_failed(self, failure: Failure) -> None:
+        self._log.failure("heartbeats to {peer} ended", failure, peer=self.peer)
+        self._close()
+
+    def hang_up(self) -> None:
+        """Send what waits in the transport, and close; a slave that takes none of it is timed out."""
+        if self.state is not HAConnectionState.CLOSED:
+            self._stop_sending()
+            assert self.transport is not None, "it was connected"
+            self.transport.unregisterProducer()  # type: ignore[attr-defined]  # TLS never closes under a producer
+            self.transport.loseConnection()
+
+    def _close(self) -> None:
+        self._end()
+        assert self.transport is not None, "it was connected"
+        self.transport.abortConnection()  # type: ignore[attr-defined]  # every stream transport has it
+
+    def _end(self) -> None:
+        self._stop_sending()
+        self.setTimeout(None)
+
+    def _stop_sending(self) -> None:
+        self.state = HAConnectionState.CLOSED
+        if self._heartbeat.running:
+            self._heartbeat.stop()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._end()
+        if self._handed is not None:
+            self._handed.stop()
+        self._set_paused(False)
+        self._paused = True  # from now on nobody counts it
+        if self.progress is not None or self._port.lines.allows("gone"):
+            self._log.info(
+                "slave {peer} is gone at {ack_offset}: {reason}",
+                peer=self.peer,
+                ack_offset=None if self.progress is None else self.progress.reported,
+                reason=reason.getErrorMessage(),
+            )
+        self._port.slave_gone(self)
+
+
+class HAMasterFactory(Factory[HAMasterProtocol]):
+    """Serves a log to slaves. ``connections`` are those that are open now.
+
+    ``group_transfer`` is given the progress of each slave. What all connections share is here: ``frames``, and what
+    keeps one connection from costing the others too much (``places``, ``lines``, ``write_size``, ``throttle``).
+    """
+
+    noisy = False
+    _log = Logger()
+
+    def __init__(
+        self,
+        commit_log: ICommitLog,
+        clock: IReactorTime,
+        options: MasterOptions,
+        group_transfer: GroupTransferService | None = None,
+        check: SlaveCheck | None = None,
+    ) -> None:
+        self.commit_log = commit_log
+        self.clock = clock
+        self.options = options
+        self.check = check or SlaveCheck(clock)
+        self.frames = TransferFrames(commit_log, options.batch_bytes)
+        self.places: Places[HAMasterProtocol] = Places(options.limits, clock)
+        self.lines = LineLimit(clock, self._tell_lines_left_out)
+        self.write_size = WriteSize(WRITE_BYTES, options.batch_bytes)
+        self.throttle = SendThrottle(options.max_rate, clock) if options.max_rate is not None else None
+        self.connections: list[HAMasterProtocol] = []
+        self._group_transfer = group_transfer
+        self._offered_offset = 0
+        self._next_offer: IDelayedCall | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+
+    @property
+    def sending_is_limited(self) -> bool:
+        """Whether what may be sent depends on more than what the transport takes."""
+        return self.throttle is not None or self.options.limits.bytes_in_flight is not None
+
+    def startFactory(self) -> None:
+        self._offered_offset = self.commit_log.verified_offset
+        self._unsubscribe = self.commit_log.subscribe(self._log_grew)
+
+    def stopFactory(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        if self._next_offer is not None:
+            self._next_offer.cancel()
+            self._next_offer = None
+        self.lines.stop()
+
+    def _log_grew(self) -> None:
+        if not self.places.slaves:
+            return  # whoever comes is sent all from where it asks to begin
+        if self.commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
+            self._offer()
+        elif self._next_offer is None:
+            self._next_offer = self.clock.callLater(0, self._offer_rest)
+
+    def _offer_rest(self) -> None:
+        self._next_offer = None
+        self._offer()
+
+    def _offer(self) -> None:
+        self._offered_offset = self.commit_log.verified_offset
+        with self.frames.shared():
+            for slave in list(self.places.slaves):
+                slave.log_grew()
+
+    def acknowledged(self) -> dict[str, int]:
+        """What the slaves connected now have acknowledged, by identity; of several with the same the least."""
+        offsets: dict[str, int] = {}
+        for connection in self.connections:
+            progress = connection.progress
+            if progress is not None:
+                name = progress.identity
+                offsets[name] = min(offsets.get(name, progress.reported), progress.reported)
+        return offsets
+
+    def buildProtocol(self, addr: IAddress | None) -> HAMasterProtocol | None:
+        host, peer = _peer_name(addr)
+        if not self.check.may_connect(host):
+            return None
+        refusal = self.places.refusal(host)
+        if refusal is not None:
+            if self.lines.allows("refused"):
+                self._log.warn("refusing {peer}: {reason}", peer=peer, reason=refusal)
+            return None
+        connection = HAMasterProtocol(self, host, peer)
+        self.connections.append(connection)
+        self.places.enter(connection)
+        return connection
+
+    def _tell_lines_left_out(self, counts: str) -> None:
+        self._log.warn("of connections without a report, not told one by one: {counts}", counts=counts)
+
+    def slave_joined(self, connection: HAMasterProtocol, progress: SlaveProgress) -> None:
+        """The connection's first report was accepted."""
+        self.places.reported(connection)
+        if self._group_transfer is not None:
+            self._group_transfer.joined(progress)
+
+    def slave_reported(self, progress: SlaveProgress) -> None:
+        """A slave has got further."""
+        if self._group_transfer is not None:
+            self._group_transfer.reported(progress)
+
+    def slave_gone(self, connection: HAMasterProtocol) -> None:
+        """The connection is lost."""
+        self.connections.remove(connection)
+        self.places.leave(connection)
+        if self.throttle is not None:
+            self.throttle.forget(connection)
+        if self._group_transfer is not None and connection.progress is not None:
+            self._group_transfer.forget(connection.progress)
+
+    def close_connections(self) -> None:
+        """Drop every slave."""
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.hang_up()
+
+
+def _peer_name(addr: IAddress | None) -> tuple[str, str]:
+    """An address's host, and its name in the log."""
+    host, port = getattr(addr, "host", None), getattr(addr, "port", None)
+    return (str(host), f"{host}:{port}") if host is not None else (str(addr), str(addr))

@@ -1,0 +1,234 @@
+"""The slave's end of one connection: carries frames to the replica and its offsets to the master."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.protocols.policies import ProtocolWrapper, TimeoutMixin
+from twisted.python.failure import Failure
+
+from rmqha.connecting import reason_of
+from rmqha.ha.admission.throttle import ReceiveThrottle
+from rmqha.ha.framing import TransferReceiver
+from rmqha.ha.slave.replica import MasterView, PeerBreach, Replica, ReplicaError
+from rmqha.interfaces import ICommitLog
+from rmqha.tls.gate import looks_like_tls
+from rmqha.wire.transfer import FrameError, Transfer
+
+READ_BYTES = 2 * 1024 * 1024
+"""How much one read takes at most: proving many records at once is what makes it cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveTimes:
+    """Seconds between our heartbeats, and of the master's silence that ends a connection."""
+
+    heartbeat_interval: float = 5.0
+    housekeeping_interval: float = 20.0
+
+
+class HASlaveProtocol(TransferReceiver, TimeoutMixin):
+    """One connection to a master.
+
+    ``ask_master`` gives what is known of the master's log and never fails; ``progressed`` is called after each read;
+    ``durable_offset`` is the end of what may be reported as far as the disk is concerned; ``gave_up`` hears why this
+    connection ended from our side, if it did, ``ended_by_peer`` why it ended else; ``lost`` that it is gone. A slave
+    that only ``observes`` reports where it began, and never how far it has got: no SYNC_MASTER counts it. A
+    ``throttle`` has the transport paused now and then. One that is ``quiet``, after many that brought nothing, leaves
+    the ordinary out of the log.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        replica: Replica,
+        commit_log: ICommitLog,
+        times: SlaveTimes,
+        clock: IReactorTime,
+        ask_master: Callable[[], Deferred[MasterView | None]],
+        progressed: Callable[[], None],
+        durable_offset: Callable[[], int],
+        gave_up: Callable[[Failure], None],
+        lost: Callable[[], None],
+        ended_by_peer: Callable[[str], None] = lambda _: None,
+        observes: bool = False,
+        throttle: ReceiveThrottle | None = None,
+        quiet: bool = False,
+    ) -> None:
+        super().__init__()
+        self._quiet = quiet
+        self._replica = replica
+        self._commit_log = commit_log
+        self._times = times
+        self._clock = clock
+        self._ask_master = ask_master
+        self._progressed = progressed
+        self._durable_offset = durable_offset
+        self._gave_up = gave_up
+        self._lost = lost
+        self._ended_by_peer = ended_by_peer
+        self._observes = observes
+        self._throttle = throttle
+        self._pause: IDelayedCall | None = None
+        self._open = False
+        self._heard = False
+        self._requested = False
+        self._reported = -1
+        self._last_report_time = 0.0
+        self._handshaking: Deferred[None] | None = None
+        self._heartbeat = LoopingCall(self._beat)
+        self._heartbeat.clock = clock
+
+    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
+        return self._clock.callLater(period, func)
+
+    def connectionMade(self) -> None:
+        self._open = True
+        assert self.transport is not None, "Twisted sets it before this call"
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.setTcpNoDelay(True)
+        _limit_reads(self.transport, READ_BYTES if self._throttle is None else self._throttle.read_bytes)
+        self._replica.connected()
+        self._handshaking = Deferred.fromCoroutine(self._handshake())
+        self._handshaking.addErrback(self._failed)
+
+    async def _handshake(self) -> None:
+        view = await self._ask_master()
+        if not self._open:
+            return
+        request = self._replica.request(view or MasterView(), self._durable_offset())
+        self._requested = True
+        if not self._quiet:
+            self._log.info("asking the master to begin at {request_offset}", request_offset=request)
+        self._report(request)
+        self.setTimeout(self._times.housekeeping_interval)
+        self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._failed)
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self._open:
+            return
+        self.resetTimeout()
+        try:
+            if not self._heard and looks_like_tls(data):
+                raise PeerBreach("the master's port speaks TLS: give --master=tls:HOST:PORT")
+            self._heard = True
+            super().dataReceived(data)
+        except (ReplicaError, OSError):
+            self._failed(Failure())
+        if self._throttle is not None and self._open:
+            self._pause_for(self._throttle.received(len(data)))
+
+    def _pause_for(self, seconds: float) -> None:
+        """Read nothing for so long: the master's socket fills, and it waits. That silence is not the master's."""
+        if seconds <= 0:
+            return
+        if self._pause is not None:  # TLS hands out what it has, paused or not
+            self._pause.reset(seconds)
+            return
+        self.setTimeout(None)
+        self._pause = self._clock.callLater(seconds, self._go_on_reading)
+        assert self.transport is not None, "it is connected"
+        self.transport.pauseProducing()  # type: ignore[attr-defined]  # every stream transport has it
+
+    def _go_on_reading(self) -> None:
+        self._pause = None
+        self.setTimeout(self._times.housekeeping_interval if self._requested else None)
+        assert self.transport is not None, "it is connected"
+        self.transport.resumeProducing()  # type: ignore[attr-defined]  # as above
+
+    def transfer_received(self, transfer: Transfer) -> None:
+        if not self._requested:
+            raise PeerBreach("a frame before our first report")
+        self._replica.receive(transfer)
+
+    def read_completed(self) -> None:
+        self._replica.read_completed()
+        self._progressed()
+
+    def frame_refused(self, error: FrameError) -> None:
+        raise PeerBreach(str(error)) from error
+
+    def report_progress(self) -> None:
+        """Tell the master how far we have got, if that is farther than it knows."""
+        reportable = self._replica.reportable_offset
+        if self._open and reportable is not None and not self._observes:
+            offset = min(reportable, self._durable_offset())
+            if offset > self._reported:
+                self._report(offset)
+
+    def _report(self, offset: int) -> None:
+        self._reported = max(self._reported, offset)
+        self._last_report_time = self._clock.seconds()
+        self.send_report(offset)
+
+    def _beat(self) -> None:
+        """A heartbeat is the last report once more, sent after half an interval without one."""
+        if self._clock.seconds() - self._last_report_time >= self._times.heartbeat_interval / 2:
+            self._report(self._reported)
+
+    def look(self, view: MasterView, verified_when_asked: int) -> None:
+        """Judge by what the master's remoting port said while we are connected."""
+        if self._open and self._requested:
+            try:
+                self._replica.look(view, verified_when_asked)
+            except ReplicaError:
+                self._failed(Failure())
+
+    def timeoutConnection(self) -> None:
+        seconds = self._times.housekeeping_interval
+        self._failed(Failure(PeerBreach(f"nothing came from the master for {seconds:g} s")))
+
+    def _failed(self, failure: Failure) -> None:
+        if self._open:
+            self._end()
+            self._gave_up(failure)
+
+    def _end(self) -> None:
+        self._open = False
+        if self._handshaking is not None:
+            self._handshaking.cancel()
+        self.setTimeout(None)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if self._heartbeat.running:
+            self._heartbeat.stop()
+        assert self.transport is not None, "it was connected"
+        self.transport.abortConnection()  # type: ignore[attr-defined]  # every stream transport has it
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._open:
+            self._end()
+            hint = "" if self._heard else "; no byte came: a TLS port, perhaps (--master=tls:HOST:PORT), or not for us?"
+            text = reason_of(reason.value) + hint
+            if not self._quiet:
+                self._log.info("the connection to the master is gone: {reason}", reason=text)
+            self._ended_by_peer(text)
+        self._lost()
+
+
+def _limit_reads(transport: Any, size: int) -> None:
+    """Have one read of the socket, below TLS if there is that, take at most so many bytes."""
+    while isinstance(transport, ProtocolWrapper):
+        transport = transport.transport
+    transport.bufferSize = size
+
+
+class HASlaveFactory(Factory[HASlaveProtocol]):
+    """Builds a slave's connections, one after another; ``make_protocol`` knows what they need."""
+
+    noisy = False
+
+    def __init__(self, make_protocol: Callable[[], HASlaveProtocol]) -> None:
+        self._make_protocol = make_protocol
+        self.connection: HASlaveProtocol | None = None
+
+    def buildProtocol(self, addr: IAddress | None) -> HASlaveProtocol:
+        self.connection = self._make_protocol()
+        return self.connection

@@ -1,0 +1,417 @@
+"""What a slave decides: where to start, what to believe, what it may report. No sockets and no clocks.
+
+Each connection starts a little before our own end, so that the master sends again what we have already: a log that has
+diverged shows itself before one byte of it is appended, over the protocol that every master speaks.
+
+A master that never had the bytes we ask for, one that has deleted them and one that is merely slow look alike on the HA
+channel: heartbeats and no data. ``MasterView`` brings in what else is known.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import gcd
+from struct import Struct
+
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.slave.states import VERDICTS, ReplicaState, check_transition
+from rmqha.interfaces import ICommitLog
+from rmqha.wire.record import BLANK_MAGIC_CODE, END_FILE_MIN_BLANK_LENGTH
+from rmqha.wire.transfer import Transfer
+
+OVERLAP_LIMIT_BYTES = 8 * 1024 * 1024
+"""At most so much of our own log is asked for again at a new connection."""
+IN_SYNC_LAG_BYTES = 4 * 1024 * 1024
+"""A slave in sync that falls behind by more than this is catching up again."""
+CORRUPT_TRANSFERS_UNTIL_DIVERGED = 3
+BLANK_HEAD = Struct(">ii")
+MOVING = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC})
+HEARTBEATS_THAT_PROVE_SILENCE = 2
+"""A master may send one heartbeat although it has data (after a slow handshake or write), never two in a row."""
+
+
+class ReplicaError(Exception):
+    """This connection can serve no longer. The text says why, for an operator."""
+
+
+class PeerBreach(ReplicaError):
+    """The peer does not keep to the protocol."""
+
+
+class CorruptTransfer(ReplicaError):
+    """What the peer sent is no record."""
+
+
+class Misfit(ReplicaError):
+    """The master, or what we are told of it, is of a kind that cannot be copied so; trying again mends nothing."""
+
+
+class UnsupportedMaster(Misfit):
+    """The master replicates in a way of its own, which rmqha does not speak."""
+
+
+class SegmentSizeUnknown(Misfit):
+    """The master does not tell its segment size, nobody has configured it, and it is not ours."""
+
+
+class Verdict(ReplicaError):
+    """The two logs do not fit together."""
+
+    state: ReplicaState
+    exit_code: ExitCode
+
+
+class Gap(Verdict):
+    """The master's log begins behind our end."""
+
+    state = ReplicaState.GAP
+    exit_code = ExitCode.GAP
+
+    def __init__(self, message: str, master_min_offset: int | None) -> None:
+        super().__init__(message)
+        self.master_min_offset = master_min_offset
+
+
+class Ahead(Verdict):
+    """The master's log ends before ours."""
+
+    state = ReplicaState.AHEAD
+    exit_code = ExitCode.AHEAD
+
+
+class Diverged(Verdict):
+    """The master's bytes are not ours."""
+
+    state = ReplicaState.DIVERGED
+    exit_code = ExitCode.DIVERGED
+
+
+@dataclass(frozen=True, slots=True)
+class MasterView:
+    """What is known of the master's log; None for what is not.
+
+    ``min_offset`` and ``max_offset`` come from its remoting port (both 0 for an empty log), ``last_segment_offset``
+    from a probe of its HA port: where its last segment starts. ``derived_file_settings`` are those of its settings, by
+    their names, that queue and index files must be made by for a broker with the same settings to open them.
+    """
+
+    min_offset: int | None = None
+    max_offset: int | None = None
+    last_segment_offset: int | None = None
+    segment_size: int | None = None
+    derived_file_settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StartFrom:
+    """Where an empty slave begins: at the master's min, at its last segment, or at an offset's segment."""
+
+    offset: int | None = None
+    last: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "StartFrom":
+        """``min``, ``last`` or an offset. Raises ValueError."""
+        if text == "min":
+            return cls()
+        if text == "last":
+            return cls(last=True)
+        if not text.isdecimal():
+            raise ValueError(f"from is {text!r}, not min, last or an offset")
+        return cls(offset=int(text))
+
+
+class Replica:
+    """A slave's side of the conversation, and its log's guardian.
+
+    ``state_changed`` is called with the new state and a reason after each change.
+    """
+
+    def __init__(
+        self,
+        commit_log: ICommitLog,
+        start_from: StartFrom,
+        state_changed: Callable[[ReplicaState, str], None],
+    ) -> None:
+        self._commit_log = commit_log
+        self._start_from = start_from
+        self._state_changed = state_changed
+        self.state = ReplicaState.CONNECTING
+        self.master = MasterView()
+        self._next: int | None = None  # where the next transfer begins; None: the master chooses
+        self._pending: list[bytes | memoryview] = []  # received, not yet written; empty between two reads
+        self._connected = False
+        self._heartbeats_in_a_row = 0
+        self._corrupt_at: int | None = None
+        self._corrupt_transfers = 0
+        self._progress_at_last_look: int | None = None
+        self.knows_segment_size = True
+        """Whether our segment size is the master's, as it has told or somebody has configured."""
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """How far the master's last known end is ahead of our proved prefix; None if it is not known."""
+        if self.master.max_offset is None:
+            return None
+        return max(0, self.master.max_offset - self._commit_log.verified_offset)
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether two heartbeats in a row have proved that the master has no more, and nothing known says otherwise."""
+        at_end = self._next == self._commit_log.max_offset == self._commit_log.verified_offset
+        return at_end and self._heartbeats_in_a_row >= HEARTBEATS_THAT_PROVE_SILENCE and not self.lag_bytes
+
+    @property
+    def reportable_offset(self) -> int | None:
+        """What this connection may report: proved, and known to be the master's too. None before the first transfer."""
+        return None if self._next is None else min(self._commit_log.verified_offset, self._next)
+
+    def connected(self) -> None:
+        """A connection to the master is there."""
+        self._connected = True
+        self._heartbeats_in_a_row = 0
+        self._progress_at_last_look = None
+        if self.state not in VERDICTS:
+            self._move(ReplicaState.HANDSHAKE, "connected")
+
+    def request(self, master: MasterView, durable_offset: int | None = None) -> int:
+        """The first report of this connection: the offset at which the master shall begin.
+
+        To a master it is a report like any other, and so not beyond ``durable_offset``; None for no such bound. Raises
+        Gap, Ahead or Diverged where no start would fit.
+        """
+        self.master = master
+        log = self._commit_log
+        self._check_segment_size(master)
+        if log.verified_offset == log.min_offset:
+            request = self._request_of_empty_log(master)
+        else:
+            self._check_range(log.verified_offset, master)
+            request = self._overlap_start(master, durable_offset)
+            self._next = request
+        return request
+
+    def _check_segment_size(self, master: MasterView) -> None:
+        ours = self._commit_log.segment_size
+        if master.segment_size is not None and master.segment_size != ours:
+            raise Diverged(
+                f"mappedFileSizeCommitLog is {ours} here and {master.segment_size} at the master: they must be equal"
+            )
+
+    def _request_of_empty_log(self, master: MasterView) -> int:
+        log = self._commit_log
+        if self._start_from.last:
+            self._next = None
+            return 0
+        start = master.min_offset or 0
+        if self._start_from.offset is not None:
+            start = self._start_from.offset - self._start_from.offset % log.segment_size
+            self._check_range(start, master)
+        if start == 0 and 0 in (master.max_offset, master.last_segment_offset):
+            log.begin_at(0)  # the master's last segment is its first: it sends all from 0 if asked for 0
+            self._next = 0
+            return 0
+        # Asked for 0, a master sends its last segment only. Byte 0 of a log is the high byte of a size below 16 MiB, so
+        # it is zero, as our file has it, and the first record proves that.
+        request = start or 1
+        log.begin_at(request)
+        self._next = request
+        return request
+
+    def _check_range(self, offset: int, master: MasterView) -> None:
+        if master.min_offset is not None and offset < master.min_offset:
+            raise Gap(
+                f"the master's log begins at {master.min_offset}, {master.min_offset - offset} bytes behind {offset}",
+                master.min_offset,
+            )
+        if master.max_offset is not None and offset > master.max_offset:
+            raise Ahead(
+                f"the master's log ends at {master.max_offset}, {offset - master.max_offset} bytes before {offset}"
+            )
+
+    def _overlap_start(self, master: MasterView, durable_offset: int | None) -> int:
+        log = self._commit_log
+        least = max(log.min_offset, master.min_offset or 0)
+        start = log.verified_offset
+        if log.last_message_offset is not None:
+            start = max(least, log.verified_offset - OVERLAP_LIMIT_BYTES, log.last_message_offset)
+        if durable_offset is not None and durable_offset < start:
+            start = durable_offset
+        if start < least:
+            raise ReplicaError(f"the master begins at {least}, and our log is on disk up to {start} only: again soon")
+        return start or 1  # a report of 0 would mean: the last segment
+
+    def receive(self, transfer: Transfer) -> None:
+        """Take one frame: compare what we have, append what is new.
+
+        Raises PeerBreach, a Verdict, or OSError if the disk refuses.
+        """
+        if not self._connected:
+            raise PeerBreach("a frame before our first report")
+        if self._next is None:
+            self._begin_where_master_begins(transfer.physic_offset)
+        if transfer.physic_offset != self._next:
+            raise PeerBreach(f"a frame at {transfer.physic_offset} where {self._next} is next")
+        if transfer.body:
+            self._heartbeats_in_a_row = 0
+            self._take(transfer)
+        else:
+            self._heartbeats_in_a_row += 1
+            self._judge_heartbeat(transfer.physic_offset)
+
+    def _begin_where_master_begins(self, offset: int) -> None:
+        if offset % self._commit_log.segment_size:
+            raise PeerBreach(
+                f"the master's last segment begins at {offset}, which is no multiple of "
+                f"mappedFileSizeCommitLog={self._commit_log.segment_size}"
+            )
+        self._commit_log.begin_at(offset)
+        self._next = offset
+
+    def _take(self, transfer: Transfer) -> None:
+        log = self._commit_log
+        size = log.segment_size
+        if transfer.physic_offset % size + len(transfer.body) > size:
+            raise PeerBreach(
+                f"a frame of {len(transfer.body)} bytes at {transfer.physic_offset} crosses a segment's end: is "
+                f"mappedFileSizeCommitLog={size} the master's too?"
+            )
+        body = transfer.body
+        known_bytes = min(len(body), log.max_offset - transfer.physic_offset)
+        if known_bytes > 0:
+            self._compare(transfer.physic_offset, body[:known_bytes])
+            body = body[known_bytes:]
+        self._pending.append(body)
+        self._next = transfer.end_offset
+        if self._next % size == 0:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        """Append what one read has brought to one segment, at once: a write for each frame would cost much more."""
+        pending, self._pending = self._pending, []
+        if pending:
+            self._commit_log.append_data(self._commit_log.max_offset, *pending)
+
+    def _compare(self, offset: int, theirs: bytes | memoryview) -> None:
+        ours = self._commit_log.get_data(offset, len(theirs))
+        if ours != theirs:
+            assert ours is not None, "the bytes before max_offset are held"
+            differs = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+            raise Diverged(
+                f"the master's byte at {offset + differs} is {theirs[differs]:#04x}, ours {ours[differs]:#04x}"
+            )
+
+    def _judge_heartbeat(self, offset: int) -> None:
+        log = self._commit_log
+        if offset == log.max_offset and log.verified_offset == log.max_offset:
+            if self.state is not ReplicaState.IN_SYNC and not (self.lag_bytes or 0):
+                self._move(ReplicaState.IN_SYNC, f"the master's heartbeat is at our end, {offset}")
+        elif self._heartbeats_in_a_row >= HEARTBEATS_THAT_PROVE_SILENCE:
+            self._judge_silence(offset)
+
+    def _judge_silence(self, offset: int) -> None:
+        """The master has nothing at ``offset``, which lies before our end, or right behind byte 0 of an empty log."""
+        log = self._commit_log
+        last = self.master.last_segment_offset
+        if last is not None and last > offset:
+            raise Gap(f"the master sends nothing at {offset}, but has {last}: its first segments were deleted", None)
+        if log.verified_offset > offset:
+            raise Ahead(f"the master's log ends at {offset}, {log.verified_offset - offset} bytes before ours")
+        if not self._pending and log.max_offset <= log.min_offset + 1:
+            raise PeerBreach(f"the master sends nothing at {offset} and does not tell what it has")
+
+    def read_completed(self) -> None:
+        """Append and prove what has come; nothing unproved is ever reported.
+
+        Raises CorruptTransfer, Diverged, or OSError if the disk refuses.
+        """
+        self._write_pending()
+        log = self._commit_log
+        if log.max_offset == log.verified_offset:
+            self._arrived()
+            return
+        found = log.verify()
+        if found.problem is not None:
+            raise self._corrupt(found.end, found.problem)
+        if found.messages:
+            self._corrupt_transfers = 0
+        self._arrived()
+
+    def _corrupt(self, offset: int, problem: str) -> ReplicaError:
+        self._corrupt_transfers = self._corrupt_transfers + 1 if self._corrupt_at == offset else 1
+        self._corrupt_at = offset
+        if not self.knows_segment_size:
+            self._check_blank(offset)
+        message = f"what the master sent for {offset} is no record: {problem}"
+        if self._corrupt_transfers < CORRUPT_TRANSFERS_UNTIL_DIVERGED:
+            return CorruptTransfer(message)
+        return Diverged(f"{message}; so it was {self._corrupt_transfers} times")
+
+    def _check_blank(self, offset: int) -> None:
+        """Raises SegmentSizeUnknown if there is a blank that would end a segment of another size."""
+        head = self._commit_log.get_data(offset, END_FILE_MIN_BLANK_LENGTH)
+        if head is None or len(head) < END_FILE_MIN_BLANK_LENGTH:
+            return
+        size, magic = BLANK_HEAD.unpack(head)
+        if magic == BLANK_MAGIC_CODE and size >= END_FILE_MIN_BLANK_LENGTH:
+            end = offset + size
+            raise SegmentSizeUnknown(
+                f"the master's segment size is not known and is not ours, {self._commit_log.segment_size}: a segment "
+                f"ends at {end}. Begin anew in an empty store with --set mappedFileSizeCommitLog=N as the master has "
+                f"it, probably {gcd(end, self._commit_log.min_offset)}"
+            )
+
+    def _arrived(self) -> None:
+        log = self._commit_log
+        if self._next is None or self._next < log.verified_offset:
+            return
+        caught_up = self.lag_bytes == 0
+        if caught_up and self.state is not ReplicaState.IN_SYNC:
+            self._move(ReplicaState.IN_SYNC, f"at the master's end, {log.verified_offset}")
+        elif not caught_up and not self._heartbeats_in_a_row and self.state not in MOVING:
+            self._move(ReplicaState.CATCHING_UP, f"from {log.verified_offset}")
+
+    def look(self, master: MasterView, verified_when_asked: int) -> None:
+        """Judge by what the master's remoting port says while we are connected.
+
+        ``verified_when_asked`` is our end when the question was sent: the answer may be older than what has come since.
+        Raises Gap or Ahead.
+        """
+        log = self._commit_log
+        self.master = replace(master, last_segment_offset=self.master.last_segment_offset)
+        self._check_range(verified_when_asked, replace(master, min_offset=None))
+        if self._heartbeats_in_a_row:
+            self._check_range(log.verified_offset, replace(master, max_offset=None))
+        lag = self.lag_bytes or 0
+        progress = log.max_offset
+        if lag and progress == self._progress_at_last_look:
+            if self.state is not ReplicaState.STALLED and self.state not in VERDICTS:
+                self._move(ReplicaState.STALLED, f"{lag} bytes behind and nothing came since the last look")
+        elif lag > IN_SYNC_LAG_BYTES and self.state is ReplicaState.IN_SYNC:
+            self._move(ReplicaState.CATCHING_UP, f"{lag} bytes behind")
+        self._progress_at_last_look = progress
+
+    def give_up(self, verdict: Verdict) -> None:
+        """Enter the verdict's state."""
+        if self.state is not verdict.state:
+            self._move(verdict.state, str(verdict))
+
+    def connection_lost(self) -> None:
+        """Drop what is no whole record yet: the next connection asks for it again. Raises OSError."""
+        self._connected = False
+        self._next = None
+        self._pending.clear()
+        log = self._commit_log
+        if log.max_offset != log.verified_offset:
+            log.truncate(log.verified_offset)
+        if self.state not in VERDICTS and self.state is not ReplicaState.STOPPED:
+            self._move(ReplicaState.CONNECTING, "the connection is gone")
+
+    def stop(self) -> None:
+        """No more connections."""
+        if self.state is not ReplicaState.STOPPED:
+            self._move(ReplicaState.STOPPED, f"stopped while {self.state.name}")
+
+    def _move(self, state: ReplicaState, reason: str) -> None:
+        check_transition(self.state, state)
+        self.state = state
+        self._state_changed(state, reason)

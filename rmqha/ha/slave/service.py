@@ -1,0 +1,581 @@
+"""Keeps a slave connected to its master, acts on verdicts and knows when a ``--once`` run is done."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from twisted.application.internet import backoffPolicy
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.connecting import GROWING_RETRIES, Reconnecting, RetryLines, WatchedEndpoint, connect_protocol, reason_of
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.admission.throttle import ReceiveThrottle
+from rmqha.ha.framing import TransferReceiver
+from rmqha.ha.slave.contact import Contact, iso_of
+from rmqha.ha.slave.protocol import HASlaveFactory, HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.replica import (
+    Gap,
+    MasterView,
+    Misfit,
+    Replica,
+    ReplicaError,
+    StartFrom,
+    UnsupportedMaster,
+    Verdict,
+)
+from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.settings import FlushDiskType
+from rmqha.store.log.flush import FlushService
+from rmqha.store.messagestore import MessageStore
+from rmqha.wire.transfer import FrameError, Transfer
+
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 30.0
+OBSERVER_QUIET_SECONDS = 6.0
+"""An observer's first report on a connection names what it has: by then nobody may be waiting for that any more.
+
+Longer than slaveTimeout (3 s; syncFlushTimeout, 5 s, up to 4.9.2).
+"""
+ONCE_CONNECT_ATTEMPTS = 5
+ONCE_FRUITLESS_CONNECTIONS = 5
+FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP = 4
+"""A master of ours refuses who asks for what it has deleted; a Java one sends heartbeats for ever."""
+MISFIT_RETRY_SECONDS = 60.0
+"""Between two tries at a master that cannot be copied as it is: somebody may configure it anew."""
+QUEUES_LOOK_SECONDS = 0.1
+QUEUES_PROGRESS_SECONDS = 5.0
+QUEUES_STUCK_SECONDS = 60.0
+"""A ``--once`` run whose queues do not grow for so long ends: the disk may be full."""
+ACL_WORDS = ("aclexception", "no accesskey", "accesskey is configured", "acl")
+PROBE_TIMEOUT_SECONDS = 8.0
+"""A master with nothing behind its last segment's start answers a probe with a heartbeat, after at most six seconds."""
+
+
+class OnGap(Enum):
+    """What to do when the master no longer has the bytes that come next."""
+
+    STOP = "stop"
+    RESEED = "reseed"
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveOptions:
+    """How this slave behaves, beyond its settings."""
+
+    start_from: StartFrom = StartFrom()
+    on_gap: OnGap = OnGap.STOP
+    once: bool = False
+    observer: bool = False
+
+
+class ProbeProtocol(TransferReceiver):
+    """Asks a master for its last segment, to learn where that begins. ``found`` fires with the offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Deferred[int] = Deferred(lambda _: self._hang_up())
+        self._answered = False
+
+    def connectionMade(self) -> None:
+        self.send_report(0)
+
+    def transfer_received(self, transfer: Transfer) -> None:
+        if not self._answered:
+            self._answered = True
+            self.found.callback(transfer.physic_offset)
+            self._hang_up()
+
+    def frame_refused(self, error: FrameError) -> None:
+        if not self._answered:
+            self._answered = True
+            self.found.errback(error)
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._answered = True
+        if self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]  # every stream transport has it
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if not self._answered:
+            self._answered = True
+            self.found.errback(reason)
+
+
+async def probe_last_segment(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> int:
+    """Where the master's last segment begins, learnt on a connection of its own.
+
+    Raises FrameError, TimeoutError or what connecting raises.
+    """
+    connecting = connect_protocol(endpoint, ProbeProtocol())
+    protocol = await connecting.addTimeout(PROBE_TIMEOUT_SECONDS, clock)
+    found: int = await protocol.found.addTimeout(PROBE_TIMEOUT_SECONDS, clock)
+    return found
+
+
+class HASlaveService(Service):
+    """A slave: its replica, its connection, and the questions it asks on the master's remoting port.
+
+    ``view_of_master`` asks there, for the segment size too if given True; None if there is no such port. ``finished``
+    is called with an exit code when a ``--once`` run is done; ``disk_failed`` when the disk refuses. ``in_state`` hears
+    of each change of state, ``queues_behind`` tells how many bytes of the log are in no queue yet, ``master_address``
+    where the master is, as far as that is known.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        store: MessageStore,
+        flusher: FlushService,
+        options: SlaveOptions,
+        endpoint: IStreamClientEndpoint,
+        view_of_master: Callable[[bool], Awaitable[MasterView]] | None,
+        clock: IReactorTime,
+        finished: Callable[[ExitCode, str], None],
+        disk_failed: Callable[[Failure], None],
+        in_state: Callable[[ReplicaState], None] = lambda _: None,
+        queues_behind: Callable[[], int] = lambda: 0,
+        master_address: Callable[[], str | None] = lambda: None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._flusher = flusher
+        self._options = options
+        self._endpoint = endpoint
+        self._view_of_master = view_of_master
+        self._clock = clock
+        self._finished = finished
+        self._disk_failed = disk_failed
+        self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._target: int | None = None
+        self._fruitless_connections = 0
+        self._verified_at_connect = -1
+        self._remoting_answers = True
+        self._in_state = in_state
+        self._queues_behind = queues_behind
+        self._master_address = master_address
+        self._failure, self._failure_is_told = "the connection is gone", False
+        self._obstacle: str | None = None
+        self._acl_warning: str | None = None
+        self._told_verdict: str | None = None
+        self._copied_to: int | None = None
+        self._queues_look: IDelayedCall | None = None
+        self._progress_mark: tuple[float, int] | None = None
+        self._last_bytes_time = clock.seconds()
+        log = store.commit_log
+        self.replica = Replica(log, options.start_from, self._state_changed)
+        self._times = SlaveTimes(
+            store.settings.ha_send_heartbeat_interval_ms / 1000, store.settings.ha_housekeeping_interval_ms / 1000
+        )
+        self._contact = Contact(
+            self.replica, log, clock, wall_clock, 2 * self._times.heartbeat_interval, store.node_state
+        )
+        rate = store.settings.max_ha_receive_bytes_in_second
+        self._throttle = ReceiveThrottle(rate, clock) if rate else None
+        self._factory = HASlaveFactory(self._make_protocol)
+        watched = WatchedEndpoint(endpoint, self._connect_failed)
+        self._client = Reconnecting(watched, self._factory, retryPolicy=self._retry_delay, clock=clock)
+        self._retries = RetryLines(self._log, self._master_name, clock)
+        self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._looks = LoopingCall(self._look)
+        self._looks.clock = clock
+        self._stalled_looks = 0
+        self._asking: Deferred[None] = succeed(None)
+        self._asking_why: Deferred[None] = succeed(None)
+        flusher.subscribe(self._progressed)
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """How far the master's last known end is ahead of what we hold; None if that is not known."""
+        return self._contact.lag_bytes
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """For how long we have not held all that the master has, as far as is known; None if it is not."""
+        return self._contact.lag_seconds
+
+    @property
+    def last_contact(self) -> str | None:
+        """When the master was heard last, ISO 8601; None for never."""
+        return None if self._contact.last_contact is None else iso_of(self._contact.last_contact)
+
+    @property
+    def since(self) -> str:
+        """When the present state began, ISO 8601."""
+        return iso_of(self._contact.since)
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state."""
+        if self.replica.state in VERDICTS or self.replica.state is ReplicaState.STOPPED:
+            return self._contact.reason
+        if self._obstacle is not None:
+            return self._obstacle
+        if self.replica.state is ReplicaState.CONNECTING and self._failure:
+            return self._failure
+        return self._contact.reason
+
+    @property
+    def warnings(self) -> list[str]:
+        """What an operator should know, whatever the state is."""
+        return [] if self._acl_warning is None else [self._acl_warning]
+
+    def _master_name(self) -> str:
+        address = self._master_address()
+        return "the master" if address is None else f"the master at {address}"
+
+    def _make_protocol(self) -> HASlaveProtocol:
+        self._verified_at_connect = self._store.commit_log.verified_offset
+        return HASlaveProtocol(
+            self.replica,
+            self._store.commit_log,
+            self._times,
+            self._clock,
+            ask_master=lambda: Deferred.fromCoroutine(self._ask_master()),
+            progressed=self._heard,
+            durable_offset=self._durable_offset,
+            gave_up=self._gave_up,
+            lost=self._connection_lost,
+            ended_by_peer=self._ended_by_peer,
+            observes=self._options.observer,
+            throttle=self._throttle,
+            quiet=self._is_quiet,
+        )
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether so many connections have brought nothing that the next one is no news."""
+        return self._fruitless_connections >= GROWING_RETRIES
+
+    def _retry_delay(self, failed_attempts: int) -> float:
+        """Back off by failed attempts, and by connections that brought nothing: rude peers are not hammered."""
+        seconds: float = self._backoff(max(failed_attempts, self._fruitless_connections))
+        if self._obstacle is not None:
+            seconds = max(seconds, MISFIT_RETRY_SECONDS)
+        self._retries.retry(self._obstacle or self._failure, seconds, self._failure_is_told)
+        self._failure_is_told = False
+        return seconds
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._client.startService()
+        self._expect_connection()
+        self._looks.start(self._times.heartbeat_interval, now=False).addErrback(
+            lambda failure: self._log.failure("looking at the master ended", failure)
+        )
+
+    def _expect_connection(self) -> None:
+        if self._options.once and self._client.running:
+            self._client.whenConnected(failAfterFailures=ONCE_CONNECT_ATTEMPTS).addErrback(self._cannot_connect)
+
+    def _cannot_connect(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            reason = f"cannot connect to the master, {ONCE_CONNECT_ATTEMPTS} times: {reason_of(failure.value)}"
+            self._finish(ExitCode.CANNOT_CONNECT, reason)
+
+    def _connect_failed(self, failure: Failure) -> None:
+        """Nobody listens, or so: the remoting port may know why."""
+        if failure.check(CancelledError) is not None:
+            return
+        self._failure = reason_of(failure.value)
+        if self._view_of_master is not None and self._asking_why.called:
+            self._asking_why = Deferred.fromCoroutine(self._ask_why(self._view_of_master))
+            self._asking_why.addErrback(self._look_failed)
+
+    async def _ask_why(self, view_of_master: Callable[[bool], Awaitable[MasterView]]) -> None:
+        """Ask the remoting port of a master whose HA port cannot be reached what it is, and how far it has got."""
+        try:
+            view = await view_of_master(True)
+        except CancelledError:
+            raise
+        except UnsupportedMaster as misfit:
+            self._met(misfit)
+        except Exception:  # it does not answer either: the reason that we have is good enough
+            pass
+        else:
+            self._obstacle = None
+            self._contact.master_ends_at(view.max_offset)
+
+    def _met(self, misfit: Misfit) -> None:
+        """This master cannot be copied so: say it once, and come again seldom."""
+        reason = str(misfit)
+        if self._obstacle != reason:
+            self._log.error("{reason}", reason=reason)
+        self._obstacle = reason
+        self._finish(ExitCode.USAGE, reason)
+
+    async def _ask_master(self) -> MasterView | None:
+        """What can be learnt of the master before the first report: by remoting, else by a probe of its HA port."""
+        if self._options.observer and self._holds_records():
+            await self._let_waits_end()
+        view: MasterView | None = None
+        if self._view_of_master is not None:
+            view = await self._ask_remoting(self._view_of_master, with_segment_size=True)
+        if view is None:
+            try:
+                view = MasterView(last_segment_offset=await probe_last_segment(self._endpoint, self._clock))
+            except CancelledError:  # the connection is gone
+                raise
+            except Exception as error:  # whatever kept the probe from an answer, the connection itself will show
+                if not self._is_quiet:
+                    self._log.info("a probe of the master gave no answer: {error}", error=reason_of(error))
+                self._take_segment_size(None)
+                return None
+        if self._options.once and self._target is None:
+            self._target = view.max_offset
+        self._take_segment_size(view.segment_size)
+        self._store.adopt_derived_file_settings(view.derived_file_settings)
+        return view
+
+    def _take_segment_size(self, size: int | None) -> None:
+        """Use the master's, None if it does not tell, where nobody has configured ours."""
+        if self._store.settings.mapped_file_size_commit_log is not None:
+            return
+        if size is not None:
+            self._store.adopt_segment_size(size)
+        log = self._store.commit_log
+        self.replica.knows_segment_size = size is not None or log.verified_offset - log.min_offset > log.segment_size
+        if self._acl_warning is not None and not self.replica.knows_segment_size:
+            self._log.warn(
+                "the master's segment size is not known: going by mappedFileSizeCommitLog={size}; if it has another, "
+                "configure that here",
+                size=log.segment_size,
+            )
+
+    async def _let_waits_end(self) -> None:
+        """Wait until no producer can be waiting for bytes that we have: our first report would answer it."""
+        quiet_seconds = max(OBSERVER_QUIET_SECONDS, 2 * self._store.settings.slave_timeout_ms / 1000)
+        remaining = self._last_bytes_time + quiet_seconds - self._clock.seconds()
+        if remaining > 0:
+            await deferLater(self._clock, remaining)
+
+    async def _ask_remoting(
+        self, view_of_master: Callable[[bool], Awaitable[MasterView]], with_segment_size: bool
+    ) -> MasterView | None:
+        try:
+            view = await view_of_master(with_segment_size)
+        except CancelledError:  # the connection is gone, or the service stops
+            raise
+        except UnsupportedMaster:
+            raise
+        except Exception as error:  # no answer, of whatever kind, is what the HA channel then makes up for
+            if self.replica.state is ReplicaState.CONNECTING:
+                return None  # that nobody answers there either is no news
+            if self._remoting_answers:
+                self._tell_no_answer(reason_of(error))
+            self._remoting_answers = False
+            return None
+        self._remoting_answers = True
+        self._obstacle = self._acl_warning = None
+        self._contact.master_ends_at(view.max_offset)
+        self._contact.heard()
+        return view
+
+    def _tell_no_answer(self, reason: str) -> None:
+        if not any(word in reason.lower() for word in ACL_WORDS):
+            self._log.warn(
+                "the master's remoting port does not answer ({error}); going by its HA port alone", error=reason
+            )
+            return
+        self._acl_warning = (
+            f"the master's ACL refuses this slave: add {self._own_host()} to globalWhiteRemoteAddresses in the "
+            "master's conf/plain_acl.yml. Until then the log is copied, but its topics, groups and offsets are not"
+        )
+        self._log.warn("{warning} ({error})", warning=self._acl_warning, error=reason)
+
+    def _own_host(self) -> str:
+        """Our address, as the master sees it."""
+        connection = self._factory.connection
+        host = None
+        if connection is not None and connection.transport is not None:
+            host = getattr(connection.transport.getHost(), "host", None)
+        return "this machine's address" if host is None else str(host)
+
+    def _look(self) -> None:
+        """Now and then, compare with what the master's remoting port says; the loop never waits for an answer."""
+        self._check_done()
+        self._tell_progress()
+        if self._view_of_master is not None and self._client.running and self._asking.called:
+            self._asking = Deferred.fromCoroutine(self._look_once(self._view_of_master))
+            self._asking.addErrback(self._look_failed)
+        self._stalled_looks = self._stalled_looks + 1 if self.replica.state is ReplicaState.STALLED else 0
+        if self._stalled_looks * self._times.heartbeat_interval >= self._times.housekeeping_interval:
+            self._finish(ExitCode.STALLED, f"STALLED: {self.replica.lag_bytes} bytes behind, and nothing comes")
+
+    def _look_failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            self._log.failure("looking at the master failed", failure)
+
+    async def _look_once(self, view_of_master: Callable[[bool], Awaitable[MasterView]]) -> None:
+        connection, verified_when_asked = self._factory.connection, self._store.commit_log.verified_offset
+        try:
+            view = await self._ask_remoting(view_of_master, with_segment_size=False)
+        except UnsupportedMaster as misfit:
+            self._met(misfit)
+            return
+        if view is not None and connection is not None and connection is self._factory.connection:
+            connection.look(view, verified_when_asked)
+
+    def _tell_progress(self) -> None:
+        """While much is to be copied: how much is left, how fast it goes and how long that will take."""
+        lag, now, end = self.lag_bytes, self._clock.seconds(), self._store.commit_log.verified_offset
+        if self.replica.state is not ReplicaState.CATCHING_UP or not lag:
+            self._progress_mark = None
+            return
+        if self._progress_mark is not None and now > self._progress_mark[0]:
+            rate = (end - self._progress_mark[1]) / (now - self._progress_mark[0])
+            self._log.info(
+                "copied up to {end}, {lag} bytes to go, {rate:.1f} MiB/s{left}",
+                end=end,
+                lag=lag,
+                rate=rate / 2**20,
+                left=f", about {lag / rate:.0f} s left" if rate else "",
+            )
+        self._progress_mark = now, end
+
+    def _durable_offset(self) -> int:
+        return self._flusher.durable_offset if self._sync_flush else self._store.commit_log.max_offset
+
+    def _heard(self) -> None:
+        """A read has brought something of the master's."""
+        self._contact.heard()
+        self._progressed()
+
+    def _progressed(self) -> None:
+        self._last_bytes_time = self._clock.seconds()
+        if self._sync_flush:
+            self._flusher.flush()
+        if self._factory.connection is not None:
+            self._factory.connection.report_progress()
+        self._check_done()
+
+    def _check_done(self) -> None:
+        reached = self.replica.reportable_offset
+        if not self._options.once or self._copied_to is not None or reached is None:
+            return
+        if self.replica.holds_all or (self._target is not None and reached >= self._target):
+            self._copied_to = reached
+            self._wait_for_queues(self._queues_behind(), self._clock.seconds(), self._clock.seconds())
+
+    def _wait_for_queues(self, least_behind: int, grown_at: float, told_at: float) -> None:
+        """End a run whose log is copied when its queues and index are there too."""
+        self._queues_look = None
+        copied = f"holds all up to {self._copied_to}"
+        behind, now = self._queues_behind(), self._clock.seconds()
+        if behind <= 0 or self._store.commit_log.verified_offset - behind >= (self._copied_to or 0):
+            self._finish(ExitCode.FINE, copied)
+            return
+        if behind < least_behind:
+            least_behind, grown_at = behind, now
+        elif now - grown_at >= QUEUES_STUCK_SECONDS:
+            self._finish(ExitCode.IO_ERROR, f"{copied}, but {behind} bytes are in no queue, and that does not change")
+            return
+        if now - told_at >= QUEUES_PROGRESS_SECONDS or now == told_at:
+            told_at = now + 1e-9
+            self._log.info("{copied}; {behind} bytes are to be put into queues and index", copied=copied, behind=behind)
+        self._queues_look = self._clock.callLater(
+            QUEUES_LOOK_SECONDS, self._wait_for_queues, least_behind, grown_at, told_at
+        )
+
+    def _finish(self, code: ExitCode, reason: str) -> None:
+        """End a ``--once`` run; others go on."""
+        if self._options.once and self.running:
+            self._finished(code, reason)
+
+    def _state_changed(self, state: ReplicaState, reason: str) -> None:
+        self._contact.state_changed(state, reason)
+        if not (self._is_quiet and state in (ReplicaState.HANDSHAKE, ReplicaState.CONNECTING)):
+            self._log.info("slave is {state}: {reason}", state=state.name, reason=reason)
+        if state is ReplicaState.IN_SYNC or state is ReplicaState.CATCHING_UP:
+            self._retries.connected()
+        self._in_state(state)
+
+    def _gave_up(self, failure: Failure) -> None:
+        """A connection was ended from our side."""
+        error = failure.value
+        self._failure, self._failure_is_told = reason_of(error), not self._is_quiet
+        if isinstance(error, Misfit):
+            self._met(error)
+        elif isinstance(error, Verdict):
+            self._tell_verdict(error)
+            self.replica.give_up(error)
+            if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED and self._holds_records():
+                Deferred.fromCoroutine(self._reseed()).addErrback(self._disk_failed)
+            else:
+                self._finish(error.exit_code, f"{error.state.name}: {error}")
+        elif isinstance(error, ReplicaError):
+            if not self._is_quiet:
+                self._log.warn("closing the connection to the master: {reason}", reason=str(error))
+        elif isinstance(error, OSError):
+            self._disk_failed(failure)
+        else:
+            self._log.failure("closing the connection to the master", failure)
+
+    def _tell_verdict(self, verdict: Verdict) -> None:
+        """Once, as long as it stays the same; retries are told by what retries."""
+        if self.replica.state is not verdict.state or self._told_verdict != str(verdict):
+            self._told_verdict = str(verdict)
+            self._log.error("{state}: {reason}", state=verdict.state.name, reason=str(verdict))
+
+    def _ended_by_peer(self, reason: str) -> None:
+        """The connection is gone, and not by us."""
+        self._failure, self._failure_is_told = reason, not self._is_quiet
+
+    def _holds_records(self) -> bool:
+        """Whether there is anything to set aside; an empty log would only meet the same gap again."""
+        log = self._store.commit_log
+        return log.verified_offset > log.min_offset
+
+    async def _reseed(self) -> None:
+        """Begin anew at the master's min; the old files stay, aside. Raises OSError."""
+        await self._client.stopService()
+        await self._flusher.drained()
+        old_end = self._store.commit_log.verified_offset
+        aside = self._store.set_aside(int(time.time() * 1000))
+        self._log.warn("reseeding: the log up to {old_end} is set aside in {aside}", old_end=old_end, aside=str(aside))
+        if self.running:
+            self._client.startService()
+            self._expect_connection()
+
+    def _connection_lost(self) -> None:
+        try:
+            self.replica.connection_lost()
+        except OSError:
+            self._disk_failed(Failure())
+            return
+        brought_nothing = self._store.commit_log.verified_offset == self._verified_at_connect
+        self._fruitless_connections = self._fruitless_connections + 1 if brought_nothing else 0
+        if not self.running:
+            return
+        if self._fruitless_connections >= FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP and self._is_before_last_segment():
+            what = f"the master closes {self._fruitless_connections} connections in a row and has a later segment"
+            self._gave_up(Failure(Gap(f"{what}: it has deleted what comes next", None)))
+        if self._fruitless_connections >= ONCE_FRUITLESS_CONNECTIONS:
+            reason = f"{self._fruitless_connections} connections to the master brought nothing"
+            self._finish(ExitCode.STALLED, reason)
+        self._clock.callLater(0, self._expect_connection)  # until then ClientService takes itself for connected
+
+    def _is_before_last_segment(self) -> bool:
+        """Whether a probe has shown that the master's last segment lies behind our end."""
+        last = self.replica.master.last_segment_offset
+        return last is not None and last > self._store.commit_log.verified_offset
+
+    def stopService(self) -> Deferred[None]:
+        Service.stopService(self)
+        if self._looks.running:
+            self._looks.stop()
+        self._asking.cancel()
+        self._asking_why.cancel()
+        if self._queues_look is not None:
+            self._queues_look.cancel()
+            self._queues_look = None
+        stopped: Deferred[None] = self._client.stopService()
+        return stopped.addCallback(lambda _: self.replica.stop())

@@ -1,0 +1,84 @@
+"""A request's header fields, read one by one; a missing or invalid one refuses the request (spec/remoting.md 1.4)."""
+
+from typing import TypeVar, overload
+
+from rmqha.remoting.protocol import RequestRefused
+from rmqha.wire.command import RemotingCommand, ResponseCode
+
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+MOST_DIGITS = 100
+LONGEST_SHOWN = 255
+"""Characters of a client's text in a line of the log."""
+
+Default = TypeVar("Default")
+
+
+class Required:
+    """Stands where a field has no default."""
+
+
+REQUIRED = Required()
+
+
+class Header:
+    """The ``extFields`` of a request by name. A default stands for a field that lacks; without one that is refused."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, request: RemotingCommand) -> None:
+        self._fields = request.ext_fields
+
+    @overload
+    def text(self, name: str) -> str: ...
+    @overload
+    def text(self, name: str, default: Default) -> str | Default: ...
+    def text(self, name: str, default: object = REQUIRED) -> object:
+        """The field as it is; it may be empty. Raises RequestRefused."""
+        found = self._fields.get(name)
+        return self._default(name, default) if found is None else found
+
+    @overload
+    def integer(self, name: str) -> int: ...
+    @overload
+    def integer(self, name: str, default: Default) -> int | Default: ...
+    def integer(self, name: str, default: object = REQUIRED) -> object:
+        """The field as a Java long: decimal digits, perhaps with a sign. Raises RequestRefused."""
+        found = self._fields.get(name)
+        return self._default(name, default) if found is None else java_long(name, found)
+
+    @overload
+    def boolean(self, name: str) -> bool: ...
+    @overload
+    def boolean(self, name: str, default: bool) -> bool: ...
+    @overload
+    def boolean(self, name: str, default: None) -> bool | None: ...
+    def boolean(self, name: str, default: object = REQUIRED) -> object:
+        """True for ``true`` in any case, and false for all else, as in Java. Raises RequestRefused."""
+        found = self._fields.get(name)
+        return self._default(name, default) if found is None else found.lower() == "true"
+
+    @staticmethod
+    def _default(name: str, default: object) -> object:
+        if isinstance(default, Required):
+            raise refused(f"the custom field <{name}> is null")
+        return default
+
+
+def java_long(name: str, text: str) -> int:
+    """The number in a field: of what Python reads only what Java does, too. Raises RequestRefused."""
+    digits = text[1:] if text.startswith(("-", "+")) else text
+    number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS else None
+    if number is None or not LONG_MIN <= number <= LONG_MAX:
+        raise refused(f"the custom field <{name}> is no number: {text[:40]!r}")
+    return number
+
+
+def refused(remark: str) -> RequestRefused:
+    """What answers a request that makes no sense: code 1."""
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def shown(text: str) -> str:
+    """A client's text for a line of the log: short, and with control characters escaped."""
+    cut = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    return cut if cut.isprintable() else repr(cut)

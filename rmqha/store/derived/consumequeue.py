@@ -1,0 +1,684 @@
+"""Consume queues: for each message of a topic's queue, where it lies in the log (spec/store.md 6).
+
+::
+
+    a unit: 0 i64 physical offset   8 i32 size   12 i64 tagsCode         unit n of the queue lies at byte 20·n
+
+Derived from the log, and written in pieces: what a slice of dispatch adds is kept until ``write_pending``.
+"""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqha.store.errors import StoreError
+from rmqha.store.log.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name, sync_all
+
+UNIT = Struct(">qiq")
+PLACE = Struct(">qi")
+"""The begin of a unit: which bytes of the log are its message."""
+CQ_STORE_UNIT_SIZE = 20
+assert UNIT.size == CQ_STORE_UNIT_SIZE
+UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+PRE_BLANK_SIZE = 0x7FFFFFFF
+PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+BLANKS_AT_ONCE = 4096
+FILES_WITHOUT_HOLES = 3
+"""A queue's last files, which a Java broker's recovery reads: it takes a hole in them for the queue's end."""
+HOLE_FILE_COST_BYTES = 65536
+"""What a whole file that is left a hole counts, where the cost of blanks is limited."""
+BLANKS_ALLOWED_BYTES = 1 << 30
+"""Blanks in all queues together, beside as many as the log has bytes: a hostile master makes up QUEUEOFFSETs."""
+PAGE_BYTES = 4096
+BYTES_AT_ONCE = 1 << 20
+UNITS_PROVED = 4096
+"""So many units of messages from which the log is checked are looked at one by one after an unclean stop."""
+FILES_THAT_TELL = 1000
+"""The sizes of so many files tell what the size is; others may be damaged."""
+CONSUME_QUEUE_FOLDER = "consumequeue"
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+
+Units = npt.NDArray[np.void]
+
+
+class Unit(NamedTuple):
+    """Where one message lies, and the hash of its tags (or, of a delayed message, its delivery time in ms)."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the unit only fills a place: its message is not in this store."""
+        return self.physical_offset == 0 and self.size in (0, PRE_BLANK_SIZE)
+
+
+def queue_file_size(configured: int) -> int:
+    """``mappedFileSizeConsumeQueue`` rounded up to whole units, in bytes."""
+    return -(-configured // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+
+
+def queue_size_of(folder: Path, configured: int | None) -> int:
+    """Bytes of each file of the queues in ``folder``: as most files are, as configured, or by default.
+
+    The files win over the setting: a store opens whatever its settings say. Sizes that no queue file has do not count:
+    such a file is damaged. Raises OSError.
+    """
+    wanted = queue_file_size(configured) if configured is not None else DEFAULT_QUEUE_FILE_SIZE
+    sizes = {size: count for size, count in _file_sizes(folder).items() if size and size % CQ_STORE_UNIT_SIZE == 0}
+    return max(sizes, key=lambda size: (sizes[size], size == wanted, size), default=wanted)
+
+
+def new_queue_size(folder: Path, configured: int | None) -> int:
+    """Bytes of each file of queues that take the place of those in ``folder``: as configured, else as they were.
+
+    Raises OSError.
+    """
+    return queue_size_of(folder, None) if configured is None else queue_file_size(configured)
+
+
+def _file_sizes(folder: Path) -> Counter[int]:
+    """How many files there are of each size; a few hundred queues tell enough."""
+    sizes: Counter[int] = Counter()
+    if folder.is_dir():
+        for topic in os.scandir(folder):
+            if topic.is_dir():
+                for queue in os.scandir(topic):
+                    if queue.is_dir():
+                        sizes.update(
+                            file.stat().st_size
+                            for file in os.scandir(queue)
+                            if file.name[:1].isdecimal() and file.is_file()
+                        )
+                        if sizes.total() > FILES_THAT_TELL:
+                            return sizes
+    return sizes
+
+
+class QueueDamaged(StoreError):
+    """A queue's files are not what a queue's are. Queues are made from the log, and can be made again."""
+
+
+Marks = dict["ConsumeQueue", None]
+"""Queues in the order in which they were marked."""
+Unflushed = dict["ConsumeQueue", int]
+"""Queues, and the byte from which on their files are not flushed."""
+
+
+class ConsumeQueue:
+    """One queue of one topic. Offsets are queue offsets: ordinals of messages, unless they are named physical.
+
+    It enters itself in ``dirty`` when it has units to write, and in ``unflushed`` when it has written some.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        owned: bool = True,
+        listing: list[tuple[int, int]] | None = None,
+        dirty: Marks | None = None,
+        unflushed: Unflushed | None = None,
+    ) -> None:
+        """Opens it as its files are; ``listing`` has their offsets and sizes, if known. Raises StoreError, OSError."""
+        self.topic = topic
+        self.queue_id = queue_id
+        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", listing=listing)
+        self._dirty: Marks = dirty if dirty is not None else {}
+        self._unflushed: Unflushed = unflushed if unflushed is not None else {}
+        self._pending = bytearray()
+        self._end = self._queue.end_offset  # in bytes, what is pending not counted
+        self._min = self._queue.first_base or 0
+        self._min_physical_offset: int | None = None
+        """Of the log, if the queue's first message in it was not looked for since."""
+        self._filling_to: int | None = None
+        self.last_message: tuple[int, int, int] | None = None
+        """Queue offset, physical offset and size of the last message, as ``recover`` has left it."""
+        self.max_physical_offset = -1
+        self.order_breaches = 0
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset that comes next."""
+        return (self._end + len(self._pending)) // CQ_STORE_UNIT_SIZE
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset whose message the log still has. Raises OSError."""
+        return self._min_at // CQ_STORE_UNIT_SIZE
+
+    @property
+    def _min_at(self) -> int:
+        if self._min_physical_offset is not None:
+            self._min = self._find_min(self._min_physical_offset)
+            self._min_physical_offset = None
+        return self._min
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of each file."""
+        return self._queue.file_size
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue's last file is at hand, so that writing is cheap."""
+        return self._queue.has_open_files
+
+    def put(self, queue_offset: int, unit: Unit) -> None:
+        """Add the unit of a message at ``queue_offset``; one that is there already is left alone.
+
+        A unit that does not follow leaves blanks for those missing, counts in ``order_breaches``, and lies where it
+        belongs: offsets of a queue never shift.
+        """
+        if self.has(unit):
+            return
+        while not self.make_room(queue_offset, self.file_size):
+            pass
+        if queue_offset * CQ_STORE_UNIT_SIZE < self._end + len(self._pending):
+            return
+        self.max_physical_offset = unit.physical_offset + unit.size
+        self._add(UNIT.pack(*unit))
+
+    def has(self, unit: Unit) -> bool:
+        """Whether the unit of this message, or of a later one, was put before."""
+        return unit.physical_offset + unit.size <= self.max_physical_offset
+
+    def follows(self, queue_offset: int) -> bool:
+        """Whether a unit at ``queue_offset`` needs no blanks before it, and none is there."""
+        at, is_new = queue_offset * CQ_STORE_UNIT_SIZE, not self._pending and not len(self._queue)
+        return at % self.file_size == 0 if is_new else at == self._end + len(self._pending)
+
+    def put_run(self, queue_offset: int, units: Units) -> None:
+        """Add units of messages one after another, at least one, the first of which ``follows`` there. Raises OSError.
+
+        All are of messages behind those that have units.
+        """
+        if not self._pending and not len(self._queue):
+            self._end = self._min = queue_offset * CQ_STORE_UNIT_SIZE
+            self._min_physical_offset = None
+        last = Unit(*units[-1].item())
+        data = memoryview(units.tobytes())
+        while data:
+            room = self.file_size - (self._end + len(self._pending)) % self.file_size
+            self._add(data[:room])
+            data = data[room:]
+        self.max_physical_offset = last.physical_offset + last.size
+
+    def blank_bytes_before(self, queue_offset: int) -> int:
+        """What making room for a unit at ``queue_offset`` costs: bytes of blanks, and something for each empty file."""
+        at, end = queue_offset * CQ_STORE_UNIT_SIZE, self._end + len(self._pending)
+        if not self._pending and not len(self._queue):
+            return at % self.file_size
+        holes = self._holes_from(end + -end % self.file_size, at)
+        return max(0, at - end - holes * (self.file_size - HOLE_FILE_COST_BYTES))
+
+    def _holes_from(self, base: int, at: int) -> int:
+        """How many files from ``base`` to ``at`` need no blanks: neither Java's recovery nor ours reads them."""
+        return max(0, (at - at % self.file_size - base) // self.file_size - FILES_WITHOUT_HOLES + 1)
+
+    def begin_without_blanks(self, queue_offset: int) -> None:
+        """Begin a queue without files at ``queue_offset``, and leave a hole before it in its file. Raises OSError."""
+        at = queue_offset * CQ_STORE_UNIT_SIZE
+        self._queue.create(at - at % self.file_size)
+        self._end = self._min = at
+        self._min_physical_offset = None
+
+    def make_room(self, queue_offset: int, most_bytes: int) -> bool:
+        """Let the queue end at ``queue_offset``, or behind it; false if ``most_bytes`` of blanks were not enough.
+
+        Then it is to be called again. Raises OSError.
+        """
+        at = queue_offset * CQ_STORE_UNIT_SIZE
+        if not self._pending and not len(self._queue):
+            self._end = at - at % self.file_size
+            self._min, self._min_physical_offset = at, None
+            self._filling_to = at
+        elif at > self._end + len(self._pending) and at != self._filling_to:
+            self.order_breaches += 1
+            self._filling_to = at
+        while most_bytes > 0 and (end := self._end + len(self._pending)) < at:
+            most_bytes -= self._fill_some(end, at, most_bytes)
+        if self._end + len(self._pending) < at:
+            return False
+        self._filling_to = None
+        return True
+
+    def _fill_some(self, end: int, at: int, most_bytes: int) -> int:
+        """Blanks in one file, or a file left empty. Gives what that cost."""
+        if end % self.file_size == 0 and len(self._queue) and self._holes_from(end, at):
+            self.write_pending()
+            self._queue.create(end)
+            self._queue.release()
+            self._end = end + self.file_size
+            return HOLE_FILE_COST_BYTES
+        room = min(at, end - end % self.file_size + self.file_size) - end
+        count = min(BLANKS_AT_ONCE, room // CQ_STORE_UNIT_SIZE, most_bytes // CQ_STORE_UNIT_SIZE + 1)
+        self._add(PRE_BLANK * count)
+        return count * CQ_STORE_UNIT_SIZE
+
+    def _add(self, units: bytes | memoryview) -> None:
+        """Units of one file."""
+        if not self._pending:
+            self._dirty[self] = None
+        self._pending += units
+        if (self._end + len(self._pending)) % self.file_size == 0:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Write the units added since the last time. Raises OSError; then they stay pending."""
+        if not self._pending:
+            return
+        if not len(self._queue) or self._end == self._queue.end_offset:
+            self._queue.create(self._end)
+        mapped_file = self._file(self._end)
+        self._unflushed.setdefault(self, self._end)
+        mapped_file.write(self._end - mapped_file.base_offset, self._pending)
+        self._end += len(self._pending)
+        self._pending = bytearray()
+        self._queue.trim_open(self._end)
+
+    def _file(self, at: int) -> MappedFile:
+        mapped_file = self._queue.find(at)
+        assert mapped_file is not None, "a byte before the queue's end lies in one of its files"
+        return mapped_file
+
+    def units(self, offset: int, limit: int) -> Units:
+        """Up to ``limit`` units from ``offset`` on, of one file; empty outside the queue. A view: use it at once."""
+        self.write_pending()
+        at = offset * CQ_STORE_UNIT_SIZE
+        first = self._queue.first_base
+        if first is None or not max(first, self._min_at) <= at < self._end:
+            return np.empty(0, dtype=UNIT_DTYPE)
+        return self._units_at(at, limit)
+
+    def _units_at(self, at: int, limit: int) -> Units:
+        mapped_file = self._file(at)
+        count = min(limit, (min(self._end, mapped_file.end_offset) - at) // CQ_STORE_UNIT_SIZE)
+        return cast(Units, np.frombuffer(mapped_file.segment, UNIT_DTYPE, count, at - mapped_file.base_offset))
+
+    def unit(self, offset: int) -> Unit | None:
+        """The unit at ``offset``, None outside the queue."""
+        found = self.units(offset, 1)
+        return Unit(*found[0].item()) if len(found) else None
+
+    @property
+    def last_unit(self) -> Unit:
+        """The last unit; there must be one. Raises OSError."""
+        with _Units(self._queue) as units:
+            return Unit(*units.read(self._end - CQ_STORE_UNIT_SIZE, 1)[0].item())
+
+    def next_file_offset(self, offset: int) -> int:
+        """The first queue offset of the file behind the one that ``offset`` belongs to."""
+        at = offset * CQ_STORE_UNIT_SIZE
+        return (at - at % self.file_size + self.file_size) // CQ_STORE_UNIT_SIZE
+
+    def recover(self, checked_from: int | None = None) -> None:
+        """Find the end, and cut what follows it. Raises QueueDamaged, OSError.
+
+        After an unclean stop ``checked_from`` is an offset in the log before which units were on disk. Of the units of
+        messages from there on those stay that follow without a break, the last of which may be torn; very many are
+        dropped unread. Dispatch makes them again.
+        """
+        with _Units(self._queue) as units:
+            self._end = units.end()
+            if checked_from is None and units.goes_on_at(self._end):
+                raise QueueDamaged(f"{self._queue.folder} has units behind its end, {self._end // CQ_STORE_UNIT_SIZE}")
+            if checked_from is not None:
+                self._end = units.sound_end(checked_from, self._end)
+            self._cut(self._end, units, looks_behind=checked_from is not None)
+        if self.max_physical_offset < 0:  # whoever made its first file died before the first unit was in it
+            self._forget_all()
+
+    def find_end(self) -> None:
+        """Let the queue end behind the last unit that can be one. Changes no file. Raises OSError."""
+        with _Units(self._queue) as units:
+            self._end = units.end()
+            self.max_physical_offset = units.last_physical_end(self._end)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units of all that lies at or behind ``physical_offset`` in the log. Raises OSError."""
+        self.write_pending()
+        with _Units(self._queue) as units:
+            self._cut(units.end_before(physical_offset, self._end), units)
+        if self._end <= self._min_at or self.max_physical_offset < 0:
+            self._forget_all()
+
+    def _cut(self, end: int, units: "_Units", looks_behind: bool = True) -> None:
+        while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
+            self._queue.remove_last()
+        self.last_message = units.last_message(end)
+        self.max_physical_offset = -1 if self.last_message is None else sum(self.last_message[1:])
+        if looks_behind and units.has_bytes_behind(end):
+            mapped_file = self._file(end)
+            mapped_file.zero_from(end - mapped_file.base_offset)
+            mapped_file.sync()
+        if self in self._unflushed:
+            self._unflushed[self] = min(self._unflushed[self], end)
+        self._end = end
+        self._filling_to = None
+
+    def _forget_all(self) -> None:
+        while len(self._queue):
+            self._queue.remove_last()
+        self._end = self._min = 0
+        self._min_physical_offset = None
+        self.max_physical_offset = -1
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Let the queue begin at its first message that the log still has; it is looked for when it is asked for."""
+        self.write_pending()
+        self._min_physical_offset = min_physical_offset
+
+    def _find_min(self, min_physical_offset: int) -> int:
+        if self._queue.first_base is None:
+            return self._end
+        with _Units(self._queue) as units:
+            return units.first_from(min_physical_offset, self._end)
+
+    def delete_files_before(self, min_physical_offset: int) -> int:
+        """Delete files, never the last, all of whose messages the log no longer has; gives their number."""
+        self.write_pending()
+        deleted = 0
+        with _Units(self._queue) as units:
+            while len(self._queue) > 1:
+                base = self._queue.bases[0]
+                if units.last_physical_end(base + self.file_size, base) > min_physical_offset:
+                    break
+                self._queue.remove_first()
+                deleted += 1
+        self.correct_min_offset(min_physical_offset)
+        return deleted
+
+    def offset_by_time(self, timestamp: int, store_timestamp: Callable[[int], int | None]) -> int:
+        """The queue offset stored nearest to ``timestamp`` (ms): at it, else just before or after; 0 if it is empty.
+
+        ``store_timestamp`` gives STORETIMESTAMP by physical offset, None where the log has no such message.
+        """
+
+        def stored_at(offset: int) -> int | None:
+            unit = self.unit(offset)
+            return None if unit is None or unit.is_blank else store_timestamp(unit.physical_offset)
+
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            stored = stored_at(middle)
+            if stored is None or stored < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        after, before = stored_at(low), stored_at(low - 1)
+        if after is None or before is None:
+            return low if before is None else low - 1
+        return low if after - timestamp < timestamp - before else low - 1
+
+    def take_unflushed(self) -> list[UnflushedFile]:
+        """The files with bytes written since the last call."""
+        start = self._unflushed.pop(self, None)
+        return [] if start is None else self.files_after(start)
+
+    def files_after(self, start: int) -> list[UnflushedFile]:
+        """The files that end after this byte. May run in another thread."""
+        folder, bases = self._queue.folder, self._queue.bases
+        return [UnflushedFile(folder / file_name(base)) for base in bases if base + self.file_size > start]
+
+    def release_files(self) -> None:
+        """Give the files' descriptors back until they are needed again."""
+        self._queue.release()
+
+    def close(self) -> None:
+        """Close all files; what is pending must have been written."""
+        self._queue.close()
+
+
+class UnflushedQueues:
+    """Files of very many queues, to be brought to the disk. They are listed in the thread that does it."""
+
+    def __init__(self, queues: Unflushed) -> None:
+        self._queues = queues
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk. Raises OSError."""
+        sync_all([file for queue, start in self._queues.items() for file in queue.files_after(start)])
+
+
+class _Units:
+    """Units of a queue's files, read one by one or a few at once: only the pages looked at enter the page cache.
+
+    Places are offsets in bytes, from the queue's first unit that ever was. A context: files are closed at its end.
+    """
+
+    def __init__(self, queue: MappedFileQueue) -> None:
+        self._queue = queue
+        self._folder = str(queue.folder)
+        self._fd, self._base = -1, -1
+        self._data_end = queue.file_size
+        """Where the open file has nothing but a hole, as far as that is known."""
+        self._page, self._page_at = b"", 0
+
+    def __enter__(self) -> "_Units":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _open(self, base: int) -> int:
+        if base != self._base:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd, self._base = -1, -1
+            self._fd = os.open(f"{self._folder}/{file_name(base)}", os.O_RDONLY)
+            self._base, self._data_end = base, self._queue.file_size
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        return self._fd
+
+    def read(self, at: int, count: int) -> Units:
+        """Up to so many units of one file. Raises OSError."""
+        base = at - at % self._queue.file_size
+        count = min(count, (base + self._queue.file_size - at) // CQ_STORE_UNIT_SIZE)
+        data = os.pread(self._open(base), count * CQ_STORE_UNIT_SIZE, at - base)
+        return cast(Units, np.frombuffer(data.ljust(count * CQ_STORE_UNIT_SIZE, b"\0"), UNIT_DTYPE))
+
+    def _one(self, at: int) -> tuple[int, int]:
+        """Physical offset and size."""
+        if not self._page_at <= at <= self._page_at + len(self._page) - CQ_STORE_UNIT_SIZE:
+            self._read_page(at)
+        found: tuple[int, int] = PLACE.unpack_from(self._page, at - self._page_at)
+        return found
+
+    def _read_page(self, at: int) -> None:
+        """Keep the page that has the unit at ``at``, from its first whole unit on: neighbours are asked for next."""
+        base = at - at % self._queue.file_size
+        fd, position = self._open(base), at - base
+        page = position - position % PAGE_BYTES
+        start = page + -page % CQ_STORE_UNIT_SIZE
+        if position + CQ_STORE_UNIT_SIZE > page + PAGE_BYTES:  # the unit goes on in the next page
+            start = position
+        self._page_at = base + start
+        size = max(CQ_STORE_UNIT_SIZE, page + PAGE_BYTES - start)
+        self._page = os.pread(fd, size, start).ljust(at - self._page_at + CQ_STORE_UNIT_SIZE, b"\0")
+
+    def _can_be_one(self, at: int) -> bool:
+        physical_offset, size = self._one(at)
+        return physical_offset >= 0 and size > 0
+
+    def _is_message(self, at: int) -> bool:
+        physical_offset, size = self._one(at)
+        return physical_offset >= 0 and size > 0 and not (physical_offset == 0 and size == PRE_BLANK_SIZE)
+
+    def end(self) -> int:
+        """Where the last unit ends, of a message or a blank; zeros, or a hole, follow it. Raises OSError.
+
+        Units follow each other without zeros between them, except before the first one, after a clean stop. After an
+        unclean one there may be zeros; then the end is that of one of the runs, not of one before the first.
+        """
+        for base in reversed(self._queue.bases):
+            ranges = list(self._data_ranges(base))
+            self._data_end = ranges[-1][1] if ranges else 0
+            for start, end in reversed(ranges):
+                found = self._last_run_end(base + start - start % CQ_STORE_UNIT_SIZE, base + end)
+                if found is not None:
+                    return found
+        return self._queue.first_base or 0
+
+    def _data_ranges(self, base: int, position: int = 0) -> Iterator[tuple[int, int]]:
+        """Ranges of a file that are no holes; where the file system does not tell, all of it is one."""
+        fd = self._open(base)
+        while position < self._queue.file_size:
+            try:
+                start = os.lseek(fd, position, os.SEEK_DATA)
+                position = os.lseek(fd, start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole follows
+                    return
+                if error.errno != errno.EINVAL:
+                    raise
+                start, position = position, self._queue.file_size
+            yield start, min(position, self._queue.file_size)
+
+    def _last_run_end(self, low: int, end: int) -> int | None:
+        high = end + -(end - low) % CQ_STORE_UNIT_SIZE
+        if not self._can_be_one(low):
+            return self._last_end_by_reading(low, high)
+        while high - low > CQ_STORE_UNIT_SIZE:
+            middle = low + (high - low) // CQ_STORE_UNIT_SIZE // 2 * CQ_STORE_UNIT_SIZE
+            if self._can_be_one(middle):
+                low = middle
+            else:
+                high = middle
+        return low + CQ_STORE_UNIT_SIZE
+
+    def _last_end_by_reading(self, low: int, high: int) -> int | None:
+        while high > low:
+            start = max(low, high - BLANKS_AT_ONCE * CQ_STORE_UNIT_SIZE)
+            units = self.read(start, (high - start) // CQ_STORE_UNIT_SIZE)
+            found = np.flatnonzero((units["physical_offset"] >= 0) & (units["size"] > 0))
+            if len(found):
+                return start + (int(found[-1]) + 1) * CQ_STORE_UNIT_SIZE
+            high = start
+        return None
+
+    def goes_on_at(self, at: int) -> bool:
+        """Whether the page behind the end of the units has anything but zeros. Raises OSError."""
+        if not self._queue.bases or at >= self._queue.end_offset or at % self._queue.file_size == 0:
+            return False
+        base = at - at % self._queue.file_size
+        fd, position = self._open(base), at - base
+        data = os.pread(fd, max(0, min(2 * PAGE_BYTES - position % PAGE_BYTES, self._data_end - position)), position)
+        return data != bytes(len(data))
+
+    def has_bytes_behind(self, at: int) -> bool:
+        """Whether any byte from here to the end of its file is not zero. Raises OSError."""
+        if not self._queue.bases or not self._queue.bases[0] <= at < self._queue.end_offset:
+            return False
+        base = at - at % self._queue.file_size
+        for start, end in self._data_ranges(base, at - base):
+            for position in range(start, end, BYTES_AT_ONCE):
+                data = os.pread(self._open(base), min(BYTES_AT_ONCE, end - position), position)
+                if data != bytes(len(data)):
+                    return True
+        return False
+
+    def _last_message_before(self, at: int, first: int) -> int | None:
+        """Where the unit of the last message lies that begins before ``at``, and not before ``first``."""
+        if at > first and self._is_message(at - CQ_STORE_UNIT_SIZE):  # as it nearly always is
+            return at - CQ_STORE_UNIT_SIZE
+        count = 16
+        while at > first:
+            base = (at - 1) - (at - 1) % self._queue.file_size
+            start = max(base, first, at - count * CQ_STORE_UNIT_SIZE)
+            units = self.read(start, (at - start) // CQ_STORE_UNIT_SIZE)
+            found = np.flatnonzero(_are_messages(units))
+            if len(found):
+                return start + int(found[-1]) * CQ_STORE_UNIT_SIZE
+            at, count = start, min(BLANKS_AT_ONCE, 16 * count)
+        return None
+
+    def last_message(self, end: int) -> tuple[int, int, int] | None:
+        """Queue offset, physical offset and size of the last message that has a unit before ``end``. Raises OSError."""
+        first = self._queue.first_base
+        found = None if first is None else self._last_message_before(end, first)
+        return None if found is None else (found // CQ_STORE_UNIT_SIZE, *self._one(found))
+
+    def last_physical_end(self, end: int, first: int | None = None) -> int:
+        """The end, in the log, of the last message that has a unit before ``end``; -1 without any. Raises OSError."""
+        first = self._queue.first_base if first is None else first
+        found = None if first is None else self._last_message_before(end, first)
+        return -1 if found is None else sum(self._one(found))
+
+    def end_before(self, physical_offset: int, end: int) -> int:
+        """Where the last unit ends, of those before ``end``, whose message lies before ``physical_offset`` in the log.
+
+        Raises OSError.
+        """
+        first = self._queue.first_base
+        if first is None:
+            return 0
+        found = self._last_message_before(self._bisect(physical_offset, end), first)
+        return first if found is None else found + CQ_STORE_UNIT_SIZE
+
+    def sound_end(self, checked_from: int, end: int) -> int:
+        """As ``end_before``, but a few units of later messages stay, if they are sound and follow. Raises OSError."""
+        at = self.end_before(checked_from, end)
+        if end - at > UNITS_PROVED * CQ_STORE_UNIT_SIZE:
+            return at
+        found, last = at, checked_from - 1
+        while at < end:
+            units = self.read(at, (end - at) // CQ_STORE_UNIT_SIZE)
+            for number, (physical_offset, size, _) in enumerate(units.tolist()):
+                if size == PRE_BLANK_SIZE and physical_offset == 0:
+                    continue
+                if physical_offset <= last or size <= 0:
+                    return found
+                last, found = physical_offset, at + (number + 1) * CQ_STORE_UNIT_SIZE
+            at += len(units) * CQ_STORE_UNIT_SIZE
+        return found
+
+    def _bisect(self, physical_offset: int, end: int) -> int:
+        """Where the first unit begins, before ``end`` or there, whose message lies at ``physical_offset`` or behind it.
+
+        Messages are in the order of the log; a blank is where the message before it is.
+        """
+        first = self._queue.first_base or 0
+        low, high = first, end
+        while low < high:
+            middle = low + (high - low) // CQ_STORE_UNIT_SIZE // 2 * CQ_STORE_UNIT_SIZE
+            found = self._last_message_before(middle + CQ_STORE_UNIT_SIZE, low)
+            if found is None or self._one(found)[0] < physical_offset:
+                low = middle + CQ_STORE_UNIT_SIZE
+            else:
+                high = found
+        return low
+
+    def first_from(self, physical_offset: int, end: int) -> int:
+        """Where the unit of the first message lies that is at ``physical_offset`` or behind it; ``end`` without any.
+
+        Raises OSError.
+        """
+        at, count = self._bisect(physical_offset, end), 1
+        while at < end:  # a blank may be there, of a message that is missing
+            units = self.read(at, min(count, (end - at) // CQ_STORE_UNIT_SIZE))
+            found = np.flatnonzero(_are_messages(units) & (units["physical_offset"] >= physical_offset))
+            if len(found):
+                return at + int(found[0]) * CQ_STORE_UNIT_SIZE
+            at, count = at + len(units) * CQ_STORE_UNIT_SIZE, min(BLANKS_AT_ONCE, 16 * count)
+        return end
+
+
+def _are_messages(units: Units) -> npt.NDArray[np.bool_]:
+    """Which are the units of messages, and neither blanks nor holes."""
+    offsets, sizes = units["physical_offset"], units["size"]
+    is_blank = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
+    messages: npt.NDArray[np.bool_] = (sizes > 0) & (offsets >= 0) & ~is_blank
+    return messages

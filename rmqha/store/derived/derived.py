@@ -1,0 +1,440 @@
+"""Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
+
+import shutil
+import struct
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import orjson
+from twisted.logger import Logger
+
+from rmqha.settings import BrokerRole, Settings
+from rmqha.store.derived.consumequeue import (
+    CONSUME_QUEUE_FOLDER,
+    ConsumeQueue,
+    QueueDamaged,
+    Unit,
+    new_queue_size,
+    queue_file_size,
+    queue_size_of,
+)
+from rmqha.store.derived.dispatch import Dispatcher, QueueKey, QueueTable
+from rmqha.store.derived.dispatchrequest import read_dispatch_request, read_place
+from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_of
+from rmqha.store.derived.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
+from rmqha.store.derived.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.mappedfile import Readable, file_name, sync_folder
+from rmqha.store.log.recovery import Recovery
+from rmqha.store.nodestate import NODE_FOLDER, replace_file
+
+QUEUES_AT_ONCE = 4
+QUEUES_A_ROUND = 256
+QUEUES_A_TURN = 16
+"""A thread recovers so many queues one after another."""
+MOST_SEGMENTS_OPEN = 64
+MARK_FILE = "dispatched-from"
+SIZES_FILE = "derived-sizes.json"
+"""In ``rmqha`` while queues and index are made anew: the sizes of their files, as the old ones had them."""
+NOTED_SIZES = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
+MARKED_BYTES = 16 << 20
+"""Of log: where more of it is to be dispatched at once, a death meanwhile is to be known of."""
+
+
+def open_queues(
+    root: Path, settings: Settings, owned: bool = True, problems: dict[QueueKey, str] | None = None
+) -> QueueTable:
+    """The consume queues below ``root``. Raises StoreError, OSError.
+
+    With ``problems`` queues whose files are none are entered there, and left out.
+    """
+    folder = root / CONSUME_QUEUE_FOLDER
+    size = queue_size_of(folder, settings.mapped_file_size_consume_queue)
+    return QueueTable(folder, size, owned, problems)
+
+
+def new_folder_aside(root: Path, name: str) -> Path:
+    """A new folder below ``rmqha``, for what is set aside. Raises OSError."""
+    number = 0
+    while (folder := root / NODE_FOLDER / f"{name}-aside-{number}").exists():
+        number += 1
+    folder.mkdir(parents=True)
+    return folder
+
+
+def open_index(
+    root: Path, settings: Settings, with_slots: bool = True
+) -> tuple[IndexService | None, list[tuple[Path, str]]]:
+    """The index below ``root``, None if messageIndexEnable is false; and files that are damaged, from the first on.
+
+    Those are left out: the index goes on from the file before them. Files keep their geometry whatever the settings
+    say; new files follow the settings. Raises StoreError, OSError.
+    """
+    if not settings.message_index_enable:
+        return None, []
+    folder = root / INDEX_FOLDER
+    wanted = configured_geometry(settings.max_hash_slot_num, settings.max_index_num)
+    made = new_geometry(folder, settings.max_hash_slot_num, settings.max_index_num)
+    files: list[tuple[Path, Geometry]] = []
+    damaged: list[tuple[Path, str]] = []
+    for path in used_index_paths(folder):
+        try:
+            if damaged:
+                raise UnprovedIndexFile(path, "a file before it is damaged")
+            files.append((path, geometry_of(path, wanted, made, with_slots)))
+        except UnprovedIndexFile as error:
+            damaged.append((path, str(error)))
+    return IndexService(folder, *made, files), damaged
+
+
+def settings_anew(root: Path, settings: Settings) -> Settings:
+    """The settings by which queues and index are made anew: as configured, else as the files are. Raises OSError."""
+    made = index_geometry(root, settings)
+    size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
+    return replace(
+        settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
+    )
+
+
+def note_sizes(root: Path, settings: Settings) -> None:
+    """Write down the sizes that ``settings_anew`` gave, before the files that show them are removed. Raises OSError."""
+    sizes = {name: getattr(settings, name) for name in NOTED_SIZES}
+    replace_file(root / NODE_FOLDER / SIZES_FILE, orjson.dumps(sizes))
+
+
+def noted_sizes(root: Path, settings: Settings) -> Settings:
+    """The settings, with sizes from a rebuild that did not end where none are configured. Raises OSError."""
+    try:
+        noted = orjson.loads((root / NODE_FOLDER / SIZES_FILE).read_bytes())
+        sizes: dict[str, Any] = {name: int(noted[name]) for name in NOTED_SIZES if getattr(settings, name) is None}
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was cut short, or the note has rotted
+        return settings
+    return replace(settings, **sizes) if all(size > 0 for size in sizes.values()) else settings
+
+
+def forget_sizes(root: Path) -> None:
+    """The new files show their sizes: the note is needed no more. Raises OSError."""
+    (root / NODE_FOLDER / SIZES_FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # it holds other files, or is not there
+        (root / NODE_FOLDER).rmdir()
+
+
+def index_geometry(root: Path, settings: Settings) -> Geometry:
+    """The geometry of index files made from now on. Raises OSError."""
+    return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num)
+
+
+class _LogHeads:
+    """A few bytes of the log here and there: only the pages they are in enter the page cache. For several threads."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._files: dict[int, Readable] = {}
+        self._lock = Lock()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    @property
+    def min_offset(self) -> int:
+        return self._log.min_offset
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to so many bytes of one segment, none outside the log. Raises OSError."""
+        if not self._log.min_offset <= offset < self._log.verified_offset:
+            return b""
+        base = offset - offset % self._log.segment_size
+        with self._lock:
+            file = self._files.get(base)
+            if file is None:
+                if len(self._files) >= MOST_SEGMENTS_OPEN:  # no other thread reads while the lock is held
+                    self.close()
+                file = self._files[base] = self._log.disk.open_pages(self._log.folder / file_name(base))
+            return file.read(offset - base, size)
+
+
+def _problem_of_last(key: QueueKey, queue: ConsumeQueue, heads: _LogHeads, proved_from: int, end: int) -> str | None:
+    """What is wrong if the queue's last unit does not lead to the message that has this place in this queue.
+
+    The next put takes its queue offset from there. Units of messages that are not in the log before ``end`` are not
+    judged. Where no message is found before ``proved_from`` the log may be what is damaged: ``rmqha verify`` tells.
+    Raises OSError.
+    """
+    if queue.last_message is None:
+        return None
+    queue_offset, physical_offset, size = queue.last_message
+    if physical_offset < heads.min_offset or physical_offset + size > end:
+        return None
+    found = read_place(heads.read, physical_offset, size)
+    if found == (*key, queue_offset) or (found is None and physical_offset < proved_from):
+        return None
+    told = "no message of this size" if found is None else f"message {found[2]} of queue {found[1]} of {found[0]!r}"
+    return f"its last unit, {queue_offset}, leads to {told} at {physical_offset} of the log"
+
+
+class Derived:
+    """The queues and the index of a log that has been recovered, and the dispatcher that goes on with them."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        log: CommitLog,
+        recovery: Recovery,
+        checkpoint: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Recovers them to agree with the log's end; ``checkpoint`` is called often meanwhile, and may raise.
+
+        Raises StoreError, OSError.
+        """
+        self._delay_levels = settings.message_delay_level
+        self._settings = settings
+        problems: dict[QueueKey, str] = {}
+        self.queues = open_queues(root, settings, problems=problems)
+        self._tell_other_queue_size()
+        self._root = root
+        self._commit_log = log
+        self._log_end = log.verified_offset
+        self._known_ends = read_ends(root, recovery.end) if recovery.clean_stop else {}
+        self._recover_queues(log, recovery, problems, checkpoint)
+        self._set_queues_aside(root, problems)
+        refill_from = self._tell_lost_units(problems)
+        built_until = max(log.min_offset, self.queues.max_physical_offset)
+        start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
+        if problems:  # the other queues leave what they have alone
+            start = log.min_offset
+        self._mark = root / NODE_FOLDER / MARK_FILE
+        start = max(log.min_offset, min(start, self._marked(), refill_from))
+        self.index, damaged = open_index(root, settings, with_slots=recovery.clean_stop)
+        self._tell_other_index_sizes()
+        if damaged:
+            self._set_index_aside(root, damaged)
+            assert self.index is not None, "it has files"
+            begun = self.index.end_phy_offset
+            self.index.truncate(begun)  # a message's keys may be in two files
+            start = min(start, max(log.min_offset, begun))
+        if self._log_end - start > MARKED_BYTES or problems or damaged:
+            self._write_mark(start)
+        self._cut_index(recovery, start)
+        self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
+        if log.last_message_offset is not None and log.last_message_offset < start:
+            self.dispatcher.last_store_timestamp = log.last_store_timestamp
+
+    def _tell_other_queue_size(self) -> None:
+        configured, size = self._settings.mapped_file_size_consume_queue, self.queues.file_size
+        if configured is not None and queue_file_size(configured) != size:
+            self._log.warn(
+                "queue files have {size} bytes, and mappedFileSizeConsumeQueue says {configured}: the node goes on "
+                "with the files as they are; to make them anew as configured, stop it and run rmqha rebuild with these "
+                "settings",
+                size=size,
+                configured=configured,
+            )
+
+    def _tell_other_index_sizes(self) -> None:
+        wanted = configured_geometry(self._settings.max_hash_slot_num, self._settings.max_index_num)
+        if self.index is None or wanted is None:
+            return
+        others = [geometry for geometry in self.index.geometries if geometry != wanted]
+        if others:
+            self._log.warn(
+                "{count} index files have {found}, and the settings say {wanted}: the node goes on with the files as "
+                "they are, and makes new ones as configured; to make all anew, stop it and run rmqha rebuild with "
+                "these settings",
+                count=len(others),
+                found=str(others[-1]),
+                wanted=str(wanted),
+            )
+
+    def _marked(self) -> int:
+        """Where an earlier dispatch began that has not come to its end, or where one has never stopped."""
+        try:
+            text = self._mark.read_text("ascii", "replace")
+        except FileNotFoundError:
+            return self._log_end
+        return int(text) if text.isdecimal() else 0
+
+    def _write_mark(self, offset: int) -> None:
+        """Note, durably, that messages from ``offset`` on may lack their units: others' units do not tell of that."""
+        replace_file(self._mark, str(offset).encode("ascii"))
+
+    def settle(self) -> None:
+        """What is dispatched is on the disk now: note where queues end, and where to go on. Raises OSError."""
+        if self.dispatcher.reput_offset < self._log_end:
+            self._write_mark(self.dispatcher.reput_offset)
+        elif self._mark.exists():
+            self._mark.unlink()
+            sync_folder(self._mark.parent)
+        if (self._root / NODE_FOLDER).is_dir():  # a store that only our commands have opened stays a Java broker's
+            write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset)
+
+    def _recover_queues(
+        self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]
+    ) -> None:
+        """Find the ends of all queues, several at once: mostly it is the disk that is waited for."""
+        checked_from = None if recovery.clean_stop else min(recovery.checked_from, recovery.end)
+        checked_to = recovery.end if checked_from is None else checked_from
+        is_master = self._settings.broker_role is not BrokerRole.SLAVE
+
+        def recover(key: QueueKey, queue: ConsumeQueue) -> str | None:
+            try:
+                queue.recover(checked_from)
+            except QueueDamaged as error:
+                return str(error)
+            if not is_master or self._known_ends.get(key) == end_of(queue):
+                return None
+            return _problem_of_last(key, queue, heads, recovery.checked_from, checked_to)
+
+        def recover_some(some: list[tuple[QueueKey, ConsumeQueue]]) -> list[str | None]:
+            return [recover(*item) for item in some]
+
+        heads = _LogHeads(log)
+        items = list(self.queues.queues.items())
+        try:
+            with ThreadPoolExecutor(QUEUES_AT_ONCE) as threads:
+                for begin in range(0, len(items), QUEUES_A_ROUND):
+                    checkpoint()
+                    some = items[begin : begin + QUEUES_A_ROUND]
+                    parts = [some[at : at + QUEUES_A_TURN] for at in range(0, len(some), QUEUES_A_TURN)]
+                    found = chain.from_iterable(threads.map(recover_some, parts))
+                    for (key, queue), problem in zip(some, found, strict=True):
+                        if problem is not None:
+                            self.queues.forget(*key)
+                            problems[key] = problem
+                        else:
+                            self._agree_with_log(queue, log, recovery)
+        finally:
+            heads.close()
+
+    def _tell_lost_units(self, problems: Mapping[QueueKey, str]) -> int:
+        """Say which queues ended further on at the clean stop. Gives from where on the log has their units."""
+        refill_from = self._log_end
+        for key, known in self._known_ends.items():
+            queue = self.queues.queues.get(key)
+            if key in problems or (queue is not None and queue.max_offset >= known.max_offset):
+                continue
+            found = QueueEnd(0, -1) if queue is None else end_of(queue)
+            refill_from = min(refill_from, found.max_physical_offset)
+            self._log.error(
+                "queue {queue_id} of {topic} ends at {found}, and ended at {known} when the store was closed: units "
+                "are lost, and are made anew from the log",
+                topic=key[0],
+                queue_id=key[1],
+                found=found.max_offset,
+                known=known.max_offset,
+            )
+        return refill_from
+
+    def _agree_with_log(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
+        """Drop units that lead beyond the log's end, and a last one that is torn. Raises OSError."""
+        if queue.max_physical_offset > recovery.end:
+            queue.truncate(recovery.end)
+        if not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from:
+            last = queue.last_unit
+            if last != self._unit_of(log, last.physical_offset):
+                queue.truncate(last.physical_offset)
+        queue.correct_min_offset(log.min_offset)
+        queue.release_files()
+
+    def _unit_of(self, log: CommitLog, offset: int) -> Unit | None:
+        """What the message at this place of the proved log has for a unit, None if there is none."""
+        data = log.get_data(offset, log.segment_size)
+        try:
+            request = None if data is None else read_dispatch_request(data, 0)
+        except (struct.error, IndexError):  # a unit that leads to no record's begin
+            return None
+        if request is None or isinstance(request, int) or request.physical_offset != offset:
+            return None
+        return Unit(offset, request.size, request.tags_code(self._delay_levels))
+
+    def _set_queues_aside(self, root: Path, problems: Mapping[QueueKey, str]) -> None:
+        """Move the folders of queues that are damaged below ``rmqha``; dispatch makes them anew. Raises OSError."""
+        if not problems:
+            return
+        aside = new_folder_aside(root, CONSUME_QUEUE_FOLDER)
+        for key, problem in problems.items():
+            folder = self.queues.folder_of(*key)
+            target = aside / key[0] / folder.name
+            target.parent.mkdir(exist_ok=True)
+            folder.rename(target)
+            self._log.error(
+                "queue {queue_id} of {topic} is damaged: {problem}; it is made anew from the log, and the old one is "
+                "kept in {kept_in}",
+                topic=key[0],
+                queue_id=key[1],
+                problem=problem,
+                kept_in=str(target),
+            )
+
+    def _set_index_aside(self, root: Path, damaged: list[tuple[Path, str]]) -> None:
+        """Move damaged index files below ``rmqha``; dispatch makes them anew. Raises OSError."""
+        aside = new_folder_aside(root, INDEX_FOLDER)
+        for path, _ in damaged:
+            path.rename(aside / path.name)
+        self._log.error(
+            "{problem}; the index is made anew from there on, and {count} files of the old one are kept in {kept_in}",
+            problem=damaged[0][1],
+            count=len(damaged),
+            kept_in=str(aside),
+        )
+
+    def _cut_index(self, recovery: Recovery, start: int) -> None:
+        """Cut the index to what can be trusted."""
+        if self.index is not None:
+            if not recovery.clean_stop:
+                self.index.truncate(start)
+            elif self.index.end_phy_offset >= recovery.end:
+                self.index.truncate(recovery.end)
+
+    @property
+    def file_settings(self) -> dict[str, str]:
+        """The settings that the files are made by, under their names in broker.conf."""
+        return {
+            "mappedFileSizeConsumeQueue": str(self.queues.file_size),
+            **(self.index.file_settings if self.index is not None else {}),
+        }
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is any queue or index file yet."""
+        return bool(self.queues.queues) or (self.index is not None and self.index.has_files)
+
+    @property
+    def shows_sizes(self) -> bool:
+        """Whether there are files that show the sizes of both queue and index files."""
+        return bool(self.queues.queues) and (self.index is None or self.index.has_files)
+
+    def queue_offsets(self) -> dict[tuple[str, int], int]:
+        """The next offset of each queue (upstream's topicQueueTable). Right only when dispatch has caught up.
+
+        None is lower than at the last clean stop, whatever was lost since.
+        """
+        known = {key: end.max_offset for key, end in self._known_ends.items()}
+        return {**known, **{key: max(queue.max_offset, known.get(key, 0)) for key, queue in self.queues.queues.items()}}
+
+    def close(self) -> None:
+        """Close all files. Nothing is flushed."""
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+
+
+def remove_derived(root: Path) -> None:
+    """Remove queues and index: the next opening builds them anew. Raises OSError."""
+    for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
+        path = root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    ends_path(root).unlink(missing_ok=True)

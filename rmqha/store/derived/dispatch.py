@@ -1,0 +1,644 @@
+"""Dispatch ("reput"): builds consume queues and index from the log, in slices, behind puts and transfers.
+
+Everything here is derived: it can be thrown away and built again (spec/store.md 8).
+"""
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.store.derived.bulk import BulkDispatch, Dispatched
+from rmqha.store.derived.consumequeue import (
+    BLANKS_ALLOWED_BYTES,
+    ConsumeQueue,
+    Marks,
+    Unflushed,
+    UnflushedQueues,
+    Unit,
+    Units,
+)
+from rmqha.store.derived.dispatchrequest import (
+    DispatchRequest,
+    is_no_folder,
+    is_possible_offset,
+    next_sound_position,
+    read_if_sound,
+)
+from rmqha.store.derived.index import IndexedKey, IndexService
+from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.flush import Syncable
+from rmqha.store.log.mappedfile import MANY_FILES, MAX_UNFLUSHED_FILES
+from rmqha.store.opening import LOG_SECONDS, OpeningPhase
+from rmqha.wire.columns import Records, proved_starts
+from rmqha.wire.delay import DelayLevels
+
+MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
+"""With more queues than this, files are opened as they are needed and let go after each slice."""
+SLICE_BYTES = 1024 * 1024
+SLICE_MESSAGES = 1000
+SLICE_SECONDS = 0.004
+FIRST_PAUSE_SECONDS = 0.001
+"""Between a message and its dispatch: what waits for it to be replicated goes first."""
+BUSY_PAUSE_SECONDS = 0.004
+"""Between two slices while the log grows: puts have half of the time, and dispatch keeps up with them."""
+BULK_PAUSE_SECONDS = 0.036
+BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
+"""A log that grows faster than this is being copied by a slave: its queues can wait for the end of that."""
+DISK_FULL_PAUSE_SECONDS = 1.0
+INDEX_PAUSE_SECONDS = 0.05
+"""Between a message's place in its queue and its keys in the index, at most: many keys cost little more than one."""
+INDEX_KEYS_AT_ONCE = 2 * SLICE_MESSAGES
+
+
+BULK_MESSAGES = 4096
+"""So many are dispatched at once in a slice, where they are small and a part of the log waits."""
+BULK_MESSAGES_WAITED_FOR = 16_384
+"""The same while nothing else happens in the process."""
+BULK_SECONDS = 0.02
+"""A slice that took longer is followed by smaller ones."""
+LEAST_BULK_MESSAGES = 128
+LEAST_BULK_BYTES = 64 * 1024
+BULK_BYTES = 8 * 1024 * 1024
+SLICE_QUEUES = 128
+"""So many queues at most get units in a slice, where their files are still to be opened or made."""
+OPEN_QUEUE_COST = 32
+"""A queue whose files are open costs a slice this part of another one."""
+SLICE_RUNS = 512
+"""Where small messages are of more queues than this, a slice takes fewer of them."""
+FILL_BYTES = 256 * 1024
+"""Blanks before a message, in one slice."""
+NOTICE_SECONDS = 10.0
+
+QueueKey = tuple[str, int]
+MessageArrived = Callable[[DispatchRequest, int], None]
+"""Hears of a message that has its place in a queue, and of its tagsCode."""
+
+
+class QueueTable:
+    """All consume queues of a store, by topic and queue id."""
+
+    def __init__(
+        self, folder: Path, file_size: int, owned: bool = True, problems: dict[QueueKey, str] | None = None
+    ) -> None:
+        """Opens those there are. Raises StoreError for a queue with files that are none, OSError.
+
+        With ``problems`` such a queue is entered there instead, and left out.
+        """
+        self._folder = folder
+        self.file_size = file_size
+        self._owned = owned
+        self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
+        self._dirty: Marks = {}
+        self._unflushed: Unflushed = {}
+        self.queues: dict[QueueKey, ConsumeQueue] = {}
+        self._topic_folder = folder
+        """Of the topic asked for last: making paths takes long where queues are many."""
+        for key in list_queues(folder):
+            try:
+                self._open(*key)
+            except StoreError as error:
+                if problems is None:
+                    raise
+                problems[key] = str(error)
+
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        folder = self.folder_of(topic, queue_id)
+        queue = ConsumeQueue(
+            folder, topic, queue_id, self.file_size, self._owned, dirty=self._dirty, unflushed=self._unflushed
+        )
+        self.queues[topic, queue_id] = queue
+        return queue
+
+    def folder_of(self, topic: str, queue_id: int) -> Path:
+        """Where the files of a queue are, or would be."""
+        if self._topic_folder.name != topic or self._topic_folder.parent != self._folder:
+            self._topic_folder = self._folder / topic
+        return self._topic_folder / str(queue_id)
+
+    def forget(self, topic: str, queue_id: int) -> None:
+        """Close a queue and leave it out."""
+        queue = self.queues.pop((topic, queue_id))
+        self._dirty.pop(queue, None)
+        self._unflushed.pop(queue, None)
+        self._recently_read.pop(queue, None)
+        queue.close()
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, None if it has never had a message."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is not None and self._has_many:
+            self._recently_read[queue] = None
+            self._recently_read.move_to_end(queue)
+            if len(self._recently_read) > MAX_OPEN_QUEUES:
+                self._recently_read.popitem(last=False)[0].release_files()
+        return queue
+
+    @property
+    def _has_many(self) -> bool:
+        """Whether there are more queues than may keep their files open."""
+        return len(self.queues) > MAX_OPEN_QUEUES
+
+    def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, new if need be. Raises StoreError for a topic that can be no folder's name."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            if is_no_folder(topic):
+                raise StoreError(f"topic {topic!r} cannot be a folder's name")
+            queue = self._open(topic, queue_id)
+        return queue
+
+    @property
+    def max_physical_offset(self) -> int:
+        """The end, in the log, of the last message that any queue has; -1 without any."""
+        return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
+
+    def take_unflushed(self) -> Sequence[Syncable]:
+        """What has bytes written since the last call: files, or very many at once."""
+        if len(self._unflushed) > MANY_FILES:
+            taken = UnflushedQueues(dict(self._unflushed))
+            self._unflushed.clear()
+            return [taken]
+        return [file for queue in list(self._unflushed) for file in queue.take_unflushed()]
+
+    @property
+    def queues_to_write(self) -> int:
+        """How many queues have units that are not written yet."""
+        return len(self._dirty)
+
+    def write_pending(self) -> None:
+        """Write what dispatch has added. Raises OSError."""
+        has_many = self._has_many
+        for queue in list(self._dirty):
+            queue.write_pending()
+            if has_many:
+                queue.release_files()
+            del self._dirty[queue]
+
+    def close(self) -> None:
+        """Close all files."""
+        for queue in self.queues.values():
+            queue.close()
+
+
+def list_queues(folder: Path) -> Iterator[QueueKey]:
+    """Topic and id of each queue below ``folder``; other names are passed over, as upstream does. Raises OSError."""
+    if not folder.is_dir():
+        return
+    with os.scandir(folder) as topics:
+        names = sorted(topic.name for topic in topics if topic.is_dir())
+    for name in names:
+        with os.scandir(folder / name) as queues:
+            ids = [queue.name for queue in queues if queue.name.removeprefix("-").isdecimal() and queue.is_dir()]
+        for queue_id in sorted(ids):
+            if str(int(queue_id)) == queue_id:
+                yield name, int(queue_id)
+
+
+class _Notices:
+    """Lines in the log about messages, of which a hostile log may have very many: one now and then, with a count."""
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        self._next_time = 0.0
+        self._left_out = 0
+
+    def add(self, text: str, **fields: object) -> None:
+        """Log it, or count it."""
+        now = time.monotonic()
+        if now < self._next_time:
+            self._left_out += 1
+            return
+        self._next_time = now + NOTICE_SECONDS
+        self._log.error(text + "{more}", more=self._more(), **fields)
+
+    def _more(self) -> str:
+        left_out, self._left_out = self._left_out, 0
+        return f"; {left_out} more such messages since the last line" if left_out else ""
+
+    def finish(self) -> None:
+        """Log how many were left out, if any were."""
+        if self._left_out:
+            self._log.error("{count} more messages are in no queue, or leave a gap", count=self._left_out)
+            self._left_out = 0
+
+
+class _Run(NamedTuple):
+    """Units of one queue that follow each other, at ``queue_offset``."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    units: Units
+
+
+def _queues_in(found: Dispatched) -> int:
+    """How many queues the messages are of."""
+    units = found.units
+    return len(np.unique(units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF))
+
+
+class Dispatcher:
+    """Follows the log's proved prefix. ``reput_offset`` is where it is.
+
+    Listeners are called with each message as it gets its place in a queue.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: IndexService | None,
+        delay_levels: DelayLevels,
+        start: int,
+    ) -> None:
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._delay_levels = delay_levels
+        self._listeners: list[MessageArrived] = []
+        self._clock: IReactorTime | None = None
+        self._next_slice: IDelayedCall | None = None
+        self._next_index_write: IDelayedCall | None = None
+        self._failed: Callable[[Failure], None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
+        self._is_unwritten = False
+        self._indexed_timestamp = 0
+        """STORETIMESTAMP of the last dispatched message when all keys there were had been written."""
+        self._bulk = BulkDispatch(delay_levels)
+        self._bulk_messages = BULK_MESSAGES
+        self._singly_until = 0
+        """Before this offset are messages that are not to be dispatched many at once."""
+        self._blank_bytes = 0
+        self._filled: ConsumeQueue | None = None
+        """The queue that is being filled with blanks."""
+        self._notices = _Notices()
+        self._next_line: float | None = None
+        """When to say how far dispatch is, if it is still behind the log by then."""
+        self._is_told = False
+        self.reput_offset = start
+        self.last_store_timestamp = 0
+
+    @property
+    def behind_bytes(self) -> int:
+        """How far dispatch is behind the log."""
+        log = self._commit_log
+        return log.verified_offset - max(self.reput_offset, log.min_offset)
+
+    @property
+    def progress(self) -> str | None:
+        """How far dispatch is, if it has been behind the log for some seconds."""
+        if not self._is_told:
+            return None
+        return f"{OpeningPhase.DISPATCHING.value}: at {self.reput_offset} of {self._commit_log.verified_offset}"
+
+    def subscribe(self, message_arrived: MessageArrived) -> None:
+        """Call ``message_arrived`` with each queued message and its tagsCode."""
+        self._listeners.append(message_arrived)
+
+    def start(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
+        """Follow the log as it grows; ``failed`` hears what the disk said when it refuses."""
+        self._clock, self._failed = clock, failed
+        self._unsubscribe = self._commit_log.subscribe(self._log_grew)
+        self._log_grew()
+
+    def _log_grew(self) -> None:
+        if self._next_slice is None and self.behind_bytes > 0:
+            assert self._clock is not None, "it was started"
+            self._next_slice = self._clock.callLater(FIRST_PAUSE_SECONDS, self._run_scheduled)
+
+    def _run_scheduled(self) -> None:
+        self._next_slice = None
+        assert self._clock is not None, "it was started"
+        try:
+            self.run_slice(self._clock.seconds() + SLICE_SECONDS)
+        except OSError as error:
+            self._refused(error)
+            return
+        self._tell_progress(self._clock.seconds())
+        if self.behind_bytes > 0:
+            self._next_slice = self._clock.callLater(self._pause(), self._run_scheduled)
+
+    def _tell_progress(self, now: float) -> None:
+        """Say in the log, now and then, how far dispatch is that has been behind for a while, and when it is not."""
+        if self._next_line is None:
+            self._next_line = now + LOG_SECONDS
+        elif now >= self._next_line and self.behind_bytes > 0:
+            self._next_line, self._is_told = now + LOG_SECONDS, True
+            self._log.info("{progress}", progress=self.progress)
+        if self.behind_bytes <= 0:
+            if self._is_told:
+                self._log.info("queues and index are built, up to {end}", end=self.reput_offset)
+            self._next_line, self._is_told = None, False
+
+    def _refused(self, error: OSError) -> None:
+        """The disk takes nothing: if it is full, try again later."""
+        if not is_disk_full(error):
+            assert self._failed is not None, "it was started"
+            self._failed(Failure(error))
+            return
+        self._log.error("queues and index wait for room on the disk: {error}", error=str(error))
+        if self._next_slice is None:
+            assert self._clock is not None, "it was started"
+            self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
+
+    def _pause(self) -> float:
+        """How long to leave to others, by how fast the log has grown since the last slice."""
+        end, now = self._commit_log.verified_offset, self._seconds()
+        grown, elapsed = end - self._end_at_last_slice, now - self._time_of_last_slice
+        self._end_at_last_slice, self._time_of_last_slice = end, now
+        if not grown:
+            return 0.0
+        return BULK_PAUSE_SECONDS if grown > BULK_BYTES_PER_SECOND * elapsed else BUSY_PAUSE_SECONDS
+
+    def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Dispatch all there is, waiting for it. Raises OSError."""
+        while self.behind_bytes > 0:
+            self.run_slice()
+            progress(self.reput_offset)
+        self._notices.finish()
+
+    def run_slice(self, deadline: float | None = None) -> None:
+        """Dispatch a bounded number of messages, until ``deadline`` on the clock. Raises OSError."""
+        log = self._commit_log
+        if self.reput_offset < log.min_offset:
+            self._log.warn("dispatch goes on at {min}, the log's begin", min=log.min_offset)
+            self.reput_offset = log.min_offset
+        if self._is_unwritten:
+            self.write_pending()
+        self._is_unwritten = True
+        keys: list[IndexedKey] = []
+        try:
+            self._dispatch_some(keys, deadline)
+        finally:
+            if self._index is not None:
+                self._index.add(keys)
+            self._write_slice()
+
+    def _write_slice(self) -> None:
+        """Write what a slice added: keys only where there are many, or nobody is kept from working by them."""
+        pending = 0 if self._index is None else self._index.pending
+        if self._clock is None or pending >= INDEX_KEYS_AT_ONCE:
+            self.write_pending()
+            return
+        self._queues.write_pending()
+        self._is_unwritten = False
+        if pending and self._next_index_write is None:
+            self._next_index_write = self._clock.callLater(INDEX_PAUSE_SECONDS, self._write_index_scheduled)
+
+    def _write_index_scheduled(self) -> None:
+        self._next_index_write = None
+        try:
+            self._write_index()
+        except OSError as error:
+            self._is_unwritten = True
+            self._refused(error)
+
+    def finish(self, deadline: float) -> None:
+        """Dispatch what is there until ``deadline`` of the monotonic clock, waiting for it. Raises OSError."""
+        while self.behind_bytes > 0 and time.monotonic() < deadline:
+            self.run_slice()
+        self.write_pending()
+
+    def write_pending(self) -> None:
+        """Write what has been added to queues and index. Raises OSError; then it stays pending."""
+        self._queues.write_pending()
+        self._write_index()
+        self._is_unwritten = False
+
+    def _write_index(self) -> None:
+        if self._index is not None:
+            self._index.write_pending()
+        self._indexed_timestamp = self.last_store_timestamp
+
+    def _dispatch_some(self, keys: list[IndexedKey], deadline: float | None) -> None:
+        log = self._commit_log
+        data = log.get_data(self.reput_offset, log.segment_size)
+        if data is None:
+            return
+        base, position = self.reput_offset, 0
+        limit = min(len(data), log.verified_offset - base)
+        if limit >= LEAST_BULK_BYTES and base >= self._singly_until:
+            began = self._seconds()
+            if self._dispatch_many(data[:limit]):
+                self._bulk_took(self._seconds() - began)
+                return
+        for count in range(SLICE_MESSAGES):
+            if position >= limit or position >= SLICE_BYTES or self._queues.queues_to_write >= SLICE_QUEUES:
+                break
+            if count % 64 == 63 and deadline is not None and self._seconds() >= deadline:
+                break
+            request = self._read(data[:limit], base, position)
+            if isinstance(request, int):
+                position += request
+            elif self._dispatch(request, keys):
+                position += request.size
+            else:
+                break
+            self.reput_offset = base + position
+
+    def _read(self, data: memoryview, base: int, position: int) -> DispatchRequest | int:
+        """The message at this position; else how many bytes to pass over: a blank's, or those of damage.
+
+        A clean stop proves only the last segments: in others bits may have rotted.
+        """
+        found = read_if_sound(data, base, position)
+        if found is not None:
+            return found
+        end = next_sound_position(data, base, position + 1)
+        self._notices.add(
+            "the log is damaged at {at}: {size} bytes are no messages, and in no queue; rmqha verify tells more",
+            at=base + position,
+            size=end - position,
+        )
+        return end - position
+
+    def _seconds(self) -> float:
+        return self._clock.seconds() if self._clock is not None else 0.0
+
+    def _bulk_took(self, seconds: float) -> None:
+        """Take fewer at once on a slow machine: one slice must not keep others from working."""
+        if seconds > BULK_SECONDS:
+            self._bulk_messages = max(2 * LEAST_BULK_MESSAGES, self._bulk_messages // 2)
+
+    def _dispatch_many(self, data: memoryview) -> bool:
+        """Dispatch the messages at the log's bytes given, many at once; false if that is to be done one by one."""
+        most = self._bulk_messages if self._clock is not None else BULK_MESSAGES_WAITED_FOR
+        buffer = np.frombuffer(data, np.uint8)
+        starts, end = proved_starts(buffer, 0, min(len(data), BULK_BYTES), most)
+        if len(starts) < LEAST_BULK_MESSAGES:
+            self._singly_until = self.reput_offset + end
+            return False
+        records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
+        found = self._bulk(records)
+        if self._clock is not None and len(starts) > 2 * LEAST_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
+            self._bulk_messages = 2 * LEAST_BULK_MESSAGES  # else finding all these queues alone takes a turn
+            return self._dispatch_many(data)
+        runs = None if found.refused else self._runs_of(found)
+        if runs is None:
+            self._singly_until = self.reput_offset + end
+            return False
+        end = self._affordable_end(runs, records.end)
+        self._apply(runs, end)
+        if self._index is not None:
+            self._index.add_hashed(found.keys[: int(np.searchsorted(found.keys["physical_offset"], end))])
+        last = int(np.searchsorted(records.physical_offset, end)) - 1
+        self.last_store_timestamp = int(records.take(slice(last, last + 1)).ints("storeTimestamp")[0])
+        self.reput_offset = end
+        return True
+
+    def _runs_of(self, found: Dispatched) -> list[_Run] | None:
+        """The units by queues, less those that are there already; None if a queue's do not simply follow."""
+        units = found.units
+        queues = units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF
+        units = units[np.argsort(queues, kind="stable")]
+        ends = np.flatnonzero(
+            (np.diff(units["topic"]) != 0) | (np.diff(units["queue_id"]) != 0) | (np.diff(units["queue_offset"]) != 1)
+        )
+        bounds = [0, *(ends + 1).tolist(), len(units)] if len(units) else []
+        runs: list[_Run] = []
+        met: set[ConsumeQueue] = set()
+        for begin, end in pairwise(bounds):
+            topic, queue_id, queue_offset, _ = units[begin].item()
+            queue = self._queues.get_or_make(self._bulk.topics[topic], queue_id)
+            if queue in met:
+                return None
+            met.add(queue)
+            some = units["unit"][begin:end]
+            message_ends = some["physical_offset"] + some["size"]
+            known = int(np.searchsorted(message_ends, queue.max_physical_offset, side="right"))
+            if known == len(some):
+                continue
+            if not queue.follows(queue_offset + known):
+                return None
+            runs.append(_Run(queue, queue_offset + known, some[known:]))
+        return runs
+
+    def _affordable_end(self, runs: list[_Run], end: int) -> int:
+        """How far in the log to go in one slice: a queue whose files are closed, or to be made, takes long."""
+        if self._clock is None:
+            return end
+        cost, self._bulk_messages = 0, min(BULK_MESSAGES, 2 * self._bulk_messages)
+        for run in sorted(runs, key=lambda run: int(run.units["physical_offset"][0])):
+            cost += 1 if run.queue.is_open else OPEN_QUEUE_COST
+            if cost > SLICE_QUEUES * OPEN_QUEUE_COST:
+                self._bulk_messages = LEAST_BULK_MESSAGES * 2
+                return int(run.units["physical_offset"][0])
+        return end
+
+    def _apply(self, runs: list[_Run], end: int) -> None:
+        """Give queues their units of the messages before ``end``."""
+        for queue, queue_offset, units in runs:
+            some = units[: int(np.searchsorted(units["physical_offset"], end))]
+            if len(some):
+                queue.put_run(queue_offset, some)
+                self._tell_of_many(_Run(queue, queue_offset, some))
+
+    def _tell_of_many(self, run: _Run) -> None:
+        """Listeners hear of the last message with each tagsCode: it is the queue's growth that they wait for."""
+        if not self._listeners:
+            return
+        codes, from_end = np.unique(run.units["tags_code"][::-1].astype(np.int64), return_index=True)
+        for tags_code, back in zip(codes.tolist(), from_end.tolist(), strict=True):
+            place = len(run.units) - 1 - back
+            physical_offset, size, _ = run.units[place].item()
+            request = DispatchRequest(
+                run.queue.topic, run.queue.queue_id, run.queue_offset + place, physical_offset, size, 0, 0, {}
+            )
+            for message_arrived in self._listeners:
+                message_arrived(request, tags_code)
+
+    def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> bool:
+        """Give a message its place in its queue, and its keys; false if blanks before it take longer than a slice."""
+        if request.is_queued:
+            tags_code = request.tags_code(self._delay_levels)
+            queue = self._queue_of(request)
+            if queue is not None:
+                unit = Unit(request.physical_offset, request.size, tags_code)
+                if not queue.has(unit) and not self._make_room(queue, request):
+                    return False
+                if queue.max_offset <= request.queue_offset:
+                    queue.put(request.queue_offset, unit)
+                for message_arrived in self._listeners:
+                    message_arrived(request, tags_code)
+        self.last_store_timestamp = request.store_timestamp
+        if self._index is not None and request.is_indexed:
+            keys += [
+                IndexedKey(f"{request.topic}#{key}", request.physical_offset, request.store_timestamp)
+                for key in request.index_keys()
+            ]
+        return True
+
+    def _queue_of(self, request: DispatchRequest) -> ConsumeQueue | None:
+        """The queue of a message; None, loudly, where it can have no place."""
+        if not is_possible_offset(request.queue_offset, request.physical_offset):
+            self._refuse(request, f"QUEUEOFFSET {request.queue_offset} is impossible at this place of the log")
+            return None
+        try:
+            queue = self._queues.get_or_make(request.topic, request.queue_id)
+        except StoreError as error:
+            self._refuse(request, str(error))
+            return None
+        blank_bytes = 0 if queue is self._filled else queue.blank_bytes_before(request.queue_offset)
+        log = self._commit_log
+        if blank_bytes and blank_bytes + self._blank_bytes > BLANKS_ALLOWED_BYTES + log.max_offset - log.min_offset:
+            if queue.max_offset:
+                self._refuse(
+                    request, f"queue {request.queue_id} of {request.topic} would need {blank_bytes} more bytes"
+                )
+                return None
+            queue.begin_without_blanks(request.queue_offset)
+            return queue
+        self._blank_bytes += blank_bytes
+        return queue
+
+    def _make_room(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
+        """Blanks for what is missing in the queue before the message; false if there are more to come."""
+        breaches = queue.order_breaches
+        has_room = queue.make_room(request.queue_offset, FILL_BYTES)
+        self._filled = None if has_room else queue
+        if queue.order_breaches > breaches:
+            self._notices.add(
+                "queue {queue_id} of {topic} lacks units before {queue_offset}: rmqha rebuild makes it anew",
+                queue_id=request.queue_id,
+                topic=request.topic,
+                queue_offset=request.queue_offset,
+            )
+        return has_room
+
+    def _refuse(self, request: DispatchRequest, reason: str) -> None:
+        self._notices.add("message at {at} is in no queue: {reason}", at=request.physical_offset, reason=reason)
+
+    def take_unflushed(self) -> list[Syncable]:
+        """The files of queues and index with bytes written since the last call."""
+        return [*self._queues.take_unflushed(), *(self._index.take_unflushed() if self._index is not None else [])]
+
+    def vouched(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
+        if self._index is None:
+            return self.last_store_timestamp, 0
+        logics = self._indexed_timestamp if self._index.pending else self.last_store_timestamp
+        return logics, self._index.full_files_timestamp
+
+    def stop(self) -> None:
+        """End following the log; what is not dispatched yet is so after the next start."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        for call in (self._next_slice, self._next_index_write):
+            if call is not None:
+                call.cancel()
+        self._next_slice = self._next_index_write = None
+        self._notices.finish()

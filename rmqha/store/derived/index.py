@@ -1,0 +1,511 @@
+"""Index files: messages by key and time (spec/store.md 7).
+
+::
+
+    header: 0 i64 beginTimestamp   8 i64 endTimestamp   16 i64 beginPhyOffset   24 i64 endPhyOffset
+            32 i32 hashSlotCount   36 i32 indexCount (the next entry's number, from 1)
+    then slots, i32 each: the newest entry's number;  then entries, 20 bytes each:
+            0 i32 key hash   4 i64 physical offset   12 i32 seconds since beginTimestamp   16 i32 previous entry
+
+Keys are hashed and chained many at once. Header and slots are written through a mapping whose blocks are reserved,
+since slots are hit at random; entries are appended by ``pwrite``.
+"""
+
+import mmap
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqha.steps import Steps, at_once
+from rmqha.store.derived.geometry import (
+    DEFAULT_GEOMETRY,
+    ENTRIES_A_SLOT,
+    ENTRY_BYTES,
+    ENTRY_DTYPE,
+    HEADER,
+    Geometry,
+    IndexContent,
+    UnprovedIndexFile,
+    geometry_of,
+)
+from rmqha.store.errors import StoreError, name_file
+from rmqha.wire.javahash import index_hashes
+
+NAME_FORMAT = "%Y%m%d%H%M%S"
+LARGEST_SECONDS = 2**31 - 1
+INDEX_FOLDER = "index"
+ZEROS_AT_ONCE = 1 << 20
+ENTRIES_A_STEP = 2048
+"""Of a chain that a query walks: about 3 ms."""
+FILES_A_STEP = 64
+"""That a query looks at."""
+
+
+class IndexedKey(NamedTuple):
+    """A key of one message: ``topic#key``, where the message lies, and STORETIMESTAMP in ms."""
+
+    text: str
+    physical_offset: int
+    store_timestamp: int
+
+
+HASHED_KEY_DTYPE = np.dtype([("hash", "i4"), ("physical_offset", "i8"), ("store_timestamp", "i8")])
+HashedKeys = npt.NDArray[np.void]
+"""The same of many keys, by the hash of their texts."""
+NO_KEYS: HashedKeys = np.empty(0, HASHED_KEY_DTYPE)
+
+
+def hashed(keys: Sequence[IndexedKey]) -> HashedKeys:
+    """The keys by their hashes."""
+    found = np.empty(len(keys), dtype=HASHED_KEY_DTYPE)
+    found["hash"] = index_hashes([key.text for key in keys])
+    found["physical_offset"] = [key.physical_offset for key in keys]
+    found["store_timestamp"] = [key.store_timestamp for key in keys]
+    return found
+
+
+@dataclass(slots=True)
+class IndexHeader:
+    """An index file's header. Timestamps in ms, offsets in the log."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+    end_phy_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 1
+
+
+class _Chained(NamedTuple):
+    """Each entry's predecessor; the slots they are in, and each slot's newest entry."""
+
+    previous: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    newest: npt.NDArray[np.int64]
+    slots_begun: int
+
+
+class IndexFile:
+    """One index file."""
+
+    def __init__(self, path: Path, slot_count: int, max_index_num: int, create: bool = False) -> None:
+        """Raises StoreError for a file of another size, FileExistsError, OSError."""
+        self.path = path
+        self._slot_count = slot_count
+        self._max_index_num = max_index_num
+        self._entries_at = HEADER.size + 4 * slot_count
+        size = self._entries_at + ENTRY_BYTES * max_index_num
+        fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o644)
+        try:
+            if create:
+                os.ftruncate(fd, size)
+            elif os.fstat(fd).st_size != size:
+                raise StoreError(f"{path} has {os.fstat(fd).st_size} bytes, not {size} (maxHashSlotNum, maxIndexNum)")
+            # Whole pages: the kernel gives all blocks of a page room when it is written, and there SIGBUS is its error.
+            os.posix_fallocate(fd, 0, min(size, -(-self._entries_at // mmap.PAGESIZE) * mmap.PAGESIZE))
+            self._file = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+            self._front = mmap.mmap(fd, self._entries_at)
+        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
+            os.close(fd)
+            if create:  # else it would count as a file of the index
+                path.unlink()
+            if isinstance(error, OSError):
+                name_file(error, path)
+            raise
+        self._fd = fd
+        self.close = weakref.finalize(self, os.close, fd)
+        """Closes the file; so does the end of the last use of this object, be it a thread's."""
+        self._slots: npt.NDArray[np.int32] = np.frombuffer(self._front, ">i4", slot_count, HEADER.size)
+        self.header = IndexHeader(*HEADER.unpack_from(self._front, 0))
+        self.header.index_count = max(1, self.header.index_count)
+
+    @property
+    def geometry(self) -> Geometry:
+        """How many slots and entries the file has."""
+        return Geometry(self._slot_count, self._max_index_num)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return self.header.index_count >= self._max_index_num
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry yet."""
+        return self.header.index_count <= 1
+
+    @property
+    def room(self) -> int:
+        """How many entries fit."""
+        return max(0, self._max_index_num - self.header.index_count)
+
+    def begin_after(self, previous: IndexHeader) -> None:
+        """Start with the ends of the file before."""
+        header = self.header
+        header.begin_timestamp = header.end_timestamp = previous.end_timestamp
+        header.begin_phy_offset = header.end_phy_offset = previous.end_phy_offset
+        self._write_header()
+
+    def put(self, keys: Sequence[IndexedKey]) -> None:
+        """Add keys, oldest first; they must have room. Raises OSError."""
+        self.put_hashed(hashed(keys))
+
+    def put_hashed(self, keys: HashedKeys) -> None:
+        """Add keys, oldest first; they must have room. Raises OSError."""
+        header = self.header
+        if header.index_count <= 1:
+            header.begin_timestamp, header.begin_phy_offset = keys[0][["store_timestamp", "physical_offset"]].item()
+        entries = np.empty(len(keys), dtype=ENTRY_DTYPE)
+        entries["hash"] = keys["hash"]
+        entries["physical_offset"] = keys["physical_offset"]
+        entries["seconds"] = self._seconds(keys["store_timestamp"])
+        chained = self._chain(keys["hash"].astype(np.int64) % self._slot_count, header.index_count)
+        entries["previous"] = chained.previous
+        data, at = memoryview(entries.tobytes()), self._entries_at + ENTRY_BYTES * header.index_count
+        self._write_entries(data, at)
+        self._slots[chained.slots] = chained.newest
+        header.hash_slot_count += chained.slots_begun
+        header.index_count += len(keys)
+        header.end_timestamp, header.end_phy_offset = keys[-1][["store_timestamp", "physical_offset"]].item()
+        self._write_header()
+
+    def _write_entries(self, data: memoryview, at: int) -> None:
+        try:
+            while data:  # a disk that is filling up takes a part first
+                written = os.pwrite(self._fd, data, at)
+                data, at = data[written:], at + written
+        except OSError as error:
+            name_file(error, self.path)
+            raise
+
+    def _seconds(self, store_timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if self.header.begin_timestamp <= 0:
+            return np.zeros(len(store_timestamps), dtype=np.int64)
+        return np.clip((store_timestamps - self.header.begin_timestamp) // 1000, 0, LARGEST_SECONDS)
+
+    def _chain(self, slots: npt.NDArray[np.int64], first_number: int) -> "_Chained":
+        """How entries numbered from ``first_number`` on go into their slots. Changes nothing."""
+        packed = np.sort(slots << 32 | np.arange(len(slots)))  # several times as fast as a stable argsort
+        by_slot, order = packed >> 32, packed & 0xFFFFFFFF
+        numbers = order + first_number
+        is_first = np.ones(len(slots), dtype=bool)
+        is_first[1:] = by_slot[1:] != by_slot[:-1]
+        heads = self._slots[by_slot[is_first]].astype(np.int64)
+        heads[(heads < 0) | (heads >= first_number)] = 0
+        previous = np.empty(len(slots), dtype=np.int64)
+        in_order = np.empty(len(slots), dtype=np.int64)
+        in_order[1:] = numbers[:-1]
+        in_order[is_first] = heads
+        previous[order] = in_order
+        is_last = np.roll(is_first, -1)
+        return _Chained(previous, by_slot[is_last], numbers[is_last], int((heads == 0).sum()))
+
+    def _write_header(self) -> None:
+        header = self.header
+        HEADER.pack_into(
+            self._front,
+            0,
+            header.begin_timestamp,
+            header.end_timestamp,
+            header.begin_phy_offset,
+            header.end_phy_offset,
+            header.hash_slot_count,
+            header.index_count,
+        )
+
+    def _entries(self, count: int) -> npt.NDArray[np.void]:
+        return np.frombuffer(self._file, ENTRY_DTYPE, count, self._entries_at)
+
+    def find(self, key_hash: int, begin: int, end: int, limit: int) -> Steps[list[int]]:
+        """Physical offsets, newest first, of entries with this hash stored between ``begin`` and ``end`` (ms).
+
+        A step is a part of a long chain: one slot may have every entry of the file.
+        """
+        header = self.header
+        found: list[int] = []
+        entries = self._entries(header.index_count)
+        number = int(self._slots[key_hash % self._slot_count])
+        left = ENTRIES_A_STEP
+        while 0 < number < len(entries) and len(found) < limit:
+            if not left:
+                yield
+                left = ENTRIES_A_STEP
+            left -= 1
+            hashed, physical_offset, seconds, previous = entries[number].item()
+            stored = header.begin_timestamp + seconds * 1000
+            if seconds < 0 or stored + 999 < begin:
+                break
+            if hashed == key_hash and stored <= end:
+                found.append(physical_offset)
+            if previous >= number:  # no chain is walked in a circle
+                break
+            number = previous
+        return found
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the entries of messages at or behind ``physical_offset``, and all that are no entries."""
+        kept = self._sound_count(physical_offset)
+        self._zero_from(kept)
+        entries = self._entries(kept)
+        header = self.header
+        if kept <= 1:
+            self._slots[:] = 0
+            self.header = IndexHeader(
+                header.begin_timestamp, header.begin_timestamp, header.begin_phy_offset, header.begin_phy_offset
+            )
+        else:
+            slots = (entries["hash"][1:].astype(np.int64)) % self._slot_count
+            self._slots[:] = 0
+            self._slots[slots] = np.arange(1, kept)  # of equal slots the last one stays: the newest
+            last = entries[kept - 1]
+            header.index_count = kept
+            header.hash_slot_count = int((self._slots != 0).sum())
+            header.end_phy_offset = int(last["physical_offset"])
+            header.end_timestamp = min(header.end_timestamp, header.begin_timestamp + int(last["seconds"]) * 1000 + 999)
+        self._write_header()
+
+    def _zero_from(self, number: int) -> None:
+        """Let no bytes behind the last entry pass for one. Raises OSError."""
+        count = min(self.header.index_count, self._max_index_num) - number
+        at = self._entries_at + ENTRY_BYTES * number
+        for begin in range(0, ENTRY_BYTES * max(0, count), ZEROS_AT_ONCE):
+            os.pwrite(self._fd, bytes(min(ZEROS_AT_ONCE, ENTRY_BYTES * count - begin)), at + begin)
+
+    def _sound_count(self, physical_offset: int) -> int:
+        """The number behind the last entry of an unbroken run that lies before ``physical_offset``."""
+        count = min(self.header.index_count, self._max_index_num)
+        entries = self._entries(count)[1:]
+        offsets = entries["physical_offset"].astype(np.int64)
+        sound = (offsets < physical_offset) & (entries["previous"] >= 0) & (entries["seconds"] >= 0)
+        sound &= entries["previous"] < np.arange(1, count)
+        sound[1:] &= offsets[1:] >= offsets[:-1]
+        return 1 + (len(sound) if sound.all() else int(np.argmin(sound)))
+
+    def sync(self) -> None:
+        """Bring it to the disk; may run in another thread. Raises OSError."""
+        os.fdatasync(self._fd)
+
+
+class IndexService:
+    """All index files of a store, oldest first."""
+
+    def __init__(
+        self, folder: Path, slot_count: int, max_index_num: int, files: Sequence[tuple[Path, Geometry]] | None = None
+    ) -> None:
+        """Raises StoreError for a file of another size, OSError.
+
+        ``files`` are the index files there are, with their geometries; by default all have that of new ones.
+        """
+        self._folder = folder
+        self._slot_count = slot_count
+        self._max_index_num = max_index_num
+        if files is None:
+            files = [(path, Geometry(slot_count, max_index_num)) for path in used_index_paths(folder)]
+        self._files = [IndexFile(path, *geometry) for path, geometry in files]
+        self._unflushed: list[IndexFile] = []
+        self._left = NO_KEYS
+        """Keys that the last ``put_hashed`` was refused; some of a message's may have been put before."""
+        self._added: list[IndexedKey] = []
+        self._waiting: list[HashedKeys] = []
+        """Keys that were added before those of ``_added``."""
+        self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
+
+    @property
+    def geometries(self) -> list[Geometry]:
+        """The geometry of each file, oldest first."""
+        return [file.geometry for file in self._files]
+
+    @property
+    def file_settings(self) -> dict[str, str]:
+        """The settings that the files are made by, under their names in broker.conf."""
+        return {"maxHashSlotNum": str(self._slot_count), "maxIndexNum": str(self._max_index_num)}
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is any index file yet."""
+        return bool(self._files)
+
+    @property
+    def end_phy_offset(self) -> int:
+        """The offset of the last message that has an entry, -1 without any."""
+        last = self._files[-1] if self._files else None
+        return last.header.end_phy_offset if last is not None and last.header.index_count > 1 else -1
+
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms and physical offset of the last message that has an entry; 0 and 0 without any."""
+        last = self._files[-1].header if self._files else IndexHeader()
+        return last.end_timestamp, last.end_phy_offset
+
+    @property
+    def pending(self) -> int:
+        """How many keys were added and are not written yet."""
+        return len(self._added) + sum(map(len, self._waiting))
+
+    def add(self, keys: Sequence[IndexedKey]) -> None:
+        """Add keys of messages, as ``put`` does, with the next ``write_pending`` or ``query``."""
+        self._added += keys
+
+    def add_hashed(self, keys: HashedKeys) -> None:
+        """The same of many keys."""
+        self._hash_added()
+        if len(keys):
+            self._waiting.append(keys)
+
+    def _hash_added(self) -> None:
+        if self._added:
+            self._waiting.append(hashed(self._added))
+            self._added = []
+
+    def write_pending(self) -> None:
+        """Write the keys added since the last time. Raises OSError; then they stay pending."""
+        self._hash_added()
+        while self._waiting:
+            self._put_new(self._waiting[0], datetime.now())
+            del self._waiting[0]
+
+    def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
+        """Add keys of messages, oldest first; those of messages that have entries already are left out."""
+        self._put_new(hashed(keys) if keys else NO_KEYS, now)
+
+    def _put_new(self, keys: HashedKeys, now: datetime) -> None:
+        self.put_hashed(self._left, now)
+        self.put_hashed(keys[keys["physical_offset"] > self.end_phy_offset], now)
+
+    def put_hashed(self, keys: HashedKeys, now: datetime) -> None:
+        """Add keys, oldest first, none of which has an entry yet. Raises OSError."""
+        self._left = keys
+        while len(self._left):
+            file = self._file_with_room(now)
+            room = file.room
+            file.put_hashed(self._left[:room])
+            self._left = self._left[room:]
+            if file not in self._unflushed:
+                self._unflushed.append(file)
+
+    def _file_with_room(self, now: datetime) -> IndexFile:
+        last = self._files[-1] if self._files else None
+        if last is not None and not last.is_full:
+            return last
+        self._folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = self._folder / f"{now.strftime(NAME_FORMAT)}{now.microsecond // 1000:03d}"
+            try:
+                file = IndexFile(path, self._slot_count, self._max_index_num, create=True)
+                break
+            except FileExistsError:
+                now += timedelta(milliseconds=1)
+        if last is not None:
+            file.begin_after(last.header)
+            self.full_files_timestamp = last.header.end_timestamp
+        self._files.append(file)
+        return file
+
+    def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
+        """Physical offsets, ascending, of messages that may have this key; hashes collide, so look at the message.
+
+        Raises OSError.
+        """
+        return at_once(self.query_in_steps(topic, key, begin, end, limit))
+
+    def query_in_steps(self, topic: str, key: str, begin: int, end: int, limit: int) -> Steps[list[int]]:
+        """The same for whoever has other things to do meanwhile. Files may be deleted between two steps."""
+        self.write_pending()
+        (key_hash,) = index_hashes([f"{topic}#{key}"]).tolist()
+        found: list[int] = []
+        for count, file in enumerate(reversed(list(self._files)), 1):
+            if count % FILES_A_STEP == 0:
+                yield
+            header = file.header
+            if header.begin_timestamp <= end and header.end_timestamp >= begin:
+                found += yield from file.find(key_hash, begin, end, limit - len(found))
+            if len(found) >= limit or header.begin_timestamp < begin:
+                break
+        return sorted(found)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the entries of messages at or behind ``physical_offset``. Raises OSError."""
+        while self._files and (self._files[-1].is_empty or self._files[-1].header.begin_phy_offset >= physical_offset):
+            file = self._files.pop()
+            self._unflushed = [other for other in self._unflushed if other is not file]
+            file.path.unlink()
+        if self._files:
+            self._files[-1].truncate(physical_offset)
+            self._unflushed = [*(other for other in self._unflushed if other is not self._files[-1]), self._files[-1]]
+        self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
+
+    def delete_files_before(self, min_physical_offset: int) -> int:
+        """Delete files, never the last, all of whose messages the log no longer has; gives their number."""
+        deleted = 0
+        while len(self._files) > 1 and self._files[0].header.end_phy_offset < min_physical_offset:
+            file = self._files.pop(0)
+            self._unflushed = [other for other in self._unflushed if other is not file]
+            file.path.unlink()
+            deleted += 1
+        return deleted
+
+    def take_unflushed(self) -> list[IndexFile]:
+        """The files with bytes written since the last call."""
+        unflushed, self._unflushed = self._unflushed, []
+        return unflushed
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files:
+            file.close()
+
+
+def read_entries(path: Path, geometry: Geometry) -> npt.NDArray[np.void]:
+    """All entries of an index file with this geometry, oldest first; a view of the file. Raises StoreError, OSError."""
+    with IndexContent(path) as content:
+        if not content.fits(geometry):
+            raise UnprovedIndexFile(path, f"it is no file of {geometry}")
+        return content.entries(geometry)[1:]
+
+
+def used_index_paths(folder: Path) -> list[Path]:
+    """The index files, less a last one that was created, but not yet given its size, when the process died.
+
+    That one is deleted. Raises OSError.
+    """
+    paths = list(index_paths(folder))
+    if paths and paths[-1].stat().st_size == 0:
+        paths.pop().unlink()
+    return paths
+
+
+def new_geometry(folder: Path, max_hash_slot_num: int | None, max_index_num: int | None) -> Geometry:
+    """The geometry of index files to be made: as configured, as the newest that is proved, or the default.
+
+    Raises OSError.
+    """
+    if max_hash_slot_num is None:
+        for path in reversed(list(index_paths(folder))):
+            try:
+                return geometry_of(path)
+            except StoreError:
+                continue
+        max_hash_slot_num = DEFAULT_GEOMETRY.slots
+    return configured_geometry(max_hash_slot_num, max_index_num) or DEFAULT_GEOMETRY
+
+
+def configured_geometry(max_hash_slot_num: int | None, max_index_num: int | None) -> Geometry | None:
+    """The geometry that the settings say; None if they leave it open."""
+    if max_hash_slot_num is None and max_index_num is None:
+        return None
+    if max_hash_slot_num is None:
+        return Geometry(DEFAULT_GEOMETRY.slots, max_index_num or 0)
+    return Geometry(max_hash_slot_num, max_index_num or max_hash_slot_num * ENTRIES_A_SLOT)
+
+
+def index_paths(folder: Path) -> Iterator[Path]:
+    """The index files of a folder in order of their names; other names are passed over, as upstream does."""
+    if folder.is_dir():
+        yield from sorted(path for path in folder.iterdir() if path.name.isdecimal() and path.is_file())

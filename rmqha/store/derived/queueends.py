@@ -1,0 +1,81 @@
+"""Where each queue ended when the store was closed cleanly.
+
+A queue's next offset is one more than its last unit's. If that unit rots to zeros, the files alone do not show that it
+was ever there, and its offset would be given out a second time. So a clean stop writes the ends to
+``rmqha/queue-ends.json``, and the next start compares them with the queues. A store that was last closed by a Java
+broker, or by an older version, has no such file, or an old one; the ends in an old one are lower, and do no harm.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from twisted.logger import Logger
+
+from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.derived.dispatchrequest import is_possible_offset
+from rmqha.store.nodestate import NODE_FOLDER, replace_file
+
+ENDS_FILE = "queue-ends.json"
+_log = Logger()
+
+
+class QueueEnd(NamedTuple):
+    """The next queue offset, and where the last message ends in the log."""
+
+    max_offset: int
+    max_physical_offset: int
+
+
+QueueEnds = dict[tuple[str, int], QueueEnd]
+
+
+def ends_path(root: Path) -> Path:
+    """Where the ends are kept."""
+    return root / NODE_FOLDER / ENDS_FILE
+
+
+def end_of(queue: ConsumeQueue) -> QueueEnd:
+    """Where a queue ends now."""
+    return QueueEnd(queue.max_offset, queue.max_physical_offset)
+
+
+def write_ends(root: Path, queues: Iterable[ConsumeQueue], log_end: int) -> None:
+    """Note where the queues of a log that ends at ``log_end`` end. Waits for the disk. Raises OSError."""
+    topics: dict[str, dict[str, QueueEnd]] = {}
+    for queue in queues:
+        topics.setdefault(queue.topic, {})[str(queue.queue_id)] = end_of(queue)
+    replace_file(ends_path(root), json.dumps({"logEnd": log_end, "queues": topics}).encode("ascii"))
+
+
+def read_ends(root: Path, log_end: int) -> QueueEnds:
+    """The ends that the last clean stop has noted, none if it noted none. ``log_end`` is where the log ends now.
+
+    Ends of a longer log do not count: it was cut since. Neither does an end that no queue of this log can have, nor a
+    file that cannot be read; a warning tells of that. Raises OSError.
+    """
+    try:
+        content = json.loads(ends_path(root).read_bytes())
+        if content["logEnd"] > log_end:
+            return {}
+        ends = _ends_in(content["queues"])
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.warn(
+            "{path} cannot be read: {error}; the ends of the queues are not compared with it, and the next clean stop "
+            "writes it anew",
+            path=str(ends_path(root)),
+            error=str(error),
+        )
+        return {}
+    return {key: end for key, end in ends.items() if is_possible_offset(end.max_offset - 1, log_end)}
+
+
+def _ends_in(topics: Mapping[str, Mapping[str, Any]]) -> QueueEnds:
+    return {
+        (topic, int(queue_id)): QueueEnd(int(max_offset), int(max_physical_offset))
+        for topic, queues in topics.items()
+        for queue_id, (max_offset, max_physical_offset) in queues.items()
+    }

@@ -1,0 +1,13 @@
+"""The commit log.
+
+In reading order:
+
+- ``lockfile``: the small file ``lock``.
+- ``mappedfile``: one segment, and the queue of all segments; the disk that they are on.
+- ``commitlog``: the log, as bytes and as records.
+- ``checkpoint``: the small file ``checkpoint``.
+- ``stretches``: finds the damaged parts of a log.
+- ``recovery``: finds the log's end after a stop.
+- ``flush``: writes the log to the disk: fdatasync in a thread.
+- ``groupcommit``: waits until an offset has been reached.
+"""

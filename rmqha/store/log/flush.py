@@ -1,0 +1,186 @@
+"""Brings the log to the disk: fdatasync in one thread, in order (spec/store.md 5).
+
+ASYNC_FLUSH flushes by the clock; SYNC_FLUSH whenever somebody waits. A flush that fails is fatal: after it the kernel
+may have dropped the bytes, so nothing may be acknowledged past it and no second try can be believed.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.settings import Settings
+from rmqha.store.errors import is_disk_full
+from rmqha.store.log.checkpoint import Checkpoint
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.mappedfile import Syncable as Syncable
+
+OS_PAGE_SIZE = 4096
+
+
+class RunInThread(Protocol):
+    """Runs a function elsewhere, one after another, and gives its result."""
+
+    def __call__(self, function: Callable[[], None], /) -> Deferred[None]: ...
+
+
+class DerivedFiles(Protocol):
+    """What is built from the log, and flushed before a checkpoint vouches for it."""
+
+    def take_unflushed(self) -> list[Syncable]:
+        """The files with bytes written since the last call."""
+
+    def vouched(self) -> tuple[int, int]:
+        """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
+
+
+class FlushService:
+    """Keeps ``log.flushed_offset`` moving. ``failed`` is called once, with what the disk said."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: Settings,
+        clock: IReactorTime,
+        run_in_thread: RunInThread,
+        checkpoint_path: Path,
+        failed: Callable[[Failure], None],
+        derived: DerivedFiles | None = None,
+    ) -> None:
+        self._commit_log = log
+        self._derived = derived
+        self._interval = settings.flush_interval_commit_log_ms / 1000
+        self._thorough_interval = settings.flush_commit_log_thorough_interval_ms / 1000
+        self._least_bytes = settings.flush_commit_log_least_pages * OS_PAGE_SIZE
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._checkpoint_path = checkpoint_path
+        self._failed = failed
+        self._listeners: list[Callable[[], None]] = []
+        self._running: Deferred[None] | None = None
+        self._again = False
+        self.broken = False
+        self._durable_offset = min(log.flushed_offset, log.verified_offset)
+        self._last_thorough = clock.seconds()
+        self._checkpoint = Checkpoint.read(checkpoint_path, log.disk)
+        self._loop = LoopingCall(self._flush_if_due)
+        self._loop.clock = clock
+
+    def start(self) -> None:
+        """Begin to flush by the clock."""
+        self._loop.start(self._interval, now=False).addErrback(
+            lambda failure: self._log.failure("the flush loop ended", failure)
+        )
+
+    @property
+    def durable_offset(self) -> int:
+        """The end of the last record that is on disk as a whole, proved when its flush began."""
+        return min(self._durable_offset, self._commit_log.flushed_offset)
+
+    def subscribe(self, log_flushed: Callable[[], None]) -> None:
+        """Call ``log_flushed`` after each growth of the flushed prefix."""
+        self._listeners.append(log_flushed)
+
+    def _flush_if_due(self) -> None:
+        dirty_bytes = self._commit_log.max_offset - self._commit_log.flushed_offset
+        if not dirty_bytes:
+            return
+        thorough_due = self._clock.seconds() - self._last_thorough >= self._thorough_interval
+        if thorough_due or dirty_bytes >= self._least_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Flush all that is written now; while one flush runs, further calls make one more follow it."""
+        if self._running is not None:
+            self._again = True
+            return
+        log = self._commit_log
+        if self.broken or log.max_offset == log.flushed_offset:
+            return
+        target, verified, truncations = log.max_offset, log.verified_offset, log.truncations
+        now = self._clock.seconds()
+        write_checkpoint = now - self._last_thorough >= self._thorough_interval
+        if write_checkpoint:
+            self._last_thorough = now
+        files: list[Syncable] = [*log.unflushed_files()]
+        checkpoint = None
+        if write_checkpoint:
+            checkpoint = self._next_checkpoint()
+            files += self._derived.take_unflushed() if self._derived is not None else []
+        self._running = self._run_in_thread(partial(self._sync, files, checkpoint))
+        self._running.addCallbacks(
+            lambda _: self._flushed(target, verified, truncations), self._fail_for_good
+        ).addErrback(lambda failure: self._log.failure("after a flush", failure))
+
+    def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
+        """Runs in the thread, on values only."""
+        self._commit_log.disk.sync_all(files)
+        self._commit_log.disk.sync_folder(self._commit_log.folder)
+        if checkpoint is not None:
+            try:
+                checkpoint.write(self._checkpoint_path, self._commit_log.disk)
+            except OSError as error:  # without room for it recovery is slower, and nothing is lost
+                if not is_disk_full(error):
+                    raise
+
+    def _next_checkpoint(self) -> Checkpoint:
+        """The checkpoint that holds once all that is proved now is on disk."""
+        self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=self._commit_log.last_store_timestamp)
+        if self._derived is not None:
+            logics, index = self._derived.vouched()
+            self._checkpoint = replace(self._checkpoint, logics_msg_timestamp=logics, index_msg_timestamp=index)
+        return self._checkpoint
+
+    def _flushed(self, target: int, verified: int, truncations: int) -> None:
+        self._running = None
+        log = self._commit_log
+        if truncations == log.truncations:  # else bytes may have been written anew behind the thread's back
+            log.flushed_offset, self._durable_offset = target, verified
+        self._tell()
+        if self._again:
+            self._again = False
+            self.flush()
+
+    def _tell(self) -> None:
+        for log_flushed in self._listeners:
+            log_flushed()
+
+    def _fail_for_good(self, failure: Failure) -> None:
+        self._running = None
+        self.broken = True
+        if self._loop.running:
+            self._loop.stop()
+        self._failed(failure)
+
+    def stop(self) -> None:
+        """Flush the rest, waiting for it, and write the checkpoint. Call when ``drained`` has fired. Raises OSError."""
+        if self._loop.running:
+            self._loop.stop()
+        self._commit_log.sync()
+        checkpoint = self._next_checkpoint()
+        self._commit_log.disk.sync_all(self._derived.take_unflushed() if self._derived is not None else [])
+        checkpoint.write(self._checkpoint_path, self._commit_log.disk)
+        self._tell()
+
+    def drained(self) -> Deferred[None]:
+        """Fires when no flush is under way, also none that the end of the last one asked for."""
+        done: Deferred[None] = Deferred()
+
+        def look(_: object) -> None:
+            if self._running is None:
+                done.callback(None)
+            else:
+                self._again = False
+                self._running.addBoth(look)
+
+        look(None)
+        return done

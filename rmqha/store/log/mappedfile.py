@@ -1,0 +1,528 @@
+"""Segments: files of one size, named by the offset of their first byte (spec/store.md 2).
+
+Written with ``pwrite`` and read through a read-only mapping: the kernel keeps both coherent, a full or broken disk is
+an OSError and not a signal, and segments stay sparse (ARCHITECTURE.md, "Writes use pwritev").
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+import resource
+import stat
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Protocol
+
+from rmqha.store.errors import StoreError, name_file
+from rmqha.store.log.lockfile import LockFile
+from rmqha.wire.record import Buffer
+
+FILE_NAME_DIGITS = 20
+SOFT_LIMIT, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+OTHER_FILES = 32
+MAX_UNFLUSHED_FILES = max(4, (SOFT_LIMIT - OTHER_FILES) // 7) if SOFT_LIMIT != resource.RLIM_INFINITY else 1 << 16
+"""Segments a queue keeps open because they are not flushed yet: each takes two of the process's descriptors, and as
+many again while a flush that has begun holds it."""
+MAX_OPEN_FILES = min(64, MAX_UNFLUSHED_FILES)
+"""Segments a queue keeps open beside those not flushed yet."""
+SEARCH_BYTES = 1 << 20
+COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
+MOST_PIECES = os.sysconf("SC_IOV_MAX")
+
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+_syncfs.argtypes = (ctypes.c_int,)
+MANY_FILES = 256
+"""More unflushed files than this are flushed by one call for their whole file system."""
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
+
+
+def _punch_hole(fd: int, position: int, size: int) -> None:
+    """Give a range of the file back, so that it reads as zero. Raises OSError."""
+    if size and _fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, position, size):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def file_name(base_offset: int) -> str:
+    """The name of the segment that begins at ``base_offset``: 20 digits."""
+    return f"{base_offset:0{FILE_NAME_DIGITS}d}"
+
+
+class MappedFile:
+    """One segment of full size. ``segment`` is its content, read-only."""
+
+    def __init__(self, path: Path, file_size: int, writable: bool = True) -> None:
+        self.path = path
+        self.base_offset = int(path.name)
+        self.file_size = file_size
+        self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            self.segment: mmap.mmap | memoryview = mmap.mmap(self._fd, file_size, access=mmap.ACCESS_READ)
+        except BaseException:  # whatever it is, what was opened is given back before it travels on
+            os.close(self._fd)
+            raise
+        self.close: Callable[[], object] = weakref.finalize(self, os.close, self._fd)
+        """Closes the file; so does the end of the last use of this object, be it a thread's."""
+
+    @classmethod
+    def create(cls, path: Path, file_size: int) -> "MappedFile":
+        """A new sparse segment. Raises FileExistsError, OSError."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.ftruncate(fd, file_size)
+            return cls(path, file_size)
+        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
+            path.unlink()  # else the next try would find it there
+            if isinstance(error, OSError):
+                name_file(error, path)
+            raise
+        finally:
+            os.close(fd)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that follows the segment."""
+        return self.base_offset + self.file_size
+
+    def write(self, position: int, *pieces: Buffer) -> None:
+        """Write all pieces at ``position``, one after another. Raises OSError."""
+        try:
+            self._write(position, *pieces)
+        except OSError as error:
+            name_file(error, self.path)
+            raise
+
+    def _write(self, position: int, *pieces: Buffer) -> None:
+        if len(pieces) == 1 and os.pwritev(self._fd, pieces, position) == len(pieces[0]):
+            return
+        for start in range(0, len(pieces), MOST_PIECES):
+            some = pieces[start : start + MOST_PIECES]
+            size = sum(map(len, some))
+            written = os.pwritev(self._fd, some, position)
+            if written < size:  # a signal, or a disk that is filling up and will say so now
+                rest = memoryview(b"".join(some))
+                while written < size:
+                    written += os.pwrite(self._fd, rest[written:], position + written)
+            position += size
+
+    def zero_from(self, position: int) -> None:
+        """Make everything from ``position`` on read as zero, and sparse again where that can be. Raises OSError.
+
+        The file keeps its size all the while: one that is found shorter could not be opened again.
+        """
+        try:
+            _punch_hole(self._fd, position, self.file_size - position)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            for start, end in self.data_ranges(position):
+                for at in range(start, end, SEARCH_BYTES):
+                    self.write(at, bytes(min(SEARCH_BYTES, end - at)))
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk. May run in another thread. Raises OSError."""
+        os.fdatasync(self._fd)
+
+    def nonzero_end(self, position: int) -> int | None:
+        """Where the last byte other than zero ends from ``position`` on, None if there is none."""
+        found = None
+        for start, end in self.data_ranges(position):
+            for at in range(start, end, SEARCH_BYTES):
+                rest = bytes(self.segment[at : min(at + SEARCH_BYTES, end)]).rstrip(b"\0")
+                if rest:
+                    found = at + len(rest)
+        return found
+
+    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+        """Ranges from ``position`` on that are no hole of the sparse file."""
+        while position < self.file_size:
+            try:
+                start = os.lseek(self._fd, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole follows
+                    return
+                raise
+            position = os.lseek(self._fd, start, os.SEEK_HOLE)
+            yield start, position
+
+
+class Syncable(Protocol):
+    """A file that can be brought to the disk, in another thread too."""
+
+    def sync(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnflushedFile:
+    """A file to be brought to the disk, that need not be open: there may be more of them than may be open at once."""
+
+    path: Path
+
+    @property
+    def base_offset(self) -> int:
+        """What the file is named by."""
+        return int(self.path.name)
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk, if the file is still there. Raises OSError."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_all(files: Sequence[Syncable]) -> None:
+    """Bring these files to the disk; very many that are on one file system, with all else there. Raises OSError."""
+    few = [file for file in files if not isinstance(file, UnflushedFile)]
+    many = [file for file in files if isinstance(file, UnflushedFile)]
+    if len(many) > MANY_FILES:
+        _sync_file_system(many[0].path.parent)
+    else:
+        few += many
+    for file in few:
+        file.sync()
+
+
+def _sync_file_system(folder: Path) -> None:
+    while not folder.exists():  # what was written there is gone since
+        folder = folder.parent
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _syncfs(fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(fd)
+
+
+class Readable(Protocol):
+    """A file of which a few bytes are read here and there."""
+
+    def read(self, position: int, size: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None: ...
+
+
+class PagesRead:
+    """A file read so that only the pages looked at enter the page cache. For several threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes. Raises OSError."""
+        return os.pread(self._fd, size, position)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+class Disk:
+    """The file system as a store uses it, but for queues and index; ``rmqha.testing.sim`` has one in memory.
+
+    Everything raises OSError.
+    """
+
+    def list_segments(self, folder: Path) -> list[tuple[int, int]]:
+        """As the function of this name."""
+        return list_segments(folder)
+
+    def open_segment(self, path: Path, file_size: int, writable: bool) -> MappedFile:
+        """The segment in a file that is there."""
+        return MappedFile(path, file_size, writable)
+
+    def create_segment(self, path: Path, file_size: int) -> MappedFile:
+        """A new sparse segment. Raises FileExistsError."""
+        return MappedFile.create(path, file_size)
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or folder of this name."""
+        return path.exists()
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it, if it is not there."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def remove(self, path: Path, missing_ok: bool = False) -> None:
+        """Delete a file. Raises FileNotFoundError, unless it may be missing."""
+        path.unlink(missing_ok)
+
+    def touch(self, path: Path) -> None:
+        """Make an empty file if there is no file of this name."""
+        path.touch()
+
+    def rename(self, path: Path, new_path: Path) -> None:
+        """Give a file or folder another name."""
+        path.rename(new_path)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Bring the folder's entries to the disk: files made, renamed and deleted in it."""
+        sync_folder(folder)
+
+    def modified_time(self, path: Path) -> float:
+        """When the file was last written to, in seconds since the epoch."""
+        return path.stat().st_mtime
+
+    def read(self, path: Path) -> bytes:
+        """All of a file. Raises FileNotFoundError."""
+        return path.read_bytes()
+
+    def overwrite(self, path: Path, content: bytes, file_size: int) -> None:
+        """Begin the file, of ``file_size`` bytes, with the content, in one write and in place, and wait for it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size != file_size:
+                os.ftruncate(fd, file_size)
+            os.pwrite(fd, content, 0)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:
+        """A new file of these pieces, sparse where they are zero; waits for the disk."""
+        try:
+            with path.open("wb") as file:
+                for piece in pieces:
+                    if piece == bytes(len(piece)):
+                        file.seek(len(piece), os.SEEK_CUR)
+                    else:
+                        file.write(piece)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            name_file(error, path)
+            raise
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Give a file this content, whole or not at all, durably; make its folder if it is not there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            name_file(error, temporary)
+            raise
+        temporary.rename(path)
+        sync_folder(path.parent)
+
+    def open_pages(self, path: Path) -> Readable:
+        """A file to read a few bytes of."""
+        return PagesRead(path)
+
+    def lock(self, path: Path) -> Lock:
+        """Lock the file, which is made if need be, for this process alone. Raises StoreInUse."""
+        return LockFile(path)
+
+    def sync_all(self, files: Sequence[Syncable]) -> None:
+        """As the function of this name."""
+        sync_all(files)
+
+
+DISK = Disk()
+
+
+class MappedFileQueue:
+    """The segments of one folder: contiguous, of one size, opened as they are needed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        file_size: int,
+        writable: bool = True,
+        syncs_parent: bool = False,
+        size_key: str = COMMIT_LOG_SIZE_KEY,
+        disk: Disk = DISK,
+        listing: list[tuple[int, int]] | None = None,
+    ) -> None:
+        """Raises StoreError for a folder that no such queue could have written.
+
+        With ``syncs_parent`` a folder made here is on the disk before its first file. ``size_key`` is the setting
+        that has the file size. ``listing`` is what ``list_segments`` would give, if it is known.
+        """
+        self._disk = disk
+        self._size_key = size_key
+        self._syncs_parent = syncs_parent
+        self.folder = folder
+        self.file_size = file_size
+        self._writable = writable
+        self._open: OrderedDict[int, MappedFile] = OrderedDict()
+        self.flushed_early: set[int] = set()
+        """Where segments begin that ``flush_surplus`` has flushed; to be cleared when any is written again."""
+        sizes = self._disk.list_segments(self.folder) if listing is None else listing
+        self._bases = [base for base, _ in self._checked(sizes)]
+
+    def _checked(self, sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        while sizes and sizes[-1][1] == 0:  # created, but not given their size, when the process died or power was lost
+            empty, _ = sizes.pop()
+            if self._writable:
+                self._disk.remove(self.folder / file_name(empty))
+        expected = sizes[0][0] if sizes else 0
+        for base, size in sizes:
+            if size != self.file_size or base % self.file_size or base != expected:
+                raise StoreError(self._problem_of(base, size, expected))
+            expected = base + self.file_size
+        return sizes
+
+    def _problem_of(self, base: int, size: int, expected: int) -> str:
+        path = self.folder / file_name(base)
+        if size != self.file_size:
+            return f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
+        if base % self.file_size:
+            return f"{path}: the name is no multiple of the file size {self.file_size}"
+        missing = self.folder / file_name(expected)
+        told = f"{missing} is missing; the next segment is {path.name}"
+        if self._size_key != COMMIT_LOG_SIZE_KEY:
+            return told
+        copying = f"cp REPLICA/commitlog/{missing.name} {quote(str(missing))}"
+        return f"{told}: a stopped replica's file of this name has the same bytes: {copying}"
+
+    def __len__(self) -> int:
+        return len(self._bases)
+
+    @property
+    def has_open_files(self) -> bool:
+        """Whether any segment is open."""
+        return bool(self._open)
+
+    @property
+    def bases(self) -> list[int]:
+        """The offsets at which segments begin, ascending."""
+        return list(self._bases)
+
+    @property
+    def first_base(self) -> int | None:
+        """Where the first segment begins, None if there is none."""
+        return self._bases[0] if self._bases else None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that follows the last segment; 0 without segments."""
+        return self._bases[-1] + self.file_size if self._bases else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The segment that holds ``offset``, None if there is none. Raises OSError."""
+        if not self._bases or not self._bases[0] <= offset < self.end_offset:
+            return None
+        base = offset - offset % self.file_size
+        mapped_file = self._open.get(base)
+        if mapped_file is None:
+            mapped_file = self._disk.open_segment(self.folder / file_name(base), self.file_size, self._writable)
+            self._open[base] = mapped_file
+        self._open.move_to_end(base)
+        return mapped_file
+
+    def create(self, base_offset: int) -> MappedFile:
+        """A new last segment. Raises StoreError if it does not follow the last one, OSError."""
+        if base_offset % self.file_size or (self._bases and base_offset != self.end_offset):
+            raise StoreError(f"a segment at {base_offset} does not follow {self.end_offset}")
+        if not self._disk.exists(self.folder):
+            self._disk.make_folder(self.folder)
+            if self._syncs_parent:
+                self._disk.sync_folder(self.folder.parent)
+        mapped_file = self._disk.create_segment(self.folder / file_name(base_offset), self.file_size)
+        self._bases.append(base_offset)
+        self._open[base_offset] = mapped_file
+        return mapped_file
+
+    def remove_last(self) -> None:
+        """Delete the last segment. Raises OSError."""
+        base = self._bases.pop()
+        self._forget(base)
+        self._disk.remove(self.folder / file_name(base))
+
+    def remove_first(self) -> None:
+        """Delete the first segment. Raises OSError."""
+        base = self._bases.pop(0)
+        self._forget(base)
+        self._disk.remove(self.folder / file_name(base))
+
+    def trim_open(self, flushed_offset: int) -> None:
+        """Close the segments that were not used for longest, never one with bytes that are not flushed."""
+        for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:
+            if base + self.file_size <= flushed_offset or base in self.flushed_early:
+                self._forget(base)
+
+    def flush_surplus(self, before: int) -> None:
+        """Flush and close segments that end by ``before`` while too many are open. Waits for the disk. Raises OSError.
+
+        Only segments far smaller than a broker's are filled faster than they are flushed by the clock.
+        """
+        for base in list(self._open)[: max(0, len(self._open) - MAX_UNFLUSHED_FILES)]:
+            if base + self.file_size <= before:
+                try:
+                    self._open[base].sync()
+                except OSError as error:  # whatever it is, a full disk too: unlike a refused write it cannot be undone
+                    raise OSError(errno.EIO, f"cannot flush {self._open[base].path}: {error}") from error
+                self.flushed_early.add(base)
+                self._forget(base)
+
+    def _forget(self, base: int) -> None:
+        """Close the segment's file, as soon as no flush uses it any more."""
+        self._open.pop(base, None)
+
+    def close(self) -> None:
+        """Close all files."""
+        for mapped_file in self._open.values():
+            mapped_file.close()
+        self._open.clear()
+
+    def release(self) -> None:
+        """Close the files as soon as nobody uses them any more; they are opened again when they are needed."""
+        self._open.clear()
+
+
+def list_segments(folder: Path) -> list[tuple[int, int]]:
+    """Base offset and size in bytes of each segment, ascending; empty if there is no such folder.
+
+    Raises StoreError for anything in the folder that is no segment.
+    """
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    segments = []
+    for entry in entries:
+        name = entry.name
+        try:
+            status = entry.stat()
+        except FileNotFoundError:  # a node deletes what has expired
+            continue
+        if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or not stat.S_ISREG(status.st_mode):
+            raise StoreError(f"{entry.path} is no segment: move it elsewhere, such as by: mv {quote(entry.path)} ~")
+        segments.append((int(name), status.st_size))
+    segments.sort()
+    return segments
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the folder's entries to the disk: files made, renamed and deleted in it. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

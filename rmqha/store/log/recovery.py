@@ -1,0 +1,321 @@
+"""Where the log ends after a stop, clean or not (spec/store.md 9), stricter than upstream.
+
+Every record looked at must also say that it lies where it lies. What follows the end is kept in a file beside the log,
+then zeroed, durably, before anything is appended there: stale bytes can never pass for records, and nothing is lost.
+
+Recovery cuts a torn end by itself: bytes that nobody has confirmed and that no sound message follows. All else is
+damage. Recovery then changes nothing and raises LogDamaged, unless it is told to cut all the same.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+
+from rmqha.store.errors import StoreError
+from rmqha.store.log.checkpoint import Checkpoint
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.mappedfile import Disk, file_name
+from rmqha.store.log.stretches import Progress, Survey, survey
+from rmqha.wire.record import (
+    BORNHOST_V6_FLAG,
+    INT32,
+    INT64,
+    IPV6_EXTRA_BYTES,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    Blank,
+    decode_record,
+)
+from rmqha.wire.scan import MAGIC_AT, STORE_TIMESTAMP_AT, SYS_FLAG_AT, Scan
+
+SEGMENTS_CHECKED_AFTER_CLEAN_STOP = 3
+COPY_BYTES = 1 << 20
+
+
+class MayCut(IntEnum):
+    """What recovery may take for the log's end; each member includes those before it."""
+
+    TORN_END = 0
+    """Bytes that were never confirmed, with no sound message after them."""
+    LOST_END = 1
+    """Also confirmed bytes that are gone: only zeros are in their place, so that nothing is cut at all."""
+    ANYTHING = 2
+    """Also confirmed bytes and sound messages. They are kept in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """What state.json says of the log: offsets up to which it was confirmed, and was on the disk. 0 for nothing."""
+
+    confirmed: int = 0
+    flushed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Why a log must not end where its first bad bytes are. All but counts and ``problem`` are offsets in the log.
+
+    The bad bytes reach from ``start`` to ``end``. ``messages_after`` and ``bytes_after`` are sound and follow them.
+    ``stretch_count`` counts the bad stretches, this one included. ``confirmed`` is how far the log was confirmed.
+    ``is_gone`` is true if nothing is written from ``start`` on. ``unsure`` is true if the search for sound messages had
+    to give up.
+    """
+
+    start: int
+    end: int
+    problem: str
+    messages_after: int
+    bytes_after: int
+    stretch_count: int
+    confirmed: int
+    is_gone: bool = False
+    unsure: bool = False
+
+    def __str__(self) -> str:
+        return "; ".join(self._facts())
+
+    def _facts(self) -> Iterator[str]:
+        size = self.end - self.start
+        if self.is_gone:
+            yield f"its log ends at {self.start}, but was confirmed up to {self.confirmed}: {size} bytes are gone"
+            return
+        yield f"its log is damaged at {self.start}: {size} bytes up to {self.end} are no records ({self.problem})"
+        if self.messages_after:
+            yield f"{self.messages_after} sound messages ({self.bytes_after} bytes) follow"
+        if self.stretch_count > 1:
+            yield f"among them are {self.stretch_count - 1} more bad stretches"
+        if self.start < self.confirmed:
+            yield f"the log was confirmed up to {self.confirmed}"
+        if self.unsure:
+            yield "more sound messages may follow: the bytes there look too much like records to search them all"
+
+
+class LogDamaged(StoreError):
+    """Recovery would have to take back confirmed bytes or sound messages. Nothing was changed."""
+
+    def __init__(self, store: Path, damage: Damage) -> None:
+        self.store = store
+        self.damage = damage
+        force = "" if damage.is_gone else " --force"
+        super().__init__(
+            f"{store}: {damage}. Nothing was changed. 'rmqha repair {store} --from REPLICA' brings the bytes back from "
+            f"a replica's folder or HA port (HOST:PORT); 'rmqha recover {store} --apply{force}' goes on without them"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What recovery found, before it changes anything. ``written_end`` follows the last byte that is not zero."""
+
+    clean_stop: bool
+    min_offset: int
+    checked_from: int
+    found: Scan
+    written_end: int
+    damage: Damage | None = None
+
+    def needs(self) -> MayCut:
+        """What recovery must be allowed to cut."""
+        if self.damage is None:
+            return MayCut.TORN_END
+        return MayCut.LOST_END if self.damage.is_gone else MayCut.ANYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What recovery found. All are offsets in the log, but ``messages`` and the counts.
+
+    ``cut_bytes`` reach from the end to the last byte that was not zero; ``problem`` tells what is wrong with them, and
+    is None where only zeros followed. ``kept_in`` is the file that holds them now. ``damage`` is what recovery was told
+    to cut all the same, None for a torn end.
+    """
+
+    clean_stop: bool
+    min_offset: int
+    checked_from: int
+    end: int
+    messages: int
+    cut_bytes: int = 0
+    removed_segments: int = 0
+    problem: str | None = None
+    kept_in: Path | None = None
+    damage: Damage | None = None
+
+
+def examine(
+    log: CommitLog,
+    checkpoint: Checkpoint,
+    clean_stop: bool,
+    vouched: Vouched = Vouched(),
+    progress: Progress = lambda _: None,
+) -> Examination:
+    """Find the log's end, and whether it is damaged. Changes nothing. Raises OSError.
+
+    After a clean stop the last three segments are checked, else all from the last one that checkpoint and state.json
+    both vouch for.
+    """
+    bases = log.segment_bases
+    if not bases:
+        return Examination(clean_stop, 0, 0, Scan(end=0), 0)
+    start = _start_after_clean_stop(bases) if clean_stop else _start_after_crash(log, checkpoint, vouched)
+    looked = survey(log, start, log.max_offset, progress)
+    found = looked.first
+    if not clean_stop and _may_be_torn(found.end, vouched):
+        found = _without_torn_end(log, found, start)
+    written_end = log.stale_end(found.end)
+    damage = _damage(looked, found, written_end, vouched)
+    return Examination(clean_stop, log.min_offset, start, found, written_end, damage)
+
+
+def _may_be_torn(end: int, vouched: Vouched) -> bool:
+    """Whether the last record may have been written in part, though its lengths and CRC agree."""
+    if end <= vouched.flushed:
+        return False
+    return end > vouched.confirmed or end < vouched.confirmed
+
+
+def _damage(looked: Survey, found: Scan, written_end: int, vouched: Vouched) -> Damage | None:
+    """What is more than a torn end; None if there is nothing of that kind."""
+    end = found.end
+    is_torn_end = not looked.messages_after and not looked.unsure and end >= vouched.confirmed
+    if is_torn_end:
+        return None
+    stretch_end = looked.stretches[0].end if looked.stretches else max(written_end, vouched.confirmed)
+    return Damage(
+        start=end,
+        end=stretch_end,
+        problem=found.problem or "the record is not whole",
+        messages_after=looked.messages_after,
+        bytes_after=looked.bytes_after,
+        stretch_count=max(1, looked.stretch_count),
+        confirmed=vouched.confirmed,
+        is_gone=written_end <= end,
+        unsure=looked.unsure,
+    )
+
+
+def recover_log(
+    log: CommitLog,
+    checkpoint: Checkpoint,
+    clean_stop: bool,
+    cut_folder: Path,
+    vouched: Vouched = Vouched(),
+    may_cut: MayCut = MayCut.TORN_END,
+) -> Recovery:
+    """Find the log's end, cut what follows it, durably, and let the log go on from there.
+
+    What is cut is kept in a file of ``cut_folder``. Raises LogDamaged, before anything is changed, where more would be
+    cut than ``may_cut`` allows; OSError.
+    """
+    examined = examine(log, checkpoint, clean_stop, vouched)
+    check_may_cut(examined, may_cut, log.folder.parent)
+    return settle(log, examined, cut_folder)
+
+
+def check_may_cut(examined: Examination, may_cut: MayCut, store: Path) -> None:
+    """Raises LogDamaged where more would be cut than ``may_cut`` allows."""
+    if examined.damage is not None and examined.needs() > may_cut:
+        raise LogDamaged(store, examined.damage)
+
+
+def settle(log: CommitLog, examined: Examination, cut_folder: Path) -> Recovery:
+    """Do what was found: cut what follows the end, durably. Raises OSError."""
+    bases, found, start = log.segment_bases, examined.found, examined.checked_from
+    if not bases:
+        return Recovery(examined.clean_stop, 0, 0, 0, 0)
+    written_end = examined.written_end
+    kept_in = None
+    if written_end > found.end:
+        kept_in = keep(log.disk, log_pieces(log, found.end, written_end), cut_folder, file_name(found.end))
+    log.trust(found)
+    if not examined.clean_stop:  # perhaps because a flush has failed
+        log.write_again(start)
+    log.flushed_offset = max(log.flushed_offset, start)  # a clean stop has flushed it, or the checkpoint vouches for it
+    log.sync()
+    return Recovery(
+        clean_stop=examined.clean_stop,
+        min_offset=log.min_offset,
+        checked_from=start,
+        end=found.end,
+        messages=found.messages,
+        cut_bytes=written_end - found.end,
+        removed_segments=len(set(bases) - set(log.segment_bases)),
+        problem=(found.problem or "the record is not whole") if kept_in else None,
+        kept_in=kept_in,
+        damage=examined.damage,
+    )
+
+
+def _without_torn_end(log: CommitLog, found: Scan, start: int) -> Scan:
+    """What was found, less a last record of which only the beginning was written.
+
+    What is missing of it reads as zeros. Where that begins among the properties, or in the topic of a message without
+    any, no length and no CRC tells; but neither ever ends in a zero byte when it is whole.
+    """
+    at = found.last_message
+    view = None if at is None else log.select(at, found.end - at)
+    if at is None or view is None:
+        return found
+    record = decode_record(view)
+    if isinstance(record, Blank) or record.total_size < len(view):  # a blank follows: it was written later
+        return found
+    if not (record.properties_stored or record.topic).endswith("\0"):
+        return found
+    return replace(log.scan(start, at), problem="the end of the record was never written")
+
+
+def _start_after_clean_stop(bases: list[int]) -> int:
+    return bases[max(0, len(bases) - SEGMENTS_CHECKED_AFTER_CLEAN_STOP)]
+
+
+def _start_after_crash(log: CommitLog, checkpoint: Checkpoint, vouched: Vouched) -> int:
+    """The last segment whose first record was on disk at the checkpoint, or the first segment.
+
+    A checkpoint that has rotted may say more than is true. Where state.json says how far the log was flushed, the start
+    is never in a segment after that.
+    """
+    bases = log.segment_bases
+    if vouched.flushed:
+        bases = [base for base in bases if base <= vouched.flushed] or bases[:1]
+    for base in reversed(bases):
+        if 0 < _first_store_timestamp(log, base) <= checkpoint.recovery_timestamp:
+            return base
+    return bases[0]
+
+
+def _first_store_timestamp(log: CommitLog, base: int) -> int:
+    """STORETIMESTAMP of the segment's first record, 0 if none is there."""
+    head = log.get_data(base, STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES + INT64.size)
+    if head is None or INT32.unpack_from(head, MAGIC_AT)[0] not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+        return 0
+    is_v6 = bool(INT32.unpack_from(head, SYS_FLAG_AT)[0] & BORNHOST_V6_FLAG)
+    return int(INT64.unpack_from(head, STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES * is_v6)[0])
+
+
+def keep(disk: Disk, pieces: Iterator[memoryview], folder: Path, name: str) -> Path:
+    """Write the pieces to a new file of this name, or the name and a number, durably. Raises OSError."""
+    disk.make_folder(folder)
+    path, number = folder / name, 0
+    while disk.exists(path):
+        number += 1
+        path = folder / f"{name}.{number}"
+    try:
+        disk.write_new(path, pieces)
+    except OSError:  # a disk that is full: what is there of the file helps nobody, and each try would leave more
+        with suppress(OSError):
+            disk.remove(path)
+        raise
+    disk.sync_folder(folder)
+    disk.sync_folder(folder.parent)
+    return path
+
+
+def log_pieces(log: CommitLog, start: int, end: int) -> Iterator[memoryview]:
+    """The log's bytes from ``start`` to ``end``."""
+    while start < end:
+        data = log.get_data(start, min(COPY_BYTES, end - start))
+        assert data is not None, "recovery has not cut the log yet"
+        yield data
+        start += len(data)

@@ -1,0 +1,9 @@
+"""For stores that no node of this process has open.
+
+In reading order:
+
+- ``storereader``: reads a store from outside, while a node may be writing it.
+- ``audit``: compares queues and index with the log.
+- ``repair``: brings bad bytes back from another copy of the log.
+- ``restore``: puts back the bytes that recovery has cut and kept.
+"""

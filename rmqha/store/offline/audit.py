@@ -1,0 +1,233 @@
+"""Holds queues and index against the log they were made from. Changes nothing."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqha.settings import Settings
+from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
+from rmqha.store.derived.derived import index_geometry, open_queues
+from rmqha.store.derived.dispatch import QueueTable
+from rmqha.store.derived.dispatchrequest import DispatchRequest, is_possible_offset, read_dispatch_request
+from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
+from rmqha.store.derived.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.stretches import BadStretch, Progress
+from rmqha.store.offline.storereader import StoreReader
+from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
+from rmqha.wire.javahash import index_hashes, tags_hash
+
+MOST_PROBLEMS = 20
+BATCH_BYTES = 4 * 1024 * 1024
+UNITS_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found: the first problems in words, the number of all, and of keys that the index does not have.
+
+    ``built_until`` is how far in the log queues are built; what follows is for the next dispatch, and not judged.
+    Missing keys are no problem: a Java broker's recovery loses some. ``rmqha rebuild`` makes all anew.
+    ``lost_units`` point to bytes of the log that are no records: these follow from the bad bytes, and are no problems
+    of their own.
+    """
+
+    problems: tuple[str, ...]
+    problem_count: int
+    queues: int
+    missing_keys: int
+    built_until: int
+    lost_units: int = 0
+
+
+class _Auditor:
+    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes") -> None:
+        self._queues = queues
+        self._delay_levels = delay_levels
+        self._bad = bad
+        self.problems: list[str] = []
+        self.problem_count = 0
+        self.next_offsets: dict[tuple[str, int], int] = {}
+
+    def complain(self, problem: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(problem)
+
+    def check_unit(self, request: DispatchRequest) -> None:
+        """The queue must point to the message, from where the message says it is."""
+        if not request.is_queued or not is_possible_offset(request.queue_offset, request.physical_offset):
+            return
+        name = f"queue {request.queue_id} of {request.topic}"
+        self.next_offsets[request.topic, request.queue_id] = request.queue_offset + 1
+        queue = self._queues.get(request.topic, request.queue_id)
+        unit = None if queue is None else queue.unit(request.queue_offset)
+        tags_code = request.tags_code(self._delay_levels)
+        expected = Unit(request.physical_offset, request.size, tags_code)
+        if unit is None:
+            self.complain(f"{name} has no unit {request.queue_offset}, for the message at {request.physical_offset}")
+        elif unit != expected and not _was_recovered_by_java(request, unit, expected):
+            self.complain(f"{name}: unit {request.queue_offset} is {tuple(unit)}, not {tuple(expected)}")
+
+    def check_ends(self) -> None:
+        """No queue may go on where the log has nothing for it."""
+        for key, queue in self._queues.queues.items():
+            end = self.next_offsets.get(key, queue.min_offset)
+            if queue.max_offset > end and not self._bad.holds_all(queue, end):
+                self.complain(f"queue {key[1]} of {key[0]} ends at {queue.max_offset}, the log's last is {end - 1}")
+
+
+def _was_recovered_by_java(request: DispatchRequest, unit: Unit, expected: Unit) -> bool:
+    """4.9.2 to 4.9.8 give a delayed message the hash of its tags when they recover it (spec/store.md 9.3)."""
+    by_tags = expected._replace(tags_code=tags_hash(request.properties.get("TAGS", "")))
+    return request.topic == SCHEDULE_TOPIC and unit == by_tags
+
+
+class _BadBytes:
+    """Where the log has no records, although queues may point there: bad stretches, and all from ``lost_from`` on."""
+
+    def __init__(self, stretches: Sequence[BadStretch], lost_from: int | None) -> None:
+        ends = [
+            *((bad.start, bad.end) for bad in stretches),
+            *([(lost_from, 1 << 62)] if lost_from is not None else []),
+        ]
+        self._starts = np.array([start for start, _ in ends], dtype=np.int64)
+        self._ends = np.array([end for _, end in ends], dtype=np.int64)
+
+    def __bool__(self) -> bool:
+        return len(self._starts) > 0
+
+    def count(self, queue: ConsumeQueue) -> int:
+        """How many units of the queue point to these bytes."""
+        return sum(int(inside.sum()) for inside in self._look(queue, queue.min_offset))
+
+    def holds_all(self, queue: ConsumeQueue, start: int) -> bool:
+        """Whether all units from ``start`` on point to these bytes."""
+        return bool(self) and all(inside.all() for inside in self._look(queue, start))
+
+    def _look(self, queue: ConsumeQueue, at: int) -> Iterator[npt.NDArray[np.bool_]]:
+        """Of the units from ``at`` on, whether each points to these bytes; some units at a time."""
+        while len(units := queue.units(at, UNITS_AT_ONCE)):
+            offsets = units["physical_offset"].astype(np.int64)
+            nearest = np.searchsorted(self._starts, offsets, side="right") - 1
+            yield (nearest >= 0) & (offsets < self._ends[nearest])
+            at += len(units)
+        queue.release_files()
+
+
+def audit(
+    store: StoreReader,
+    end: int,
+    settings: Settings,
+    progress: Progress,
+    stretches: Sequence[BadStretch] = (),
+    lost_from: int | None = None,
+) -> Audit:
+    """Compare queues and index with the log's records before ``end``. Raises StoreError, OSError.
+
+    ``stretches`` are no records, nor is anything from ``lost_from`` on: what points there is counted, not judged.
+    """
+    bad_queues: dict[tuple[str, int], str] = {}
+    queues = open_queues(store.root, settings, owned=False, problems=bad_queues)
+    bad = _BadBytes(stretches, lost_from)
+    try:
+        for queue in queues.queues.values():
+            queue.find_end()
+            queue.correct_min_offset(store.log.min_offset)
+            queue.release_files()
+        end = max(store.log.min_offset, min(end, queues.max_physical_offset))
+        auditor = _Auditor(queues, settings.message_delay_level, bad)
+        for (topic, queue_id), problem in bad_queues.items():
+            auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild makes it anew)")
+        index = _IndexEntries(store.root, settings, auditor.complain)
+        missing_keys = 0
+        for start, stop in _sound_ranges(store.log.min_offset, end, stretches):
+            at = start
+            while at < stop:
+                keys: list[str] = []
+                offsets: list[int] = []
+                before, at = at, _audit_some(store.log, at, stop, auditor, keys, offsets)
+                expected = Counter(zip(offsets, index_hashes(keys).tolist(), strict=True)) if keys else Counter()
+                missing_keys += (expected - index.between(before, at)).total()
+                progress(at)
+        auditor.check_ends()
+        lost_units = sum(map(bad.count, queues.queues.values())) if bad else 0
+        return Audit(tuple(auditor.problems), auditor.problem_count, len(queues.queues), missing_keys, end, lost_units)
+    finally:
+        queues.close()
+
+
+def _sound_ranges(start: int, end: int, stretches: Sequence[BadStretch]) -> Iterator[tuple[int, int]]:
+    """The ranges between bad stretches, from ``start`` to ``end``."""
+    for bad in stretches:
+        yield start, min(bad.start, end)
+        start = max(start, bad.end)
+    yield start, end
+
+
+def _audit_some(log: CommitLog, start: int, end: int, auditor: _Auditor, keys: list[str], offsets: list[int]) -> int:
+    data = log.get_data(start, log.segment_size)
+    assert data is not None, "the end lies within the log"
+    position, limit = 0, min(len(data), end - start)
+    while position < min(limit, BATCH_BYTES):
+        request = read_dispatch_request(data, position)
+        if isinstance(request, int):
+            position += request
+            continue
+        auditor.check_unit(request)
+        if request.is_indexed:
+            own = [f"{request.topic}#{key}" for key in request.index_keys()]
+            keys += own
+            offsets += [request.physical_offset] * len(own)
+        position += request.size
+    return start + position
+
+
+class _IndexEntries:
+    """All entries of all index files, in the order of their messages."""
+
+    def __init__(self, root: Path, settings: Settings, complain: Callable[[str], None]) -> None:
+        arrays = []
+        wanted = configured_geometry(settings.max_hash_slot_num, settings.max_index_num)
+        for path in index_paths(root / INDEX_FOLDER):
+            try:
+                arrays.append(read_entries(path, geometry_of(path, wanted, index_geometry(root, settings))))
+            except UnprovedIndexFile as error:
+                complain(str(error))
+        self._offsets = _joined([array["physical_offset"] for array in arrays])
+        self._hashes = _joined([array["hash"] for array in arrays])
+        order = np.argsort(self._offsets, kind="stable")  # files of a Java recovery may overlap
+        self._offsets, self._hashes = self._offsets[order], self._hashes[order]
+
+    def between(self, start: int, end: int) -> Counter[tuple[int, int]]:
+        """Physical offset and hash of the entries from ``start`` to before ``end``, with how often each is there."""
+        low, high = np.searchsorted(self._offsets, [start, end])
+        return Counter(zip(self._offsets[low:high].tolist(), self._hashes[low:high].tolist(), strict=True))
+
+
+def _joined(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(arrays).astype(np.int64) if arrays else np.empty(0, dtype=np.int64)
+
+
+def wrong_units(root: Path, log: CommitLog, settings: Settings, start: int, end: int) -> int:
+    """How many dispatched messages of a sound range have a missing or wrong unit in their queue.
+
+    Raises StoreError, OSError.
+    """
+    queues = open_queues(root, settings, owned=False)
+    try:
+        for queue in queues.queues.values():
+            queue.find_end()
+            queue.correct_min_offset(log.min_offset)
+            queue.release_files()
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None))
+        at, end = start, min(end, queues.max_physical_offset)
+        while at < end:
+            at = _audit_some(log, at, end, auditor, [], [])
+        return auditor.problem_count
+    finally:
+        queues.close()

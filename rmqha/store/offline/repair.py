@@ -1,0 +1,360 @@
+"""Brings bad bytes of a log back from another copy of it. Knows of no reactor: whoever has the other copy feeds it.
+
+Every step can be interrupted, by a kill too. What comes is staged in a file of its own and proved record by record; the
+bad bytes are then kept in a file, durably; only then the log is changed, in the bad stretch alone. Whatever has not
+been mended is still bad, and the next repair finds it.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
+from types import TracebackType
+from typing import Self
+
+from rmqha.settings import Settings
+from rmqha.store.errors import StoreError, StoreInUse, name_file
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.lockfile import LockFile, is_locked
+from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.recovery import keep, log_pieces
+from rmqha.store.log.stretches import Progress, Survey, survey
+from rmqha.store.messagestore import CUT_FOLDER, LOCK_FILE, examine_store, open_log
+from rmqha.store.nodestate import NODE_FOLDER, NodeState
+from rmqha.store.offline.audit import wrong_units
+from rmqha.store.offline.storereader import StoreReader
+from rmqha.wire.record import (
+    BLANK_MAGIC_CODE,
+    END_FILE_MIN_BLANK_LENGTH,
+    Blank,
+    IncompleteRecord,
+    RecordError,
+    check_record,
+    peek_size,
+)
+
+COPY_BYTES = 1 << 20
+MOST_RECORD_BYTES = 256 * 1024 * 1024
+"""A record is proved in memory. A larger one is none of RocketMQ's."""
+REPLACED_SUFFIX = ".replaced"
+"""Ends the names of files that keep what a repair has replaced."""
+
+
+class RepairError(StoreError):
+    """The other copy cannot mend the log. The log was not changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes to be brought back, from ``start`` to ``end``; from ``anchor`` to ``start`` the log is sound.
+
+    In the middle of the log something sound begins at ``end``. At the log's end ``is_tail`` is true; then the other
+    copy must reach ``least``, and what it has beyond ``end`` is taken too if ``takes_all`` is true.
+    """
+
+    anchor: int
+    start: int
+    end: int
+    is_tail: bool = False
+    least: int = 0
+    takes_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What was done: the log is sound from ``start`` to ``end`` now, with so many messages in between.
+
+    ``kept_in`` is the file with the bytes that were there, None where there were only zeros. ``wrong_units`` counts the
+    messages of these whose place in a consume queue is missing or wrong; None if the queues cannot be read.
+    ``differs_at`` is where a record beside the range differs from the other log's, in bytes that no check covers: it
+    was left as it is.
+    """
+
+    start: int
+    end: int
+    messages: int
+    kept_in: Path | None
+    wrong_units: int | None
+    differs_at: int | None
+
+
+class Mend:
+    """One gap being mended. Feed it the other log's bytes from ``ask`` on, in order, until it is ``done``."""
+
+    def __init__(self, log: CommitLog, gap: Gap) -> None:
+        self._commit_log = log
+        self.gap = gap
+        self.done = False
+        self.messages = 0
+        self.end = gap.start
+        """Up to here the other log's bytes are proved, and staged."""
+        self.staged = TemporaryFile()  # noqa: SIM115  # it lives as long as this object
+        self._compared = gap.anchor
+        self._held = bytearray()
+        self._blank_left = 0
+        self._neighbour: memoryview | None = None
+        self._passed = 0
+        self.differs_at: int | None = None
+        """Where a record beside the gap differs, in bytes that no check covers; it is left as it is."""
+
+    @property
+    def ask(self) -> int:
+        """The offset from which the other log's bytes are wanted next."""
+        if self._compared < self.gap.start:
+            return self._compared
+        return self.end + self._passed + len(self._held)
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take bytes of the other log. Raises RepairError if they do not fit, OSError."""
+        view = memoryview(data)
+        view = view[self._compare(view) :]
+        self._held += view
+        while not self.done and self._step():
+            pass
+
+    def source_ended(self, reason: str) -> None:
+        """The other log has no more bytes. Raises RepairError if the gap needs more."""
+        gap = self.gap
+        if gap.is_tail and self._compared == gap.start and self.end > gap.start and self.end >= gap.least:
+            self.done = True
+        if not self.done:
+            raise RepairError(f"the other log has nothing for {self.ask} ({reason}): it cannot mend this one")
+
+    def _compare(self, theirs: memoryview) -> int:
+        """Hold the bytes before the gap against ours; gives how many of ``theirs`` that took."""
+        taken = 0
+        while self._compared < self.gap.start and taken < len(theirs):
+            ours = self._commit_log.get_data(self._compared, min(len(theirs) - taken, self.gap.start - self._compared))
+            assert ours is not None, "what is before the gap is sound"
+            if ours != theirs[taken : taken + len(ours)] and self.differs_at is None:
+                self.differs_at = _first_difference(ours, theirs[taken : taken + len(ours)], self._compared)
+                if self.gap.is_tail:
+                    raise self._another_log(self.differs_at)
+            taken += len(ours)
+            self._compared += len(ours)
+        return taken
+
+    @staticmethod
+    def _another_log(at: int) -> RepairError:
+        return RepairError(f"it is another log: its byte at {at} differs from ours, which is sound there")
+
+    def _step(self) -> bool:
+        """Take one record, blank or neighbour out of what is held; false if more bytes are needed."""
+        if self._blank_left:
+            return self._take_blank()
+        if self._neighbour is not None or self._meets_ours():
+            return self._take_neighbour()
+        return self._take_record()
+
+    def _meets_ours(self) -> bool:
+        """Whether our log goes on, soundly, where the other log's records have got to."""
+        gap = self.gap
+        if self.end < gap.end or self.end == gap.start:
+            return False
+        if gap.is_tail:
+            self.done = not gap.takes_all
+            return False
+        self._neighbour = self._our_record_at(self.end)
+        return self._neighbour is not None
+
+    def _our_record_at(self, offset: int) -> memoryview | None:
+        """Our record there, of a blank its head; None if there is no sound one."""
+        room = self._commit_log.segment_size - offset % self._commit_log.segment_size
+        ours = self._commit_log.get_data(offset, room)
+        if ours is None:
+            return None
+        try:
+            found = check_record(ours, 0, offset, room)
+        except RecordError:
+            return None
+        return ours[: END_FILE_MIN_BLANK_LENGTH if isinstance(found, Blank) else found.total_size]
+
+    def _take_neighbour(self) -> bool:
+        """Hold the record that follows the gap against ours: the last proof that it is the same log.
+
+        No CRC covers some fields, so that the record beside a bad stretch may have rotted too, and still be taken for
+        sound. Then the next one must be equal.
+        """
+        assert self._neighbour is not None, "it was met"
+        size, at = len(self._neighbour), self.end + self._passed
+        if len(self._held) < size:
+            return False
+        theirs = bytes(self._held[:size])
+        if self._neighbour == theirs:
+            self.done = True
+            return True
+        differs_at = _first_difference(self._neighbour, memoryview(theirs), at)
+        following = self._our_record_at(at + size)
+        if self.differs_at is not None or following is None or not self._is_sound(theirs, at):
+            raise self._another_log(differs_at)
+        self.differs_at = differs_at
+        del self._held[:size]
+        self._passed, self._neighbour = size, following
+        return True
+
+    def _is_sound(self, theirs: bytes, at: int) -> bool:
+        """Whether the other log has a whole sound message of just these bytes."""
+        try:
+            found = check_record(theirs, 0, at, self._commit_log.segment_size - at % self._commit_log.segment_size)
+        except RecordError:
+            return False
+        return not isinstance(found, Blank) and found.total_size == len(theirs)
+
+    def _take_record(self) -> bool:
+        if self.done:
+            return False
+        room = self._commit_log.segment_size - self.end % self._commit_log.segment_size
+        try:
+            size, magic = peek_size(self._held, 0, len(self._held))
+            if magic == BLANK_MAGIC_CODE and size == room:
+                self._blank_left = size
+                return True
+            if size > MOST_RECORD_BYTES:
+                raise RecordError(f"a record of {size} bytes")
+            found = check_record(self._held, 0, self.end, room)
+        except IncompleteRecord:
+            return False
+        except RecordError as error:
+            self.source_ended(f"there it has no sound record either: {error}")
+            return False
+        assert not isinstance(found, Blank), "blanks were taken before"
+        self.messages += 1
+        self._stage(found.total_size)
+        return True
+
+    def _take_blank(self) -> bool:
+        size = min(self._blank_left, len(self._held))
+        self._blank_left -= size
+        self._stage(size)
+        return size > 0 and not self._blank_left
+
+    def _stage(self, size: int) -> None:
+        try:
+            self.staged.write(self._held[:size])
+        except OSError as error:
+            name_file(error, gettempdir())
+            raise
+        del self._held[:size]
+        self.end += size
+
+    def rewind(self) -> None:
+        """Let what was staged be read from its start. Raises OSError."""
+        try:
+            self.staged.seek(0)  # which writes what Python still holds of it
+        except OSError as error:
+            name_file(error, gettempdir())
+            raise
+
+    def discard(self) -> None:
+        """Let go of what was staged."""
+        with suppress(OSError):  # a full disk, which was told before, keeps Python from writing its last bytes
+            self.staged.close()
+
+
+def _first_difference(ours: memoryview, theirs: memoryview, at: int) -> int:
+    return at + next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+
+
+class StoreRepair:
+    """A store being repaired: locked, so that no node opens it meanwhile, unless nothing ``changes``."""
+
+    def __init__(self, settings: Settings, changes: bool = True) -> None:
+        """Raises StoreInUse, StoreError, OSError."""
+        self.settings = settings
+        self.root = settings.store_path_root_dir
+        self.state = NodeState.read(self.root)
+        if not changes and is_locked(self.root / LOCK_FILE):
+            raise StoreInUse(f"{self.root} is in use by another process: stop it first")
+        self._lock_file = LockFile(self.root / LOCK_FILE) if changes else None
+        try:
+            self.log = open_log(settings, owned=changes)
+        except BaseException:  # whatever it is, the lock is given back before it travels on
+            if self._lock_file is not None:
+                self._lock_file.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def find(self, progress: Progress = lambda _: None, start: int | None = None, takes_all: bool = True) -> list[Gap]:
+        """All gaps from ``start`` on, where a record begins; of very many the first. Raises OSError.
+
+        What a crash has left at the log's end is no gap: a start cuts that by itself.
+        """
+        log = self.log
+        looked = survey(log, log.min_offset if start is None else start, log.max_offset, progress)
+        gaps = [Gap(bad.anchor, bad.start, bad.end) for bad in looked.stretches]
+        if looked.stretch_count == len(gaps):
+            gaps += self._tail(looked, takes_all)
+        return gaps
+
+    def find_as_a_start_does(self) -> list[Gap]:
+        """The gaps in that part of the log which recovery looks at. Raises StoreError, OSError."""
+        return self.find(start=examine_store(self.settings).checked_from, takes_all=False)
+
+    def _tail(self, looked: Survey, takes_all: bool) -> Iterator[Gap]:
+        confirmed = 0 if self.state is None else self.state.confirmed_offset
+        if looked.end < confirmed:
+            end = max(confirmed, self.log.stale_end(looked.end))
+            yield Gap(looked.anchor, looked.end, end, is_tail=True, least=confirmed, takes_all=takes_all)
+
+    def mend(self, gap: Gap) -> Mend:
+        """Begin to mend a gap."""
+        return Mend(self.log, gap)
+
+    def place(self, mend: Mend) -> Mended:
+        """Put what was staged into the log, durably. Raises RepairError, OSError."""
+        assert mend.done, "all was proved"
+        start, end = mend.gap.start, mend.end
+        kept_in = self._keep(start, end)
+        mend.rewind()
+        at = start
+        while at < end:
+            piece = mend.staged.read(min(COPY_BYTES, end - at, self.log.segment_size - at % self.log.segment_size))
+            self.log.mend(at, piece)
+            at += len(piece)
+        self.log.sync_range(start, end)
+        found = self.log.scan(start, end)
+        if found.end != end:
+            raise RepairError(f"the disk does not hold what was written at {found.end}: {found.problem}")
+        return Mended(start, end, mend.messages, kept_in, self._wrong_units(start, end), mend.differs_at)
+
+    def _wrong_units(self, start: int, end: int) -> int | None:
+        try:
+            return wrong_units(self.root, self.log, self.settings, start, end)
+        except StoreError:
+            return None
+
+    def _keep(self, start: int, end: int) -> Path | None:
+        """Keep the bytes that will be replaced in a file, unless they are zeros. Raises OSError."""
+        end = min(end, self.log.max_offset)
+        if not any(bytes(piece).strip(b"\0") for piece in log_pieces(self.log, start, end)):
+            return None
+        folder = self.root / NODE_FOLDER / CUT_FOLDER
+        return keep(self.log.disk, log_pieces(self.log, start, end), folder, file_name(start) + REPLACED_SUFFIX)
+
+    def close(self) -> None:
+        """Close the log and let others have the store."""
+        self.log.close()
+        lock_file, self._lock_file = self._lock_file, None
+        if lock_file is not None:
+            lock_file.release()
+
+
+def feed_from_store(other: StoreReader, mend: Mend, progress: Progress = lambda _: None) -> None:
+    """Feed a gap from another store on this machine. Raises RepairError, OSError."""
+    log = other.log
+    while not mend.done:
+        at = mend.ask
+        data = log.get_data(at, min(COPY_BYTES, other.limit - at)) if at < other.limit else None
+        if not data:
+            mend.source_ended(f"it reaches from {log.min_offset} to {other.limit}")
+            return
+        mend.feed(data)
+        progress(mend.end)

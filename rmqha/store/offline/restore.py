@@ -1,0 +1,219 @@
+"""Puts bytes that recovery cut back into the log, where they fit."""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from rmqha.settings import Settings
+from rmqha.store.errors import StoreError, StoreInUse, name_file
+from rmqha.store.log.lockfile import LockFile, is_locked
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, sync_folder
+from rmqha.store.log.stretches import Survey, survey
+from rmqha.store.messagestore import ABORT_FILE, CUT_FOLDER, LOCK_FILE, open_log
+from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.wire.scan import Scan, scan_records
+
+COPY_BYTES = 1 << 20
+
+
+class DoesNotFit(StoreError):
+    """The kept bytes cannot be put back. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file of ``size`` bytes that recovery cut at ``offset``."""
+
+    path: Path
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """The offset that follows the bytes."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What putting kept bytes back gives: they reach to ``end`` in the log, with so many sound messages.
+
+    ``bad_bytes`` of them are no records. ``left_bytes`` at the end of the file are no whole record, and stay there.
+    """
+
+    kept: Kept
+    end: int
+    messages: int
+    bad_bytes: int
+    left_bytes: int
+
+
+def kept_files(root: Path) -> list[Kept]:
+    """What recovery has cut off a store's log and kept, in the order of the log. Raises OSError."""
+    folder = root / NODE_FOLDER / CUT_FOLDER
+    if not folder.is_dir():
+        return []
+    found = [kept_file(path) for path in folder.iterdir()]
+    return sorted((kept for kept in found if kept is not None), key=lambda kept: (kept.offset, kept.path.name))
+
+
+def kept_file(path: Path) -> Kept | None:
+    """The kept bytes in this file, by its name; None if it is no such file: what repairs replaced does not count."""
+    name, dot, number = path.name.partition(".")
+    if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or (dot and not number.isdecimal()) or not path.is_file():
+        return None
+    return Kept(path, int(name), path.stat().st_size)
+
+
+def _write_all(file: Any, piece: bytes) -> None:
+    view = memoryview(piece)
+    while view:  # a disk that is filling up takes a part first
+        view = view[file.write(view) :]
+
+
+class KeptLog:
+    """Kept bytes, seen as the part of a log that they were. Proves them without touching the log."""
+
+    def __init__(self, kept: Kept, segment_size: int) -> None:
+        self.segment_size = segment_size
+        self._kept = kept
+        self._base = -1
+        self._view = memoryview(b"")
+
+    def segment_from(self, offset: int) -> tuple[int, memoryview]:
+        """As a log's; the first segment's bytes begin where the kept ones do. Raises OSError."""
+        start = offset - offset % self.segment_size
+        base, end = max(self._kept.offset, start), start + self.segment_size
+        if base != self._base:
+            self._view = self._read(base, end)
+            self._base = base
+        return base, self._view
+
+    def _read(self, base: int, end: int) -> memoryview:
+        """The bytes, in a file of its own that has no name, with the zeros that follow them in the segment."""
+        with TemporaryFile(buffering=0) as copy, self._kept.path.open("rb") as file:
+            file.seek(base - self._kept.offset)
+            left = end - base
+            try:
+                while piece := file.read(min(COPY_BYTES, left)):
+                    left -= len(piece)
+                    _write_all(copy, piece)
+                copy.truncate(end - base)
+            except OSError as error:
+                name_file(error, gettempdir())
+                raise
+            return memoryview(mmap.mmap(copy.fileno(), end - base, access=mmap.ACCESS_READ))
+
+    def scan(self, start: int, limit: int | None = None) -> Scan:
+        """As a log's. Raises OSError."""
+        limit = self._kept.end if limit is None else min(limit, self._kept.end)
+        result = Scan(end=start)
+        while result.end < limit and result.problem is None:
+            base, view = self.segment_from(result.end)
+            segment_end = base + len(view)
+            found = scan_records(view, base, result.end, min(limit, segment_end))
+            result = result.then(found)
+            if found.end < segment_end:
+                break
+        return result
+
+    def data_ranges(self, start: int, limit: int) -> Iterator[tuple[int, int]]:
+        """As a log's; all counts as data. Raises OSError."""
+        limit = min(limit, self._kept.end)
+        while start < limit:
+            end = min(limit, start - start % self.segment_size + self.segment_size)
+            yield start, end
+            start = end
+
+
+class Restorer:
+    """Puts one file of kept bytes back into a store; if nothing ``changes`` it only looks."""
+
+    def __init__(self, settings: Settings, kept: Kept, changes: bool) -> None:
+        """Raises StoreInUse, StoreError, OSError."""
+        self.root = settings.store_path_root_dir
+        self.kept = kept
+        if not changes and is_locked(self.root / LOCK_FILE):
+            raise StoreInUse(f"{self.root} is in use by another process: stop it first")
+        self._lock_file = LockFile(self.root / LOCK_FILE) if changes else None
+        try:
+            self.log = open_log(settings, owned=changes)
+        except BaseException:  # whatever it is, the lock is given back before it travels on
+            self._release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.log.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock_file is not None:
+            self._lock_file.release()
+
+    def look(self) -> Restoration:
+        """What putting the bytes back would give. Raises DoesNotFit, OSError."""
+        with self.kept.path.open("rb") as file:
+            self._check_place(file)
+        proof: Survey = survey(KeptLog(self.kept, self.log.segment_size), self.kept.offset, self.kept.end)
+        if not proof.messages:
+            raise DoesNotFit("the bytes hold no whole message")
+        end = self.kept.end if proof.stretch_count else proof.end
+        return Restoration(self.kept, end, proof.messages, proof.bad_bytes, self.kept.end - end)
+
+    def _check_place(self, file: BinaryIO) -> None:
+        """The log must end where the bytes begin, or hold the same ones already. Raises DoesNotFit, OSError."""
+        log, kept = self.log, self.kept
+        if not log.min_offset <= kept.offset <= log.max_offset:
+            raise DoesNotFit(
+                f"the log is {log.min_offset} to {log.max_offset}, and the bytes are those at {kept.offset}"
+            )
+        base = max(log.min_offset, (kept.offset - 1) // log.segment_size * log.segment_size)
+        sound_end = log.scan(base, kept.offset).end if base < kept.offset else base
+        if sound_end != kept.offset:
+            raise DoesNotFit(f"the log is not sound up to {kept.offset}: its records end at {sound_end}")
+        written_end = log.stale_end(kept.offset)
+        if written_end > kept.end:
+            raise DoesNotFit(f"the log goes on to {written_end}, farther than the kept bytes")
+        at = kept.offset
+        while at < written_end:
+            ours = log.get_data(at, min(COPY_BYTES, written_end - at))
+            assert ours is not None, "what is written lies in the log"
+            theirs = file.read(len(ours))
+            written = np.frombuffer(ours, np.uint8)
+            if ((written != 0) & (written != np.frombuffer(theirs, np.uint8))).any():
+                raise DoesNotFit(f"the log has other bytes than these after {at}: it has gone on since")
+            at += len(ours)
+
+    def apply(self, wanted: Restoration) -> None:
+        """Put the bytes back, durably; the file goes once the log has all of it. Raises OSError.
+
+        Whoever is killed meanwhile has stopped uncleanly: the next start looks at it, and this can be done again.
+        """
+        abort = self.root / ABORT_FILE
+        was_clean = not abort.exists()
+        abort.touch()
+        sync_folder(self.root)
+        at = wanted.kept.offset
+        with self.kept.path.open("rb") as file:
+            while at < wanted.end:
+                size = min(COPY_BYTES, wanted.end - at, self.log.segment_size - at % self.log.segment_size)
+                self.log.mend(at, file.read(size))
+                at += size
+        self.log.sync_range(wanted.kept.offset, wanted.end)
+        if was_clean:
+            abort.unlink()
+            sync_folder(self.root)
+        if not wanted.left_bytes:
+            self.kept.path.unlink()
+            sync_folder(self.kept.path.parent)

@@ -1,0 +1,537 @@
+"""A broker's registration with name servers: when it is sent, what it says, and what comes back of it."""
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import alsoProvides
+
+from rmqha.broker.background.outerapi import (
+    FIRST_REGISTER_SECONDS,
+    REGISTER_TIMEOUT_SECONDS,
+    UNREGISTER_TIMEOUT_SECONDS,
+    BrokerOuterAPI,
+    MasterAddresses,
+)
+from rmqha.namesrv.service import NameServerService
+from rmqha.remoting.client import LONGEST_RETRY_SECONDS
+from rmqha.remoting.registration import body_crc32, decode_body
+from rmqha.settings import make_settings
+from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
+from rmqha.wire.command import OUR_VERSION, RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
+from tests.broker.brokerstore import Client
+from tests.ha.doubles import FakeEndpoint, LineTransport, log_lines
+from tests.remoting.test_protocol import commands_in, frame
+
+IDENTITY = {
+    "brokerName": "broker-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "C",
+    "brokerId": "0",
+}
+MASTER = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+TOLD = MasterAddresses("10.0.0.1:10911", "10.0.0.1:10912")
+NOBODY = MasterAddresses()
+PERIOD_SECONDS = 30
+
+
+class Line:
+    """A name server's end of a connection."""
+
+    def __init__(self, transport: LineTransport) -> None:
+        self.transport = transport
+        self.looks: list[RemotingCommand] = []
+        """The requests for ClusterInfo that have come; they are answered by ``answer_looks``, if at all."""
+
+    def requests(self) -> list[RemotingCommand]:
+        """What else has come since the last call."""
+        came = commands_in(self.transport.take())
+        self.looks += [request for request in came if request.code == RequestCode.GET_BROKER_CLUSTER_INFO]
+        return [request for request in came if request.code != RequestCode.GET_BROKER_CLUSTER_INFO]
+
+    def answer_look(self, addresses: str) -> None:
+        """Say to the last look what is registered as broker-a, as Java writes it; the others get no answer."""
+        body = f'{{"brokerAddrTable":{{"broker-a":{{"brokerAddrs":{{{addresses}}},"brokerName":"broker-a"}}}}}}'
+        self.transport.deliver(
+            frame(RemotingCommand(ResponseCode.SUCCESS, self.looks.pop().opaque, RESPONSE_FLAG, body=body.encode()))
+        )
+        self.looks.clear()
+
+    def request(self, code: int) -> RemotingCommand:
+        """The one request that has come, of this code."""
+        (request,) = self.requests()
+        assert request.code == code, request
+        assert not request.is_oneway
+        return request
+
+    def answer(self, request: RemotingCommand, code: int = ResponseCode.SUCCESS, **fields: str) -> None:
+        self.transport.deliver(frame(RemotingCommand(code, request.opaque, RESPONSE_FLAG, ext_fields=fields)))
+
+    def take_registration(self, **fields: str) -> RemotingCommand:
+        """The one registration that has come, which is answered with these fields."""
+        request = self.request(RequestCode.REGISTER_BROKER)
+        self.answer(request, ResponseCode.SUCCESS, **fields)
+        return request
+
+
+class OuterAPITestCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.endpoints = [FakeEndpoint(self.clock), FakeEndpoint(self.clock)]
+        self.table = TopicConfigTable(DataVersion(1, 5), {"T": TopicConfig("T", 4, 4)})
+        self.told: list[MasterAddresses] = []
+
+    def start(self, broker_id: int = 0, name_servers: int = 1, **properties: str) -> BrokerOuterAPI:
+        """A broker that connects to so many name servers."""
+        settings = make_settings({"brokerName": "broker-a", "brokerClusterName": "C", **properties})
+        self.api = BrokerOuterAPI(
+            settings,
+            broker_id,
+            [(f"ns{number}:9876", endpoint) for number, endpoint in enumerate(self.endpoints[:name_servers])],
+            lambda: ("10.0.0.1:10911", "10.0.0.1:10912"),
+            lambda: self.table,
+            self.clock,
+            self.told.append,
+        )
+        self.api.start()
+        return self.api
+
+    def accept(self, number: int = 0) -> Line:
+        """That name server takes the connection."""
+        return Line(self.endpoints[number].next().accept())
+
+    def stop(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self.api.stop())
+
+
+class RegisterTests(OuterAPITestCase):
+    def test_a_new_connection_registers_at_once(self) -> None:
+        self.start()
+        request = self.accept().take_registration()
+        self.assertEqual(
+            request.ext_fields,
+            {
+                **IDENTITY,
+                "haServerAddr": "10.0.0.1:10912",
+                "compressed": "false",
+                "bodyCrc32": str(body_crc32(request.body)),
+            },
+        )
+        self.assertEqual(request.version, OUR_VERSION)
+        self.assertEqual(decode_body(request.body, False, request.version), self.table)
+
+    def test_and_so_does_the_next_one_when_it_is_lost(self) -> None:
+        self.start()
+        with log_lines() as lines:
+            line = self.accept()
+            line.take_registration()
+            line.transport.lose()
+            self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+            self.accept().take_registration()
+        self.assertRegex(
+            lines(),
+            r"info: registered with name server ns0:9876\n"
+            r"(.*\n)*warn: not registered with name server ns0:9876: the connection is gone\n"
+            r"(.*\n)*info: registered with name server ns0:9876",
+        )
+
+    def test_it_registers_again_soon_and_then_each_period(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        for seconds in (FIRST_REGISTER_SECONDS, PERIOD_SECONDS, PERIOD_SECONDS):
+            self.clock.advance(seconds - 1)
+            self.assertEqual(line.requests(), [])
+            self.clock.advance(1)
+            line.take_registration()
+
+    def test_the_period_is_a_setting(self) -> None:
+        self.start(registerNameServerPeriod="12000")
+        line = self.accept()
+        line.take_registration()
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration()
+        self.clock.advance(12)
+        line.take_registration()
+
+    def test_each_name_server_is_registered_with(self) -> None:
+        self.start(name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        for line in lines:
+            line.take_registration()
+        self.api.register_all()
+        for line in lines:
+            line.take_registration()
+
+    def test_one_that_is_not_there_does_not_hold_up_the_other(self) -> None:
+        self.start(name_servers=2)
+        with log_lines() as lines:
+            for _ in range(3):
+                self.endpoints[0].next().refuse()
+                self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+            self.accept(1).take_registration()
+        self.assertEqual(lines().count("warn: not registered with name server ns0:9876"), 1)
+        self.assertIn("info: registered with name server ns1:9876", lines())
+
+    def test_a_changed_topic_is_told_at_once(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        self.table = TopicConfigTable(DataVersion(2, 6), {"New": TopicConfig("New")})
+        self.api.topics_changed(self.table.topic_config_table["New"])
+        self.assertEqual(decode_body(line.take_registration().body, False, OUR_VERSION), self.table)
+
+    def test_changes_during_a_registration_are_told_together_after_it(self) -> None:
+        self.start()
+        line = self.accept()
+        first = line.request(RequestCode.REGISTER_BROKER)
+        for counter in range(100):
+            self.table = TopicConfigTable(DataVersion(counter, 6))
+            self.api.topics_changed(None)
+        self.assertEqual(line.requests(), [])
+        line.answer(first)
+        self.assertEqual(decode_body(line.take_registration().body, False, OUR_VERSION), self.table)
+        self.assertEqual(line.requests(), [])
+
+    def test_a_registration_that_is_not_answered_is_tried_again(self) -> None:
+        self.start()
+        line = self.accept()
+        line.requests()
+        with log_lines() as lines:
+            self.clock.advance(REGISTER_TIMEOUT_SECONDS)
+            self.clock.advance(FIRST_REGISTER_SECONDS - REGISTER_TIMEOUT_SECONDS)
+            line.take_registration()
+        self.assertIn("warn: not registered with name server ns0:9876", lines())
+        self.assertIn("info: registered with name server ns0:9876", lines())
+
+    def test_so_is_one_that_is_refused(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        with log_lines() as lines:
+            for seconds in (FIRST_REGISTER_SECONDS, PERIOD_SECONDS):
+                self.clock.advance(seconds)
+                line.answer(line.request(RequestCode.REGISTER_BROKER), ResponseCode.SYSTEM_ERROR)
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration()
+        self.assertEqual(lines().count("warn: not registered with name server ns0:9876: code 1"), 1)
+        self.assertEqual(lines().count("info: registered with name server ns0:9876"), 1)
+
+    def test_what_the_broker_forbids_to_all_it_forbids_for_each_topic(self) -> None:
+        self.start(brokerPermission="4")
+        table = decode_body(self.accept().take_registration().body, False, OUR_VERSION)
+        self.assertEqual({topic.perm for topic in table.topic_config_table.values()}, {4})
+        self.assertEqual(self.table.topic_config_table["T"].perm, 6)
+        self.assertEqual(table.data_version, self.table.data_version)
+
+    def test_without_name_servers_nothing_happens(self) -> None:
+        self.start(name_servers=0)
+        self.api.topics_changed(None)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.successResultOf(self.stop())
+
+
+class OnlyChangesTests(OuterAPITestCase):
+    """forceRegister=false."""
+
+    def setUp(self) -> None:
+        OuterAPITestCase.setUp(self)
+        self.start(forceRegister="false")
+        self.line = self.accept()
+        self.line.take_registration()
+
+    def ask(self) -> RemotingCommand:
+        """The question that comes in time."""
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        request = self.line.request(RequestCode.QUERY_DATA_VERSION)
+        self.assertEqual((request.ext_fields, request.body), (IDENTITY, b'{"counter":1,"timestamp":5}'))
+        return request
+
+    def test_what_the_name_server_knows_is_not_sent(self) -> None:
+        self.line.answer(self.ask(), changed="false")
+        self.assertEqual(self.line.requests(), [])
+        self.clock.advance(PERIOD_SECONDS)
+        self.line.request(RequestCode.QUERY_DATA_VERSION)
+
+    def test_what_it_does_not_know_is(self) -> None:
+        self.line.answer(self.ask(), changed="true")
+        self.line.take_registration()
+
+    def test_a_changed_topic_is_told_without_asking(self) -> None:
+        self.api.topics_changed(None)
+        self.line.take_registration()
+
+    def test_also_during_the_question(self) -> None:
+        request = self.ask()
+        self.api.topics_changed(None)
+        self.line.answer(request, changed="false")
+        self.line.take_registration()
+
+
+class ToldTests(OuterAPITestCase):
+    def test_a_slave_hears_where_its_master_is(self) -> None:
+        self.start(broker_id=1)
+        line = self.accept()
+        request = line.take_registration()
+        self.assertEqual(request.ext_fields["brokerId"], "1")
+        with log_lines() as lines:
+            self.clock.advance(FIRST_REGISTER_SECONDS)
+            line.take_registration(**MASTER)
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration(**MASTER)
+        self.assertEqual(lines().count("the master is at 10.0.0.1:10911, its HA port at 10.0.0.1:10912"), 1)
+        with log_lines() as lines:
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration()
+        self.assertIn("no name server knows of a live master", lines())
+        self.assertEqual(self.told, [NOBODY, TOLD, TOLD, NOBODY])
+
+    def test_a_master_hears_nothing(self) -> None:
+        self.start()
+        self.accept().take_registration(**MASTER)
+        self.assertEqual(self.told, [])
+
+    def test_one_name_server_that_knows_the_master_is_enough(self) -> None:
+        self.start(broker_id=1, name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        lines[1].take_registration(**MASTER)
+        lines[0].take_registration()
+        self.assertEqual(self.told, [TOLD, TOLD])
+
+    def test_what_one_said_counts_no_more_when_it_is_gone(self) -> None:
+        self.start(broker_id=1, name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        lines[1].take_registration(**MASTER)
+        lines[0].take_registration()
+        lines[1].transport.lose()
+        self.api.register_all()
+        lines[0].take_registration()
+        self.assertEqual(self.told, [TOLD, TOLD, NOBODY])
+
+
+class StopTests(OuterAPITestCase):
+    def assert_ended(self, stopped: Deferred[None]) -> None:
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_it_says_goodbye_and_waits_for_the_answer(self) -> None:
+        self.start(name_servers=2)
+        lines = [self.accept(number) for number in range(2)]
+        for line in lines:
+            line.take_registration()
+        stopped = self.stop()
+        for line in lines:
+            self.assertNoResult(stopped)
+            request = line.request(RequestCode.UNREGISTER_BROKER)
+            self.assertEqual(request.ext_fields, IDENTITY)
+            line.answer(request)
+            self.assertTrue(line.transport.disconnecting)
+        self.assert_ended(stopped)
+
+    def test_it_waits_no_longer_than_three_seconds(self) -> None:
+        self.start()
+        self.accept().take_registration()
+        stopped = self.stop()
+        self.clock.advance(UNREGISTER_TIMEOUT_SECONDS - 0.1)
+        self.assertNoResult(stopped)
+        self.clock.advance(0.1)
+        self.assert_ended(stopped)
+
+    def test_then_it_hangs_up_though_the_name_server_may_read_nothing_more(self) -> None:
+        self.start()
+        line = self.accept()
+        alsoProvides(line.transport, ITCPTransport)
+        stopped = self.stop()
+        self.clock.advance(UNREGISTER_TIMEOUT_SECONDS)
+        self.assertTrue(line.transport.aborted)
+        self.clock.pump([0, REGISTER_TIMEOUT_SECONDS])
+        self.assert_ended(stopped)
+
+    def test_who_has_said_goodbye_registers_no_more(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        stopped = self.stop()
+        goodbye = line.request(RequestCode.UNREGISTER_BROKER)
+        self.api.topics_changed(None)
+        self.assertEqual(line.requests(), [])
+        line.answer(goodbye)
+        self.assert_ended(stopped)
+
+    def test_a_registration_that_is_being_answered_does_not_matter(self) -> None:
+        self.start()
+        line = self.accept()
+        registration = line.request(RequestCode.REGISTER_BROKER)
+        self.api.topics_changed(None)
+        stopped = self.stop()
+        goodbye = line.request(RequestCode.UNREGISTER_BROKER)
+        line.answer(registration)
+        self.assertEqual(line.requests(), [])
+        line.answer(goodbye)
+        self.assert_ended(stopped)
+
+    def test_without_a_connection_it_just_ends(self) -> None:
+        self.start(name_servers=2)
+        self.endpoints[0].next().refuse()
+        with log_lines() as lines:
+            self.assert_ended(self.stop())
+        self.assertNotIn("warn", lines())
+
+    def test_between_the_rounds_too(self) -> None:
+        self.start()
+        line = self.accept()
+        line.take_registration()
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration()
+        stopped = self.stop()
+        line.answer(line.request(RequestCode.UNREGISTER_BROKER))
+        self.assert_ended(stopped)
+
+
+class BothEndsTests(OuterAPITestCase):
+    """With our own name server at the other end."""
+
+    def test_a_topic_is_routed_as_long_as_the_broker_is_registered(self) -> None:
+        server = NameServerService(self.clock)
+        server.startService()
+        self.addCleanup(server.stopService)
+        self.start()
+        line, peer = self.accept(), Client(server.processors(), self.clock)
+
+        def carry() -> None:
+            """What the broker has to say, and the answers."""
+            peer.line.deliver(line.transport.take())
+            line.transport.deliver(peer.line.take())
+
+        def has_route(topic: str) -> bool:
+            return server.route_info.route_info(topic) is not None
+
+        carry()
+        self.assertTrue(has_route("T"))
+        self.table = TopicConfigTable(DataVersion(2, 6), {"New": TopicConfig("New")})
+        self.api.topics_changed(None)
+        self.assertFalse(has_route("New"))
+        carry()
+        self.assertTrue(has_route("New"))
+        stopped = self.stop()
+        carry()
+        self.assertFalse(has_route("T"))
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+
+
+OURS = "10.0.0.1:10911"
+THEIRS = "10.0.0.9:10911"
+
+
+class RivalTests(OuterAPITestCase):
+    """Another broker with our name and id takes our place: our node says so, with both addresses."""
+
+    def period(self, line: Line, addresses: str) -> None:
+        """The next registration, and what the look before it found."""
+        self.clock.advance(PERIOD_SECONDS)
+        line.take_registration()
+        line.answer_look(addresses)
+
+    def begin(self, addresses: str, broker_id: int = 0) -> Line:
+        self.start(broker_id)
+        line = self.accept()
+        line.take_registration()
+        line.answer_look(addresses)
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line.take_registration()
+        line.answer_look(addresses)
+        return line
+
+    def test_a_broker_that_takes_our_place_is_told_once_with_both_addresses(self) -> None:
+        line = self.begin(f'0:"{OURS}"')
+        self.assertEqual(self.api.warnings(), [])
+        with log_lines() as lines:
+            for _ in range(3):
+                self.period(line, f'0:"{THEIRS}",1:"10.0.0.2:10911"')
+        (warning,) = [text for text in lines().splitlines() if text.startswith("warn")]
+        for text in (OURS, THEIRS, "ns0:9876", "broker-a with brokerId 0 of cluster C"):
+            self.assertIn(text, warning)
+            self.assertIn(text, self.api.warnings()[0])
+
+    def test_by_turns_it_is_still_told_and_it_is_cleared_when_we_stay(self) -> None:
+        line = self.begin(f'0:"{OURS}"')
+        for _ in range(4):
+            self.period(line, f'0:"{THEIRS}"')
+            self.period(line, f'0:"{OURS}"')
+            self.assertEqual(len(self.api.warnings()), 1)
+        for _ in range(3):
+            self.period(line, f'0:"{OURS}"')
+        self.assertEqual(self.api.warnings(), [])
+
+    def test_a_slave_whose_id_another_slave_has_is_told_too(self) -> None:
+        self.begin(f'0:"10.0.0.5:10911",1:"{THEIRS}"', broker_id=1)
+        self.assertIn(THEIRS, self.api.warnings()[0])
+
+    def test_answers_that_are_none_are_nothing(self) -> None:
+        line = self.begin(f'0:"{OURS}"')
+        for body in (b"", b"[]", b"{}", b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{"x":1}}}}', b"\xff"):
+            self.clock.advance(PERIOD_SECONDS)
+            line.take_registration()
+            answer = RemotingCommand(ResponseCode.SUCCESS, line.looks.pop().opaque, RESPONSE_FLAG, body=body)
+            line.transport.deliver(frame(answer))
+        self.assertEqual(self.api.warnings(), [])
+
+
+class WithdrawTests(OuterAPITestCase):
+    """A slave that consumers should not be sent to leaves the name server, and comes back."""
+
+    def begin(self) -> Line:
+        self.start(broker_id=1)
+        line = self.accept()
+        line.take_registration(**MASTER)
+        return line
+
+    def leave(self, line: Line) -> None:
+        with log_lines() as lines:
+            self.api.withdraw("it is DIVERGED")
+            self.api.withdraw("it is DIVERGED")
+        line.answer(line.request(RequestCode.UNREGISTER_BROKER))
+        self.assertEqual(lines().count("warn: leaving name server ns0:9876: it is DIVERGED"), 1)
+
+    def test_it_leaves_and_stays_away_until_it_comes_back(self) -> None:
+        line = self.begin()
+        self.leave(line)
+        self.api.topics_changed(None)
+        for _ in range(3):
+            self.clock.advance(PERIOD_SECONDS)
+            self.assertEqual(line.requests(), [])
+            line.answer_look(f'0:"{MASTER["masterAddr"]}"')
+        self.assertEqual(self.api.warnings(), ["not registered with name server ns0:9876: it is DIVERGED"])
+        self.api.come_back()
+        line.take_registration(**MASTER)
+        self.assertEqual(self.api.warnings(), [])
+
+    def test_a_new_connection_does_not_register_it(self) -> None:
+        line = self.begin()
+        self.leave(line)
+        line.transport.lose()
+        self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+        self.assertEqual(self.accept().requests(), [])
+
+    def test_one_that_is_found_there_nevertheless_leaves_again(self) -> None:
+        """Its last registration may have been taken after its goodbye."""
+        line = self.begin()
+        self.leave(line)
+        self.clock.advance(PERIOD_SECONDS)
+        self.assertEqual(line.requests(), [])
+        line.answer_look(f'0:"{MASTER["masterAddr"]}",1:"{OURS}"')
+        line.request(RequestCode.UNREGISTER_BROKER)
+
+    def test_a_master_that_moves_meanwhile_is_followed(self) -> None:
+        """What its HA port is only a registration tells, which is taken back at once."""
+        line = self.begin()
+        self.leave(line)
+        self.clock.advance(PERIOD_SECONDS)
+        self.assertEqual(line.requests(), [])
+        line.answer_look(f'0:"{THEIRS}"')
+        line.take_registration(masterAddr=THEIRS, haServerAddr="10.0.0.9:10912")
+        line.answer(line.request(RequestCode.UNREGISTER_BROKER))
+        self.assertEqual(self.told[-1], MasterAddresses(THEIRS, "10.0.0.9:10912"))
+        self.assertEqual(len(self.api.warnings()), 1)

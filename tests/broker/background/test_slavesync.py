@@ -1,0 +1,451 @@
+"""A slave's copies of its master's tables (spec/remoting.md 9)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from twisted.internet.defer import execute
+
+from rmqha.broker.background.outerapi import MasterAddresses
+from rmqha.broker.background.schedule import ScheduleMessageService
+from rmqha.broker.background.slavesync import SlaveSynchronize
+from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.store.metadata import (
+    ConfigTable,
+    ConsumerOffsetTable,
+    DataVersion,
+    DelayOffsetTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_compact
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.ha.doubles import FakeEndpoint, LineTransport, log_lines
+from tests.remoting.test_protocol import commands_in, frame
+
+MASTER, FAST = "192.0.2.7:10911", "192.0.2.7:10909"
+OTHER, OTHER_FAST = "192.0.2.8:20911", "192.0.2.8:20909"
+OURS = "192.0.2.9:10911"
+VERSION = DataVersion(41, 1_795_200_000_123)
+CODES: dict[type[ConfigTable], RequestCode] = {
+    TopicConfigTable: RequestCode.GET_ALL_TOPIC_CONFIG,
+    ConsumerOffsetTable: RequestCode.GET_ALL_CONSUMER_OFFSET,
+    DelayOffsetTable: RequestCode.GET_ALL_DELAY_OFFSET,
+    SubscriptionGroupTable: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+}
+
+
+def all_tables() -> tuple[ConfigTable, ...]:
+    """What a master has."""
+    return (
+        TopicConfigTable(VERSION, {"T": TopicConfig("T", 4, 4), "U": TopicConfig("U", 1, 2, perm=4)}),
+        ConsumerOffsetTable({"T@G": {0: 12, 1: 7}}),
+        DelayOffsetTable({1: 3, 3: 2}),
+        SubscriptionGroupTable(VERSION, {"G": SubscriptionGroupConfig("G", retry_max_times=3)}),
+    )
+
+
+class Master:
+    """Answers with what ``bodies`` has, at one port."""
+
+    def __init__(self, bodies: Mapping[int, bytes]) -> None:
+        self.bodies = bodies
+        self.asked: list[int] = []
+
+    def answer(self, request: RemotingCommand) -> RemotingCommand:
+        self.asked.append(request.code)
+        body = self.bodies.get(request.code)
+        if body is None:
+            return RemotingCommand(ResponseCode.SYSTEM_ERROR, request.opaque, 1, remark="No topic in this broker")
+        return RemotingCommand(ResponseCode.SUCCESS, request.opaque, 1, body=body)
+
+
+class SlaveSyncTestCase(BrokerStoreTestCase):
+    """Has a slave and, by their addresses, what masters answer there; nobody listens at other addresses."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.open("SLAVE")
+        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
+        self.schedule = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, lambda: NOW_MS)
+        self.masters: dict[str, Master] = {}
+        self.endpoints: dict[str, list[FakeEndpoint]] = {}
+        self.lines: dict[LineTransport, str] = {}
+        self.own_address = OURS
+
+    def follow(self, configured: str | None = None) -> None:
+        """Begin to synchronise."""
+        self.sync = SlaveSynchronize(
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.schedule,
+            self.connect,
+            lambda: self.own_address,
+            self.clock,
+            configured,
+        )
+        self.sync.start()
+        self.addCleanup(self.end)
+
+    def end(self) -> None:
+        stopped = self.sync.stop()
+        self.settle()
+        self.successResultOf(stopped)
+
+    def tell(self, address: str | None) -> None:
+        """A name server's answer."""
+        self.sync.told(MasterAddresses(address, None))
+
+    def serve(self, address: str, *tables: ConfigTable) -> Master:
+        """A master has these tables, and answers at this address."""
+        bodies = {int(CODES[type(table)]): dumps_compact(table.to_json()) for table in tables}
+        self.masters[address] = Master(bodies)
+        return self.masters[address]
+
+    def connect(self, address: str) -> FakeEndpoint:
+        if ":" not in address:
+            raise ValueError(f"{address!r} is no address")
+        endpoint = FakeEndpoint(self.clock)
+        self.endpoints.setdefault(address, []).append(endpoint)
+        return endpoint
+
+    def settle(self) -> None:
+        """Let everybody say what they have to say now."""
+        for _ in range(20):
+            for address, endpoints in self.endpoints.items():
+                for endpoint in endpoints:
+                    while endpoint.attempts:
+                        attempt = endpoint.next()
+                        if address in self.masters:
+                            self.lines[attempt.accept()] = address
+                        else:
+                            attempt.refuse()
+            for line, address in self.lines.items():
+                for request in commands_in(line.take()):
+                    line.deliver(frame(self.masters[address].answer(request)))
+            self.clock.advance(0)
+
+    def pass_by(self, seconds: float) -> None:
+        """Time passes, and everybody answers in time."""
+        for _ in range(round(seconds * 2)):
+            self.clock.advance(0.5)
+            self.settle()
+
+    def open_lines(self) -> list[str]:
+        """Where connections are."""
+        return sorted(address for line, address in self.lines.items() if not line.disconnecting)
+
+    def held(self) -> tuple[ConfigTable, ...]:
+        """The slave's tables."""
+        return self.topics.table, self.offsets.table, self.schedule.table, self.groups.table
+
+    def on_disk(self) -> tuple[ConfigTable, ...]:
+        """The slave's tables as its next start will read them."""
+        return tuple(kind.read(self.folder) for kind in CODES)
+
+
+class CycleTests(SlaveSyncTestCase):
+    def test_the_four_tables_are_the_masters_and_on_disk(self) -> None:
+        self.serve(MASTER, *all_tables())
+        self.serve(FAST, *all_tables())
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual(self.held(), all_tables())
+        self.assertEqual(self.on_disk(), all_tables())
+
+    def test_first_after_three_seconds_then_every_ten(self) -> None:
+        master = self.serve(MASTER, *all_tables())
+        fast = self.serve(FAST, *all_tables())
+        self.follow(MASTER)
+        self.pass_by(2.5)
+        self.assertEqual((fast.asked, master.asked), ([], []))
+        self.pass_by(0.5)
+        self.assertEqual((fast.asked, master.asked), ([21], [43, 45, 201]))
+        self.pass_by(9.5)
+        self.assertEqual((fast.asked, master.asked), ([21], [43, 45, 201]))
+        self.pass_by(0.5)
+        self.assertEqual((fast.asked, master.asked), ([21] * 2, [43, 45, 201] * 2))
+
+    def test_the_connections_are_kept(self) -> None:
+        self.serve(MASTER, *all_tables())
+        self.serve(FAST, *all_tables())
+        self.follow(MASTER)
+        self.pass_by(60)
+        self.assertEqual(sorted(self.lines.values()), [FAST, MASTER])
+        self.assertEqual(self.open_lines(), [FAST, MASTER])
+
+    def test_a_connection_that_breaks_is_made_anew(self) -> None:
+        self.serve(MASTER, *all_tables())
+        self.serve(FAST, *all_tables())
+        self.follow(MASTER)
+        self.pass_by(3)
+        for line in list(self.lines):
+            line.lose()
+        topics, *_ = all_tables()
+        assert isinstance(topics, TopicConfigTable)
+        changed = TopicConfigTable(VERSION.next(NOW_MS), {**topics.topic_config_table, "V": TopicConfig("V")})
+        self.serve(FAST, changed)
+        self.pass_by(20)
+        self.assertEqual(self.topics.table, changed)
+        self.assertEqual(self.open_lines(), [FAST, MASTER])
+
+    def test_topics_come_from_the_main_port_where_nobody_listens_at_the_fast_one(self) -> None:
+        self.serve(MASTER, *all_tables())
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual(self.held(), all_tables())
+
+    def test_all_comes_from_the_main_port_of_an_address_that_tells_no_port(self) -> None:
+        self.serve("unix:/run/broker", *all_tables())
+        self.follow("unix:/run/broker")
+        self.pass_by(3)
+        self.assertEqual(self.held(), all_tables())
+
+    def test_once_stopped_nothing_is_left(self) -> None:
+        self.serve(MASTER)
+        self.serve(FAST)
+        for seconds in (0, 3, 10):
+            before = self.clock.getDelayedCalls()
+            self.follow(MASTER)
+            self.pass_by(seconds)
+            self.end()
+            self.assertEqual(self.open_lines(), [])
+            left = [str(call) for call in self.clock.getDelayedCalls() if call not in before]
+            self.assertEqual(left, [])
+
+    def test_it_may_be_stopped_while_it_waits_for_an_answer(self) -> None:
+        self.follow(MASTER)
+        self.clock.advance(3)
+        (attempt,) = self.endpoints[MASTER][0].attempts
+        line = attempt.accept()
+        self.endpoints[MASTER][0].attempts.clear()
+        self.clock.advance(1)
+        stopped = self.sync.stop()
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertTrue(line.disconnecting)
+
+
+class AddressTests(SlaveSyncTestCase):
+    def test_without_an_address_nobody_is_asked(self) -> None:
+        self.follow()
+        self.pass_by(20)
+        self.assertEqual(self.endpoints, {})
+
+    def test_a_name_server_tells_where(self) -> None:
+        self.serve(MASTER, *all_tables())
+        self.follow()
+        self.tell(MASTER)
+        self.pass_by(3)
+        self.assertEqual(self.held(), all_tables())
+
+    def test_what_a_name_server_tells_counts_more_than_what_was_configured(self) -> None:
+        self.serve(MASTER)
+        other = self.serve(OTHER, *all_tables())
+        self.follow(MASTER)
+        self.tell(OTHER)
+        self.pass_by(3)
+        self.assertEqual(self.held(), all_tables())
+        self.assertEqual(len(other.asked), 4)
+
+    def test_a_new_address_is_gone_to_and_the_old_one_left(self) -> None:
+        for address in (MASTER, FAST, OTHER, OTHER_FAST):
+            self.serve(address, *all_tables())
+        self.follow()
+        self.tell(MASTER)
+        self.pass_by(3)
+        self.assertEqual(self.open_lines(), [FAST, MASTER])
+        self.tell(OTHER)
+        self.pass_by(10)
+        self.assertEqual(self.open_lines(), [OTHER_FAST, OTHER])
+
+    def test_while_no_name_server_knows_a_master_nobody_is_asked(self) -> None:
+        master = self.serve(MASTER, *all_tables())
+        self.follow()
+        self.tell(MASTER)
+        self.pass_by(3)
+        self.tell(None)
+        self.pass_by(20)
+        self.assertEqual(self.open_lines(), [])
+        self.assertEqual(master.asked, [21, 43, 45, 201])
+        self.assertEqual(self.held(), all_tables(), "what it had it keeps")
+        self.tell(MASTER)
+        self.pass_by(10)
+        self.assertEqual(master.asked, [21, 43, 45, 201] * 2)
+
+    def test_it_never_asks_itself(self) -> None:
+        self.follow(OURS)
+        self.tell(OURS)
+        self.pass_by(20)
+        self.assertEqual(self.endpoints, {})
+        self.assertIsNone(self.sync.master_address)
+
+    def test_an_address_that_is_none_is_told_once(self) -> None:
+        self.follow()
+        with log_lines() as lines:
+            self.tell("nowhere")
+            self.pass_by(60)
+        self.assertEqual(lines().count("error: no tables are taken over from nowhere: 'nowhere' is no address"), 1)
+        self.serve(MASTER, *all_tables())
+        self.tell(MASTER)
+        self.pass_by(10)
+        self.assertEqual(self.held(), all_tables())
+
+
+class TableTests(SlaveSyncTestCase):
+    """What is done with what comes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.master = self.serve(MASTER, *all_tables())
+
+    def answer_with(self, code: RequestCode, body: bytes) -> None:
+        """The master answers this from now on."""
+        self.master.bodies = {**self.master.bodies, code: body}
+
+    def test_tables_of_a_java_master_are_read(self) -> None:
+        """fastjson writes numbers as keys without quotes; 5.x adds fields."""
+        self.answer_with(RequestCode.GET_ALL_CONSUMER_OFFSET, b'{"offsetTable":{"T@G":{0:5,11:6},"%RETRY%G@G":{}}}')
+        self.answer_with(RequestCode.GET_ALL_DELAY_OFFSET, b'{"offsetTable":{1:3,3:2}}')
+        self.answer_with(
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            b'{"dataVersion":{"counter":2,"stateVersion":0,"timestamp":5},"mappingDataVersion":{},'
+            b'"topicConfigTable":{"T":{"attributes":{},"order":false,"perm":6,"readQueueNums":3,'
+            b'"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,"writeQueueNums":3}}}',
+        )
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual(self.offsets.table, ConsumerOffsetTable({"T@G": {0: 5, 11: 6}, "%RETRY%G@G": {}}))
+        self.assertEqual(self.schedule.table, DelayOffsetTable({1: 3, 3: 2}))
+        self.assertEqual(self.topics.table, TopicConfigTable(DataVersion(2, 5), {"T": TopicConfig("T", 3, 3)}))
+
+    def test_topics_and_groups_of_the_same_version_stay(self) -> None:
+        topics = TopicConfigTable(VERSION, {"mine": TopicConfig("mine")})
+        groups = SubscriptionGroupTable(VERSION, {"mine": SubscriptionGroupConfig("mine")})
+        self.topics.replace(topics)
+        self.groups.replace(groups)
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual((self.topics.table, self.groups.table), (topics, groups))
+        self.assertEqual(self.offsets.query("G", "T", 0), 12, "which have no version")
+
+    def test_name_servers_are_told_of_topics_that_changed_and_only_then(self) -> None:
+        told: list[TopicConfig | None] = []
+        self.topics.subscribe(told.append)
+        self.follow(MASTER)
+        self.pass_by(33)
+        self.assertEqual(told, [None])
+
+    def test_offsets_of_the_slave_alone_stay_and_those_of_a_shared_key_are_replaced(self) -> None:
+        self.offsets.commit("G", "T", 2, 99, "a consumer")
+        self.offsets.commit("H", "T", 0, 5, "a consumer")
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual(self.offsets.table.offset_table, {"T@G": {0: 12, 1: 7}, "T@H": {0: 5}})
+
+    def test_an_offset_that_moves_back_is_logged(self) -> None:
+        self.offsets.commit("G", "T", 0, 20, "a consumer")
+        self.follow(MASTER)
+        with log_lines() as lines:
+            self.pass_by(3)
+        self.assertIn("warn: the master's offsets move T@G back: queue 0 from 20 to 12", lines())
+        self.assertEqual(self.offsets.query("G", "T", 0), 12)
+
+    def test_one_table_that_cannot_be_read_stays_and_the_others_are_taken_over(self) -> None:
+        for body in (b"", b"{", b"[]", b"null", b'{"topicConfigTable":7}', b'{"topicConfigTable":{"T":7}}', b"\xff"):
+            self.answer_with(RequestCode.GET_ALL_TOPIC_CONFIG, body)
+            before = self.topics.table
+            self.follow(MASTER)
+            with log_lines() as lines:
+                self.pass_by(3)
+            self.assertIn(f"warn: GET_ALL_TOPIC_CONFIG of the master at {MASTER} is not taken over: ", lines(), body)
+            self.assertEqual(self.topics.table, before)
+            self.assertEqual(self.held()[1:], all_tables()[1:])
+            self.end()
+
+    def test_a_master_that_has_no_such_table_says_so_and_the_slave_keeps_its_own(self) -> None:
+        """As a Java master does that has no delay offsets."""
+        self.serve(MASTER, *(table for table in all_tables() if not isinstance(table, DelayOffsetTable)))
+        self.schedule.replace(DelayOffsetTable({1: 9}))
+        self.follow(MASTER)
+        with log_lines() as lines:
+            self.pass_by(3)
+        self.assertIn("GET_ALL_DELAY_OFFSET of the master at 192.0.2.7:10911 is not taken over: code 1", lines())
+        self.assertEqual(self.schedule.table, DelayOffsetTable({1: 9}))
+        self.assertEqual(self.groups.table, all_tables()[3])
+
+    def test_a_failure_is_told_once_and_so_is_its_end(self) -> None:
+        sound = self.master.bodies
+        self.answer_with(RequestCode.GET_ALL_DELAY_OFFSET, b"{")
+        self.follow(MASTER)
+        with log_lines() as lines:
+            self.pass_by(63)
+            self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 1)
+            self.master.bodies = sound
+            self.pass_by(60)
+        self.assertEqual(lines().count("info: taken over from the master again: GET_ALL_DELAY_OFFSET"), 1)
+        self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 2)
+
+    def test_a_master_that_is_down_is_told_once_and_in_words(self) -> None:
+        del self.masters[MASTER]
+        self.follow(MASTER)
+        self.assertIsNone(self.sync.facts()["inSync"])
+        with log_lines() as lines:
+            self.pass_by(63)
+        told = [line for line in lines().splitlines() if line.startswith("warn: ")]
+        self.assertLessEqual(len(told), 2, told)
+        for code in CODES.values():
+            self.assertEqual(sum(code.name in line for line in told), 1)
+        self.assertNotIn("Deferred", lines())
+        self.assertNotIn("reentrantly", lines())
+        self.assertEqual(self.sync.facts()["inSync"], False)
+        self.assertTrue(self.sync.facts()["reason"])
+        self.serve(MASTER, *all_tables())
+        self.pass_by(30)
+        self.assertEqual(self.held(), all_tables())
+        self.assertEqual((self.sync.facts()["inSync"], self.sync.facts()["reason"]), (True, None))
+
+    def test_a_refusal_of_every_table_is_one_line_and_a_fact(self) -> None:
+        """As by an ACL: the log is in sync, and its tables are not."""
+        self.masters[MASTER].bodies = {}
+        self.follow(MASTER)
+        with log_lines() as lines:
+            self.pass_by(33)
+        self.assertEqual(lines().count("warn: "), 1)
+        self.assertIn("are not taken over: code 1: No topic in this broker", lines())
+        facts = self.sync.facts()
+        self.assertEqual((facts["inSync"], facts["reason"]), (False, "code 1: No topic in this broker"))
+
+    def test_a_master_that_does_not_answer_does_not_hold_up_for_ever(self) -> None:
+        silent = self.masters.pop(MASTER)
+        self.follow(MASTER)
+        self.clock.advance(3)
+        line = self.endpoints[MASTER][0].next().accept()
+        with log_lines() as lines:
+            self.pass_by(15)
+        self.assertIn("not taken over: no answer within 3 s", lines())
+        self.assertNotIn("Deferred", lines())
+        line.lose()
+        self.masters[MASTER] = silent
+        self.pass_by(20)
+        self.assertEqual(self.held(), all_tables())
+
+    def test_a_disk_that_refuses_is_told_and_nothing_ends(self) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        self.follow(MASTER)
+        with log_lines() as lines:
+            patched = self.patch(Path, "rename", refuse)
+            self.pass_by(3)
+            patched.restore()
+        for name in ("topics.json", "subscriptionGroup.json", "delayOffset.json"):
+            self.assertIn(f"error: {name} is not written: [Errno 28]", lines())
+        self.assertEqual(self.held(), all_tables())

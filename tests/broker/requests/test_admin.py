@@ -1,0 +1,595 @@
+"""What operators' tools ask, and what whole tables slaves get (spec/remoting.md 2.12 to 2.19, 9.1)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import execute
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.broker.requests.admin import (
+    MOST_QUEUES,
+    ConfigProcessor,
+    StatsProcessor,
+    TableProcessor,
+    TopicAdminProcessor,
+    by_queue,
+)
+from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
+from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.stats import BrokerStats
+from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.remoting.protocol import RequestRefused
+from rmqha.steps import at_once
+from rmqha.store.metadata import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicFilterType,
+)
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import loads_lenient
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
+from tests.ha.doubles import PEER_NAME, log_lines
+
+TOPIC: dict[str, object] = {
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "readQueueNums": 8,
+    "writeQueueNums": 4,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "order": "false",
+}
+HEARTBEAT_OF_A_CONSUMER = """{"clientID":"c","consumerDataSet":[{"groupName":"%s","consumeType":"CONSUME_PASSIVELY",
+"messageModel":"CLUSTERING","consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"topic":"%s",
+"subString":"*","subVersion":1}],"unitMode":false}],"producerDataSet":[]}"""
+
+
+class AdminTestCase(BrokerStoreTestCase):
+    """Has a master's store, its tables and a peer that asks about them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.serve()
+
+    def now_ms(self) -> int:
+        return NOW_MS + int(self.clock.seconds() * 1000)
+
+    def serve(self, is_slave: bool = False) -> None:
+        """Answer requests about a new store."""
+        self.open("SLAVE" if is_slave else "ASYNC_MASTER")
+        self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
+        self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
+        self.consumers = ConsumerManager(self.settings, self.groups)
+        self.stats = BrokerStats("C", self.clock, self.now_ms)
+        self.stats.start()
+        self.addCleanup(self.stats.stop)
+        self.config = ConfigProcessor([self.store, self.topics, self.groups])
+        self.peer = self.client(
+            {
+                **TopicAdminProcessor(self.topics, self.groups, self.offsets, self.stats, is_slave).processors(),
+                **TableProcessor(
+                    self.topics, self.groups, self.offsets, lambda: DelayOffsetTable({1: 3, 3: 2})
+                ).processors(),
+                **StatsProcessor(
+                    self.store, "broker-a", self.topics, self.consumers, self.offsets, self.stats, self.now_ms
+                ).processors(),
+                **self.config.processors(),
+            }
+        )
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A group has consumed up to ``offset``."""
+        self.offsets.commit(group, topic, queue_id, offset, "test")
+
+    def body(self, code: int, body: bytes = b"", /, **fields: object) -> bytes:
+        """The body of a success."""
+        answer = self.peer.ask(code, body, **fields)
+        self.assertEqual(answer.code, ResponseCode.SUCCESS, answer.remark)
+        return answer.body
+
+    def assert_success(self, answer: RemotingCommand) -> None:
+        self.assertEqual((answer.code, answer.body), (ResponseCode.SUCCESS, b""), answer.remark)
+
+
+class TopicAdminTests(AdminTestCase):
+    """Codes 17 and 215."""
+
+    def change(self, **fields: object) -> RemotingCommand:
+        """What mqadmin updateTopic sends, with other fields if they are given."""
+        return self.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**TOPIC, **fields})
+
+    def delete(self, topic: str | None) -> RemotingCommand:
+        """What mqadmin deleteTopic sends."""
+        return self.peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+
+    def test_a_topic_is_made_with_what_was_asked_for(self) -> None:
+        before = self.topics.table.data_version
+        self.assert_success(self.change(perm=4, topicFilterType="MULTI_TAG", topicSysFlag=3))
+        expected = TopicConfig("T", 8, 4, 4, TopicFilterType.MULTI_TAG, 3)
+        self.assertEqual(self.topics.get("T"), expected)
+        self.assertEqual(TopicConfigTable.read(self.folder).topic_config_table["T"], expected)
+        self.assertEqual(self.topics.table.data_version.counter, before.counter + 1)
+
+    def test_a_topic_that_is_there_gets_the_new_settings(self) -> None:
+        self.change()
+        self.assert_success(self.change(readQueueNums=1, writeQueueNums=2, topicSysFlag=None))
+        self.assertEqual(self.topics.get("T"), TopicConfig("T", 1, 2))
+
+    def test_order_is_asked_for_and_not_kept_as_in_java(self) -> None:
+        self.assert_success(self.change(order="true"))
+        self.assertEqual(self.topics.get("T"), TopicConfig("T", 8, 4))
+
+    def test_name_servers_are_told(self) -> None:
+        told: list[TopicConfig | None] = []
+        self.topics.subscribe(told.append)
+        self.change()
+        self.delete("T")
+        self.assertEqual(told, [TopicConfig("T", 8, 4), None])
+
+    def test_the_log_says_who_did_it(self) -> None:
+        with log_lines() as lines:
+            self.change()
+            self.delete("T")
+        made, deleted = lines().splitlines()
+        self.assertTrue(made.startswith(f"info: {PEER_NAME} makes or changes TopicConfig(topic_name='T'"), made)
+        self.assertEqual(deleted, f"info: {PEER_NAME} deletes topic T")
+
+    def test_system_topics_are_neither_changed_nor_deleted(self) -> None:
+        for topic in ("TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_x", "DefaultCluster"):
+            before = dict(self.topics.table.topic_config_table)
+            remark = f"The topic[{topic}] is conflict with system topic."
+            self.assert_refused([self.change(topic=topic), self.delete(topic)], ResponseCode.SYSTEM_ERROR, remark)
+            self.assertEqual(self.topics.table.topic_config_table, before)
+
+    def test_what_no_topic_can_be_named_is_refused(self) -> None:
+        for topic, remark in ((" ", "blank"), ("T/1", "illegal characters"), ("T" * 128, "longer than")):
+            self.assert_refused([self.change(topic=topic), self.delete(topic)], ResponseCode.SYSTEM_ERROR, remark)
+
+    def test_a_field_that_lacks_is_named(self) -> None:
+        for name in TOPIC.keys() - {"topicSysFlag"}:
+            self.assert_refused([self.change(**{name: None})], ResponseCode.SYSTEM_ERROR, f"<{name}> is null")
+        self.assert_refused([self.delete(None)], ResponseCode.SYSTEM_ERROR, "<topic> is null")
+        self.assertIsNone(self.topics.get("T"))
+
+    def test_numbers_that_no_topic_has_are_refused(self) -> None:
+        """Else a table would be written that no start could read, or a listing would name two billion queues."""
+        for name, most in (
+            ("readQueueNums", MOST_QUEUES),
+            ("writeQueueNums", MOST_QUEUES),
+            ("perm", 15),
+            ("topicSysFlag", 2**31 - 1),
+        ):
+            for value in (-1, most + 1, 2**63 - 1):
+                answer = self.change(**{name: value})
+                self.assert_refused([answer], ResponseCode.SYSTEM_ERROR, f"<{name}> is not between 0 and {most}")
+            self.assert_success(self.change(**{name: most}))
+        self.assertEqual(TopicConfigTable.read(self.folder), self.topics.table)
+
+    def test_an_unknown_filter_type_is_refused(self) -> None:
+        self.assert_refused(
+            [self.change(topicFilterType="NO_TAG")], ResponseCode.SYSTEM_ERROR, "no TopicFilterType: 'NO_TAG'"
+        )
+
+    def test_a_topic_is_deleted(self) -> None:
+        self.change()
+        self.put(b"1")
+        self.stats.messages_put("T", 1, 1)
+        self.assert_success(self.delete("T"))
+        self.assertIsNone(self.topics.get("T"))
+        self.assertIsNone(self.stats.view("TOPIC_PUT_NUMS", "T"))
+
+    def test_offsets_of_a_topic_that_was_deleted_never_begin_anew(self) -> None:
+        """A slave that has its messages would pass over all that come later as those."""
+        self.change()
+        self.put(b"1", b"2")
+        self.delete("T")
+        self.change()
+        (record,) = self.put(b"3")
+        self.assertEqual(record.queue_offset, 2)
+
+    def test_to_delete_what_is_not_there_is_no_error(self) -> None:
+        before = self.topics.table.data_version
+        self.assert_success(self.delete("T"))
+        self.assertEqual(self.topics.table.data_version, before)
+
+    @settings(max_examples=50)
+    @given(any_header(TOPIC))
+    def test_any_header_is_answered_and_the_table_stays_readable(self, fields: dict[str, object]) -> None:
+        for code in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
+            self.assertIn(self.peer.ask(code, **fields).code, (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
+        self.assertEqual(TopicConfigTable.read(self.folder), self.topics.table)
+
+
+class GroupAdminTests(AdminTestCase):
+    """Codes 200 and 207."""
+
+    def change(self, body: bytes) -> RemotingCommand:
+        return self.peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+
+    def test_a_group_is_made_and_changed(self) -> None:
+        group = SubscriptionGroupConfig("G", retry_max_times=3, consume_broadcast_enable=False)
+        self.assert_success(self.change(orjson.dumps(group.to_json())))
+        self.assertEqual(self.groups.get("G"), group)
+        self.assert_success(self.change(b'{"groupName":"G","whichBrokerWhenConsumeSlowly":2}'))
+        self.assertEqual(self.groups.get("G"), SubscriptionGroupConfig("G", which_broker_when_consume_slowly=2))
+        self.assertEqual(SubscriptionGroupTable.read(self.folder), self.groups.table)
+
+    def test_what_is_no_group_is_refused(self) -> None:
+        bodies = (b"", b"[]", b"null", b"{", b'{"groupName":7}', b'{"groupName":"G","retryMaxTimes":"many"}')
+        self.assert_refused(map(self.change, bodies), ResponseCode.SYSTEM_ERROR, "no subscription group")
+        self.assertIsNone(self.groups.get("G"))
+
+    def test_what_no_group_can_be_named_is_refused(self) -> None:
+        bodies = [orjson.dumps({"groupName": name}) for name in ("", "a@b", "a b", "G" * 256)]
+        self.assert_refused(map(self.change, [*bodies, b"{}"]), ResponseCode.SYSTEM_ERROR, "a group cannot be named")
+        self.assert_success(self.change(orjson.dumps({"groupName": "G" * 255})))
+
+    def test_a_group_is_deleted_and_keeps_its_offsets(self) -> None:
+        self.groups.find_or_create("G")
+        self.commit("G", "T", 0, 7)
+        self.stats.messages_got("G", "T", 1, 1)
+        self.assert_success(self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G"))
+        self.assertIsNone(self.groups.get("G"))
+        self.assertEqual(self.offsets.query("G", "T", 0), 7)
+        self.assertIsNone(self.stats.view("GROUP_GET_NUMS", "T@G"))
+
+    def test_its_offsets_go_if_that_is_asked_for(self) -> None:
+        for group in ("G", "H"):
+            self.commit(group, "T", 0, 7)
+            self.commit(group, "%RETRY%G", 0, 7)
+        self.assert_success(self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset="true"))
+        self.successResultOf(self.offsets.persist())
+        self.assertEqual(set(ConsumerOffsetTable.read(self.folder).offset_table), {"T@H", "%RETRY%G@H"})
+
+    def test_a_strangers_name_reaches_the_log_short_and_without_control_characters(self) -> None:
+        with log_lines() as lines:
+            self.assert_success(
+                self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="\x1b[2J\nforged " + "x" * 10_000)
+            )
+        (line,) = [line for line in lines().split("\n") if "deletes group" in line]
+        self.assertIn(r"\x1b[2J\nforged", line)
+        self.assertTrue(line.isprintable())
+        self.assertLess(len(line), 500)
+
+    def test_to_delete_none_in_particular_is_refused(self) -> None:
+        answer = self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP)
+        self.assert_refused([answer], ResponseCode.SYSTEM_ERROR, "<groupName> is null")
+
+
+class LargeAnswerTests(SynchronousTestCase):
+    """A table of more queues than a frame has room for."""
+
+    def test_it_is_refused_as_soon_as_that_is_seen(self) -> None:
+        taken = 0
+
+        def rows() -> Iterator[tuple[str, Any]]:
+            nonlocal taken
+            while True:
+                taken += 1
+                yield "x" * 1000, taken
+
+        with self.assertRaises(RequestRefused) as caught:
+            at_once(by_queue({}, "offsetTable", rows()))
+        self.assertIn("too many for one answer", str(caught.exception))
+        self.assertLess(taken, FRAME_MAX_LENGTH // 1000 + 2)
+
+
+class SlaveTests(AdminTestCase):
+    """What a slave refuses."""
+
+    def test_topics_and_groups_are_its_masters_matter(self) -> None:
+        self.serve(is_slave=True)
+        before = self.topics.table, self.groups.table
+        answers = [
+            self.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **TOPIC),
+            self.peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T"),
+            self.peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}'),
+            self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="TOOLS_CONSUMER"),
+        ]
+        remark = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+        self.assert_refused(answers, ResponseCode.SYSTEM_ERROR, remark)
+        self.assertEqual((self.topics.table, self.groups.table), before)
+
+
+class TableTests(AdminTestCase):
+    """Codes 21, 43, 45, 201 and 305."""
+
+    def test_all_topics_with_their_version(self) -> None:
+        content = orjson.loads(self.body(RequestCode.GET_ALL_TOPIC_CONFIG))
+        self.assertEqual(TopicConfigTable.from_json(content), self.topics.table)
+        self.assertEqual(content["dataVersion"], {"counter": 0, "timestamp": NOW_MS})
+
+    def test_all_groups_with_their_version(self) -> None:
+        content = orjson.loads(self.body(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        self.assertEqual(SubscriptionGroupTable.from_json(content), self.groups.table)
+        self.assertEqual(content["dataVersion"], {"counter": 0, "timestamp": NOW_MS})
+
+    def test_all_consumer_offsets_with_a_version_for_5x(self) -> None:
+        self.commit("G", "T", 0, 12)
+        self.commit("G", "T", 1, 7)
+        self.assertEqual(
+            self.body(RequestCode.GET_ALL_CONSUMER_OFFSET),
+            b'{"dataVersion":{"counter":0,"timestamp":0},"offsetTable":{"T@G":{"0":12,"1":7}}}',
+        )
+
+    def test_a_broker_without_consumer_offsets_says_so(self) -> None:
+        self.assertEqual(
+            self.body(RequestCode.GET_ALL_CONSUMER_OFFSET),
+            b'{"dataVersion":{"counter":0,"timestamp":0},"offsetTable":{}}',
+        )
+
+    def test_all_delay_offsets(self) -> None:
+        self.assertEqual(self.body(RequestCode.GET_ALL_DELAY_OFFSET), b'{"offsetTable":{"1":3,"3":2}}')
+
+    def test_system_topics_are_listed(self) -> None:
+        topics = orjson.loads(self.body(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))["topicList"]
+        self.assertEqual(set(topics), self.topics.system_topics)
+
+
+class TopicStatsTests(AdminTestCase):
+    """Code 202."""
+
+    def test_each_queue_to_write_is_told_as_java_writes_it(self) -> None:
+        self.topics.update(TopicConfig("T", 1, 2))
+        first, second = self.put(b"1", b"2", queue_id=1)
+        self.assertGreaterEqual(second.store_timestamp, first.store_timestamp)
+        self.assertEqual(
+            self.body(RequestCode.GET_TOPIC_STATS_INFO, topic="T").decode(),
+            '{"offsetTable":{'
+            '{"brokerName":"broker-a","queueId":0,"topic":"T"}:{"lastUpdateTimestamp":0,"maxOffset":0,"minOffset":0},'
+            '{"brokerName":"broker-a","queueId":1,"topic":"T"}:'
+            f'{{"lastUpdateTimestamp":{second.store_timestamp},"maxOffset":2,"minOffset":0}}'
+            "}}",
+        )
+
+    def test_an_unknown_topic_is_not_found(self) -> None:
+        answer = self.peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
+        self.assert_refused([answer], ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist")
+
+
+class ConsumeStatsTests(AdminTestCase):
+    """Code 208."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.topics.update(TopicConfig("T", 2, 1))
+        self.topics.update(TopicConfig("U", 1, 1))
+
+    def stats_of(self, group: str, topic: str | None = None) -> Any:
+        return loads_lenient(self.body(RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic))
+
+    def queues(self, group: str, topic: str | None = None) -> dict[tuple[str, int], tuple[int, int, int]]:
+        """Broker's and consumer's offset, and when that was stored, by topic and queue."""
+        found = {}
+        for key, value in self.stats_of(group, topic)["offsetTable"].items():
+            queue = orjson.loads(key)
+            self.assertEqual(queue["brokerName"], "broker-a")
+            found[queue["topic"], queue["queueId"]] = (
+                value["brokerOffset"],
+                value["consumerOffset"],
+                value["lastTimestamp"],
+            )
+        return found
+
+    def online(self, group: str, topic: str) -> None:
+        """A consumer of the group is there, and subscribes to the topic."""
+        processor = ClientManageProcessor(ProducerManager(), self.consumers, self.topics, self.groups, self.clock)
+        consumer = self.client(processor.processors())
+        consumer.send(RequestCode.HEART_BEAT, {}, (HEARTBEAT_OF_A_CONSUMER % (group, topic)).encode())
+        self.assertIn(topic, getattr(self.consumers.get(group), "subscriptions", {}))
+
+    def test_each_queue_to_read_is_told_as_java_writes_it(self) -> None:
+        first, _ = self.put(b"1", b"2")
+        self.commit("G", "T", 0, 1)
+        self.assertEqual(
+            self.body(RequestCode.GET_CONSUME_STATS, consumerGroup="G").decode(),
+            '{"consumeTps":0.0,"offsetTable":{'
+            '{"brokerName":"broker-a","queueId":0,"topic":"T"}:'
+            f'{{"brokerOffset":2,"consumerOffset":1,"lastTimestamp":{first.store_timestamp}}},'
+            '{"brokerName":"broker-a","queueId":1,"topic":"T"}:'
+            '{"brokerOffset":0,"consumerOffset":0,"lastTimestamp":0}'
+            "}}",
+        )
+
+    def test_a_group_without_offsets_is_nowhere(self) -> None:
+        body = self.body(RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+        self.assertEqual(body, b'{"consumeTps":0.0,"offsetTable":{}}')
+
+    def test_a_topic_may_be_asked_for_though_the_group_has_no_offset_in_it(self) -> None:
+        self.commit("G", "T", 0, 1)
+        self.assertEqual(self.queues("G", "U"), {("U", 0): (0, 0, 0)})
+
+    def test_a_topic_that_is_gone_is_passed_over(self) -> None:
+        self.commit("G", "gone", 0, 1)
+        self.commit("G", "U", 0, 0)
+        self.assertEqual(set(self.queues("G")), {("U", 0)})
+        self.assertEqual(self.queues("G", "gone"), {})
+
+    def test_of_a_group_that_is_online_only_what_it_subscribes_to_counts(self) -> None:
+        for topic in ("T", "U"):
+            self.commit("G", topic, 0, 0)
+        self.assertEqual(set(self.queues("G")), {("T", 0), ("T", 1), ("U", 0)})
+        self.online("G", "U")
+        self.assertEqual(set(self.queues("G")), {("U", 0)})
+
+    def test_a_commit_behind_the_end_or_of_what_is_gone_has_no_time(self) -> None:
+        self.put(b"1")
+        self.commit("G", "T", 0, 100)
+        self.assertEqual(self.queues("G")["T", 0], (1, 100, 0))
+
+    def test_how_fast_the_group_is_sums_up_its_topics(self) -> None:
+        for topic, count in (("T", 40), ("U", 20)):
+            self.commit("G", topic, 0, 0)
+            self.stats.messages_got("G", topic, count, 1)
+        self.clock.advance(10)
+        self.assertEqual(self.stats_of("G")["consumeTps"], 6.0)
+        self.assertEqual(self.stats_of("G", "U")["consumeTps"], 2.0)
+
+    def test_who_consumes_a_topic_is_online_or_has_been(self) -> None:
+        self.commit("G", "T", 0, 1)
+        self.commit("H", "U", 0, 1)
+        self.online("I", "T")
+        content = orjson.loads(self.body(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T"))
+        self.assertEqual(content, {"groupList": ["G", "I"]})
+        content = orjson.loads(self.body(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="V"))
+        self.assertEqual(content, {"groupList": []})
+
+
+class TimeSpanTests(AdminTestCase):
+    """Code 303."""
+
+    def spans(self) -> list[dict[str, Any]]:
+        content = orjson.loads(self.body(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G"))
+        found: list[dict[str, Any]] = content["consumeTimeSpanSet"]
+        return found
+
+    def test_what_a_group_has_yet_to_consume_is_as_old_as_its_next_message(self) -> None:
+        self.topics.update(TopicConfig("T", 1, 2))
+        times = []
+        for body in (b"1", b"2", b"3"):
+            times += [record.store_timestamp for record in self.put(body)]
+            self.clock.advance(30)
+        self.commit("G", "T", 0, 2)
+        first, second = self.spans()
+        self.assertEqual(
+            first,
+            {
+                "consumeTimeStamp": times[1],
+                "delayTime": self.now_ms() - times[2],
+                "maxTimeStamp": times[2],
+                "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "T"},
+                "minTimeStamp": times[0],
+            },
+        )
+        self.assertEqual(second["messageQueue"]["queueId"], 1)
+        times_of_nothing = [second[name] for name in ("consumeTimeStamp", "delayTime", "maxTimeStamp", "minTimeStamp")]
+        self.assertEqual(times_of_nothing, [-1, 0, -1, -1])
+
+    def test_a_group_that_has_consumed_nothing_is_at_the_first_message(self) -> None:
+        self.topics.update(TopicConfig("T", 1, 1))
+        (record,) = self.put(b"1")
+        self.clock.advance(30)
+        (span,) = self.spans()
+        self.assertEqual(span["consumeTimeStamp"], record.store_timestamp)
+        self.assertEqual(span["delayTime"], self.now_ms() - record.store_timestamp)
+
+    def test_a_group_that_has_consumed_all_is_not_late(self) -> None:
+        self.topics.update(TopicConfig("T", 1, 1))
+        self.put(b"1")
+        self.commit("G", "T", 0, 1)
+        self.clock.advance(30)
+        (span,) = self.spans()
+        self.assertEqual(span["delayTime"], 0)
+
+    def test_an_unknown_topic_is_not_found(self) -> None:
+        answer = self.peer.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")
+        self.assert_refused([answer], ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist")
+
+
+class StatsDataTests(AdminTestCase):
+    """Code 315."""
+
+    def test_the_windows_are_told_as_java_writes_them(self) -> None:
+        self.stats.messages_put("T", 60, 600)
+        self.clock.advance(10)
+        body = self.body(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")
+        self.assertEqual(
+            body,
+            b'{"statsDay":{"avgpt":0.0,"sum":0,"tps":0.0},"statsHour":{"avgpt":0.0,"sum":0,"tps":0.0},'
+            b'"statsMinute":{"avgpt":60.0,"sum":60,"tps":6.0}}',
+        )
+
+    def test_a_statistic_that_is_not_there_is_refused_as_java_does(self) -> None:
+        answer = self.peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")
+        self.assert_refused([answer], ResponseCode.SYSTEM_ERROR, "The stats <TOPIC_PUT_NUMS> <T> not exist")
+
+
+class ConfigTests(AdminTestCase):
+    """Code 25."""
+
+    def change(self, body: bytes) -> RemotingCommand:
+        return self.peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body)
+
+    def test_a_setting_is_changed_in_all_who_look_at_it(self) -> None:
+        with log_lines() as lines:
+            self.assert_success(self.change(b"autoCreateTopicEnable=false\nfileReservedTime = 48\n"))
+        for part in (self.store, self.topics, self.groups):
+            self.assertEqual(part.settings.file_reserved_time_hours, 48)
+        self.assertIsNone(self.topics.create_in_send("T", "TBW102", 4))
+        self.assertIn(f"warn: {PEER_NAME} sets, until the next start: ", lines())
+
+    def test_groups_are_made_no_longer_when_that_is_switched_off(self) -> None:
+        self.assert_success(self.change(b"autoCreateSubscriptionGroup=false"))
+        self.assertIsNone(self.groups.find_or_create("G"))
+
+    def test_roles_paths_and_all_that_takes_a_restart_are_refused(self) -> None:
+        before = self.store.settings
+        for text in ("brokerRole=SLAVE", "brokerId=7", "storePathRootDir=/x", "listenPort=1", "haListenPort=20"):
+            answer = self.change(f"fileReservedTime=1\n{text}\n".encode())
+            name = text.partition("=")[0]
+            self.assert_refused([answer], ResponseCode.NO_PERMISSION, f"cannot be changed at run time: {name}")
+        self.assertEqual(self.store.settings, before, "all or nothing")
+
+    def test_the_names_that_498_refuses_are_refused(self) -> None:
+        for name in ("brokerConfigPath", "rocketmqHome", "configBlackList"):
+            self.assert_refused([self.change(f"{name}=x".encode())], ResponseCode.NO_PERMISSION, name)
+
+    def test_what_stays_as_it_is_may_be_named(self) -> None:
+        before = self.store.settings
+        self.assert_success(self.change(f"storePathRootDir={self.store.root}\nbrokerRole=ASYNC_MASTER".encode()))
+        self.assertEqual(self.store.settings, before)
+
+    def test_names_that_mean_nothing_here_are_passed_over(self) -> None:
+        before = self.store.settings
+        self.assert_success(self.change(b"waitTimeMillsInSendQueue=500\n"))
+        self.assertEqual(self.store.settings, before)
+
+    def test_what_cannot_be_used_is_refused(self) -> None:
+        before = self.store.settings
+        for body, remark in (
+            (b"fileReservedTime=long", "fileReservedTime=long is not a whole number"),
+            (b"autoCreateTopicEnable=false\ndeleteWhen=25", "deleteWhen=25 is not an hour"),
+            (b"\xff\xfe", "no properties"),
+            (b"a=\\u12", "no properties"),
+        ):
+            self.assert_refused([self.change(body)], ResponseCode.SYSTEM_ERROR, remark)
+        self.assertEqual(self.store.settings, before)
+        self.assertTrue(self.topics.settings.auto_create_topic_enable)
+
+    def test_the_sizes_that_the_store_has_found_stay(self) -> None:
+        self.store.settings = replace(self.store.settings, max_hash_slot_num=77)
+        self.assert_success(self.change(b"deleteWhen=05;06"))
+        self.assertEqual((self.store.settings.delete_when, self.store.settings.max_hash_slot_num), ((5, 6), 77))
+        self.assertIsNone(self.topics.settings.max_hash_slot_num)
+
+
+class AnyHeaderTests(AdminTestCase):
+    """Nothing that a client writes into a header is met with an exception."""
+
+    @settings(max_examples=50)
+    @given(any_header(["topic", "consumerGroup", "group", "statsName", "statsKey"]), st.booleans())
+    def test_any_header_is_answered(self, fields: dict[str, object], has_topic: bool) -> None:
+        if has_topic:
+            self.topics.update(TopicConfig("T", 2, 2))
+        for code in (
+            RequestCode.GET_TOPIC_STATS_INFO,
+            RequestCode.GET_CONSUME_STATS,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            RequestCode.QUERY_CONSUME_TIME_SPAN,
+            RequestCode.VIEW_BROKER_STATS_DATA,
+        ):
+            answer = self.peer.ask(code, **fields)
+            expected = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST)
+            self.assertIn(answer.code, expected, answer.remark)
+        self.assertEqual(self.flushLoggedErrors(), [])

@@ -1,0 +1,571 @@
+"""Messages that clients send: where they are put, what is stored and what is answered (spec/remoting.md 2.1, 2.9)."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred, succeed
+
+from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
+from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from rmqha.wire.batch import BatchEntry, encode_batch
+from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.properties import format_properties
+from rmqha.wire.record import COMPRESSED_FLAG, TRANSACTION_PREPARED_TYPE, Host, Record, parse_msg_id
+from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
+from tests.ha.doubles import PEER
+from tests.remoting.test_protocol import commands_in, frame
+
+STORE_HOST = Host(bytes((192, 0, 2, 20)), 10911)
+BORN_HOST = Host(bytes((192, 0, 2, 7)), PEER.port)
+BORN_MS = NOW_MS - 20
+IN_EVERY_ANSWER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+MULTI_TAGS = 2
+STORED = {
+    PutMessageStatus.PUT_OK: 0,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: 10,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: 11,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: 12,
+}
+NOT_STORED = {
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: 14,
+    PutMessageStatus.CREATE_MAPEDFILE_FAILED: 1,
+    PutMessageStatus.MESSAGE_ILLEGAL: 13,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: 13,
+    PutMessageStatus.OS_PAGECACHE_BUSY: 1,
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: 1,
+    PutMessageStatus.UNKNOWN_ERROR: 1,
+}
+
+
+class SendTestCase(BrokerStoreTestCase):
+    """A master with topic T of four queues; ``send`` sends to it, ``stored`` is what lies in the log."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.serve()
+
+    def serve(self, role: str = "ASYNC_MASTER", **properties: str) -> None:
+        """Begin anew with these settings."""
+        self.open(role, **properties)
+        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics.update(TopicConfig("T", 4, 4))
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.prepared: list[Message] = []
+        self.counted: list[tuple[str, int, int]] = []
+        self.processor = SendMessageProcessor(
+            self.store,
+            self.topics,
+            self.groups,
+            self.settings,
+            lambda: STORE_HOST,
+            lambda: NOW_MS,
+            self.prepare,
+            lambda *counts: self.counted.append(counts),
+        )
+        self.peer = self.client(self.processor.processors())
+
+    def prepare(self, message: Message) -> Deferred[PutMessageResult]:
+        """Plays the transaction service."""
+        self.prepared.append(message)
+        return self.store.put_message(replace(message, topic="HALF", queue_id=0))
+
+    def request(
+        self,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        body: bytes = b"hello",
+        properties: dict[str, str] | str | None = None,
+        names: SendFields = V2_FIELDS,
+        **changed: object,
+    ) -> RemotingCommand:
+        """A request as a Java producer makes it; a field of None is left out."""
+        values: dict[str, object] = {
+            "producer_group": "PG",
+            "topic": "T",
+            "default_topic": "TBW102",
+            "default_topic_queue_nums": 4,
+            "queue_id": 1,
+            "sys_flag": 0,
+            "born_timestamp": BORN_MS,
+            "flag": 0,
+            "properties": properties if isinstance(properties, str) else format_properties(properties or {}),
+            "reconsume_times": 0,
+            "unit_mode": "false",
+            "batch": "false",
+            **changed,
+        }
+        fields = {getattr(names, name): str(value) for name, value in values.items() if value is not None}
+        return RemotingCommand(code, 7, ext_fields=fields, body=body)
+
+    def deliver(self, request: RemotingCommand, client: Client | None = None) -> list[RemotingCommand]:
+        """What is answered at once."""
+        peer = self.peer if client is None else client
+        peer.line.deliver(frame(request))
+        return commands_in(peer.line.take())
+
+    def send(self, request: RemotingCommand | None = None, **fields: object) -> RemotingCommand:
+        """The answer to a request, of these fields if none is given."""
+        (answer,) = self.deliver(request or self.request(**fields))  # type: ignore[arg-type]
+        self.assertEqual(answer.opaque, 7)
+        return answer
+
+    def stored(self, answer: RemotingCommand) -> Record:
+        """The message that this answer is about."""
+        self.assertEqual(answer.code, 0, answer.remark)
+        _, offset = parse_msg_id(answer.ext_fields["msgId"])
+        record = self.store.reader.message_at(offset)
+        assert record is not None
+        return record
+
+    def assert_not_put(self, answer: RemotingCommand, code: int, remark: str) -> None:
+        """Refused, and nothing written."""
+        self.assert_refused([answer], code, remark)
+        self.assertEqual(dict(answer.ext_fields), IN_EVERY_ANSWER)
+        self.assertEqual(self.store.commit_log.max_offset, 0)
+
+
+class SendTests(SendTestCase):
+    def test_a_message_is_stored_as_it_was_sent(self) -> None:
+        body = bytes(range(256))
+        answer = self.send(
+            body=body, properties={"KEYS": "k0", "TAGS": "A"}, flag=-7, sys_flag=COMPRESSED_FLAG, queue_id=3
+        )
+        record = self.stored(answer)
+        self.assertEqual((record.topic, record.queue_id, record.body), ("T", 3, body))
+        self.assertEqual((record.flag, record.sys_flag), (-7, COMPRESSED_FLAG))
+        self.assertEqual((record.born_timestamp, record.store_timestamp), (BORN_MS, NOW_MS))
+        self.assertEqual((record.born_host, record.store_host), (BORN_HOST, STORE_HOST))
+        self.assertEqual(record.properties, {"KEYS": "k0", "TAGS": "A", "CLUSTER": "DefaultCluster"})
+
+    def test_the_answer_says_where_it_is(self) -> None:
+        self.send()
+        answer = self.send()
+        record = self.stored(answer)
+        fields = {**IN_EVERY_ANSWER, "msgId": record.msg_id, "queueId": 1, "queueOffset": 1}
+        self.assert_answer(answer, ResponseCode.SUCCESS, fields)
+        self.assertIsNone(answer.remark)
+
+    def test_both_headers_mean_the_same(self) -> None:
+        long = self.stored(self.send(code=RequestCode.SEND_MESSAGE, names=V1_FIELDS, properties={"TAGS": "A"}))
+        short = self.stored(self.send(properties={"TAGS": "A"}))
+        alike = replace(long, physical_offset=short.physical_offset, queue_offset=short.queue_offset)
+        self.assertEqual(alike, short)
+
+    def test_what_is_optional_may_lack(self) -> None:
+        optional = {"properties": None, "reconsume_times": None, "unit_mode": None, "batch": None}
+        record = self.stored(self.send(self.request(**optional)))  # type: ignore[arg-type]
+        self.assertEqual(record.properties, {"CLUSTER": "DefaultCluster"})
+
+    def test_a_field_that_lacks_is_named(self) -> None:
+        for name in (*V2_FIELDS.texts, *V2_FIELDS.integers):
+            request = self.request()
+            fields = {key: value for key, value in request.ext_fields.items() if key != name}
+            self.assert_refused(
+                [self.send(request._replace(ext_fields=fields))], 1, f"the custom field <{name}> is null"
+            )
+
+    def test_a_number_that_is_none_is_named(self) -> None:
+        for name in (*V2_FIELDS.integers[1:], V2_FIELDS.reconsume_times):
+            request = self.request()
+            broken = request._replace(ext_fields={**request.ext_fields, name: "1x"})
+            self.assert_refused([self.send(broken)], 1, f"the custom field <{name}> is no number")
+
+    def test_a_number_too_large_for_its_place_is_refused(self) -> None:
+        self.assert_not_put(self.send(flag=2**31), ResponseCode.MESSAGE_ILLEGAL, "illegal")
+
+    def test_a_oneway_message_is_stored_and_not_answered(self) -> None:
+        self.assertEqual(self.deliver(self.request()._replace(flag=ONEWAY_FLAG)), [])
+        self.assertGreater(self.store.commit_log.max_offset, 0)
+
+    def test_each_client_is_told_apart(self) -> None:
+        self.send()
+        other = self.client(self.processor.processors())
+        (answer,) = self.deliver(self.request(), other)
+        self.stored(answer)
+        self.assertEqual(len(self.processor._born_hosts), 2)
+        other.line.lose()
+        self.assertEqual(list(self.processor._born_hosts), [self.peer.protocol])
+
+    def test_what_is_stored_is_counted(self) -> None:
+        size = self.stored(self.send()).total_size
+        self.send(topic="no topic")
+        self.assertEqual(self.counted, [("T", 1, size)])
+
+    def test_a_topic_of_several_tags_marks_its_messages(self) -> None:
+        self.topics.update(TopicConfig("T", 4, 4, topic_filter_type=TopicFilterType.MULTI_TAG))
+        self.assertEqual(self.stored(self.send()).sys_flag, MULTI_TAGS)
+
+
+class TopicTests(SendTestCase):
+    def test_an_unknown_topic_is_made_after_the_template(self) -> None:
+        self.stored(self.send(topic="New", default_topic_queue_nums=2))
+        self.assertEqual(self.topics.get("New"), TopicConfig("New", 2, 2, 6))
+
+    def test_without_a_template_it_is_refused(self) -> None:
+        answer = self.send(topic="New", default_topic="SELF_TEST_TOPIC")
+        self.assert_not_put(answer, ResponseCode.TOPIC_NOT_EXIST, "topic[New] not exist")
+
+    def test_a_retry_topic_needs_none(self) -> None:
+        self.stored(self.send(topic="%RETRY%G", default_topic="unheard of", queue_id=0))
+        self.assertEqual(self.topics.get("%RETRY%G"), TopicConfig("%RETRY%G", 1, 1, 6))
+
+    def test_names_that_cannot_be_are_refused(self) -> None:
+        for name in ("", "a b", "../T", "x" * 128):
+            self.assert_not_put(self.send(topic=name), ResponseCode.SYSTEM_ERROR, "The specified topic")
+
+    def test_nobody_sends_to_the_schedule_topic(self) -> None:
+        answer = self.send(topic="SCHEDULE_TOPIC_XXXX")
+        self.assert_not_put(answer, ResponseCode.NO_PERMISSION, "Sending message to topic[SCHEDULE_TOPIC_XXXX]")
+
+    def test_a_queue_that_the_topic_lacks_is_refused(self) -> None:
+        self.assert_not_put(self.send(queue_id=4), ResponseCode.SYSTEM_ERROR, "request queueId[4] is illegal")
+
+    def test_a_queue_that_is_only_read_still_takes_messages(self) -> None:
+        self.topics.update(TopicConfig("T", 4, 2))
+        self.assertEqual(self.stored(self.send(queue_id=3)).queue_id, 3)
+
+    def test_the_broker_chooses_a_queue_where_the_client_does_not(self) -> None:
+        self.topics.update(TopicConfig("T", 4, 2))
+        queues = set()
+        for _ in range(50):
+            answer = self.send(queue_id=-1)
+            self.assertEqual(answer.ext_fields["queueId"], str(self.stored(answer).queue_id))
+            queues.add(self.stored(answer).queue_id)
+        self.assertEqual(queues, {0, 1})
+
+    def test_a_topic_without_queues_takes_nothing(self) -> None:
+        self.topics.update(TopicConfig("T", 0, 0))
+        for queue_id in (-1, 0):
+            self.assert_not_put(self.send(queue_id=queue_id), ResponseCode.SYSTEM_ERROR, "is illegal")
+
+    def test_a_broker_not_to_be_written_refuses_topics_of_order(self) -> None:
+        self.serve(brokerPermission="4")
+        self.topics.update(TopicConfig("T", 4, 4, order=True))
+        self.assert_not_put(
+            self.send(), ResponseCode.NO_PERMISSION, "the broker[broker-a] sending message is forbidden"
+        )
+        self.stored(self.send(topic="Other"))
+
+    def test_it_takes_nothing_before_its_time(self) -> None:
+        self.serve(startAcceptSendRequestTimeStamp=str(NOW_MS + 1))
+        self.assert_not_put(self.send(), ResponseCode.SYSTEM_ERROR, "broker unable to service, until")
+        self.serve(startAcceptSendRequestTimeStamp=str(NOW_MS))
+        self.stored(self.send())
+
+
+class PropertyTests(SendTestCase):
+    def test_what_a_message_waits_for_is_not_stored(self) -> None:
+        for text in ("true", "TRUE", "false", "maybe"):
+            record = self.stored(self.send(properties={"KEYS": "k", "WAIT": text, "TAGS": "A"}))
+            self.assertEqual(record.properties, {"KEYS": "k", "TAGS": "A", "CLUSTER": "DefaultCluster"})
+
+    def test_but_it_is_obeyed(self) -> None:
+        for text, waits in (("true", True), ("TRUE", True), ("false", False)):
+            with patch.object(self.store, "put_message", return_value=Deferred()) as put:
+                self.assertEqual(self.deliver(self.request(properties={"WAIT": text})), [])
+            (message,) = put.call_args.args
+            self.assertEqual(message.is_wait_store_msg_ok, waits, text)
+
+    def test_the_cluster_is_this_ones(self) -> None:
+        record = self.stored(self.send(properties={"CLUSTER": "elsewhere", "TAGS": "A"}))
+        self.assertEqual(record.properties, {"CLUSTER": "DefaultCluster", "TAGS": "A"})
+
+    def test_a_trailing_separator_does_no_harm(self) -> None:
+        record = self.stored(self.send(properties="TAGS\x01A\x02"))
+        self.assertEqual(record.properties_stored, "TAGS\x01A\x02CLUSTER\x01DefaultCluster")
+
+    def test_names_that_only_look_alike_are_left_alone(self) -> None:
+        own = {"AWAIT": "true", "WAITS": "true", "DELAYED": "3", "X": "WAIT", "TRAN_MSGS": "true"}
+        record = self.stored(self.send(properties=own))
+        self.assertEqual(record.properties, {**own, "CLUSTER": "DefaultCluster"})
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.dictionaries(
+            st.sampled_from(["A", "WAIT", "CLUSTER", "é漢", "TAGS", "KEYS", "MY_WAIT"]),
+            st.text("trueabc漢 \x01", min_size=1, max_size=6),
+        )
+    )
+    def test_all_others_are_stored_as_they_came(self, own: dict[str, str]) -> None:
+        record = self.stored(self.send(properties=own))
+        own.pop("WAIT", None)
+        self.assertEqual(record.properties, {**own, "CLUSTER": "DefaultCluster"})
+
+    def test_too_many_are_refused(self) -> None:
+        answer = self.send(properties={"A": "x" * 32768})
+        self.assert_not_put(answer, ResponseCode.MESSAGE_ILLEGAL, "longer than 32767")
+
+    def test_a_delayed_message_goes_to_its_level_and_is_answered_as_asked_for(self) -> None:
+        answer = self.send(properties={"DELAY": "3", "WAIT": "true", "TAGS": "A"}, queue_id=1)
+        record = self.stored(answer)
+        self.assertEqual((record.topic, record.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))
+        self.assertEqual(answer.ext_fields["queueId"], "1")
+        real = {"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "3", "WAIT": "true"}
+        self.assertEqual(record.properties, {**real, "TAGS": "A", "CLUSTER": "DefaultCluster"})
+
+    def test_no_delay_is_none(self) -> None:
+        for text in ("0", "-1", "soon"):
+            self.assertEqual(self.stored(self.send(properties={"DELAY": text})).topic, "T")
+
+    def test_a_half_message_is_prepared_with_all_its_properties(self) -> None:
+        half = {"TRAN_MSG": "true", "PGROUP": "PG", "WAIT": "true"}
+        answer = self.send(properties=half, sys_flag=TRANSACTION_PREPARED_TYPE, queue_id=2)
+        (message,) = self.prepared
+        self.assertEqual(message.properties, {**half, "CLUSTER": "DefaultCluster"})
+        self.assertEqual((message.topic, message.queue_id, message.properties_stored), ("T", 2, None))
+        self.assertEqual((answer.code, answer.ext_fields["queueId"]), (0, "2"))
+
+    def test_a_broker_may_refuse_transactions(self) -> None:
+        self.serve(rejectTransactionMessage="true")
+        answer = self.send(properties={"TRAN_MSG": "true"})
+        self.assert_not_put(answer, ResponseCode.NO_PERMISSION, "sending transaction message is forbidden")
+        self.stored(self.send(properties={"TRAN_MSG": "false"}))
+        self.assertEqual(self.prepared, [])
+
+
+class BatchTests(SendTestCase):
+    def batch(
+        self, *entries: BatchEntry, code: int = RequestCode.SEND_BATCH_MESSAGE, **fields: object
+    ) -> RemotingCommand:
+        return self.request(code, encode_batch(entries), batch="true", **fields)  # type: ignore[arg-type]
+
+    def records(self, answer: RemotingCommand) -> list[Record]:
+        """The messages that this answer is about."""
+        self.assertEqual(answer.code, 0, answer.remark)
+        offsets = [parse_msg_id(msg_id)[1] for msg_id in answer.ext_fields["msgId"].split(",")]
+        records = [self.store.reader.message_at(offset) for offset in offsets]
+        return [record for record in records if record is not None]
+
+    def test_each_message_is_stored_by_itself(self) -> None:
+        self.send(queue_id=2)
+        entries = [BatchEntry(b"one", "TAGS\x01A\x02", 5), BatchEntry(b"", "", -1), BatchEntry(b"three", "KEYS\x01k")]
+        answer = self.send(self.batch(*entries, queue_id=2, properties={"WAIT": "true"}))
+        records = self.records(answer)
+        self.assertEqual([(record.body, record.flag) for record in records], [(b"one", 5), (b"", -1), (b"three", 0)])
+        self.assertEqual([(record.queue_id, record.queue_offset) for record in records], [(2, 1), (2, 2), (2, 3)])
+        self.assertEqual((answer.ext_fields["queueOffset"], answer.ext_fields["queueId"]), ("1", "2"))
+        of_batch = {"WAIT": "true", "CLUSTER": "DefaultCluster"}
+        self.assertEqual(records[0].properties, {"TAGS": "A", **of_batch})
+        self.assertEqual((records[1].properties, records[2].properties), (of_batch, {"KEYS": "k", **of_batch}))
+        self.assertEqual({record.born_host for record in records}, {BORN_HOST})
+
+    def test_the_field_says_that_it_is_one_not_the_code(self) -> None:
+        entry = BatchEntry(b"one")
+        self.assertEqual(len(self.records(self.send(self.batch(entry, entry, code=RequestCode.SEND_MESSAGE_V2)))), 2)
+        single = self.request(RequestCode.SEND_BATCH_MESSAGE, encode_batch([entry]))
+        self.assertEqual(self.stored(self.send(single)).body, encode_batch([entry]))
+
+    def test_it_is_counted_message_by_message(self) -> None:
+        records = self.records(self.send(self.batch(BatchEntry(b"1"), BatchEntry(b"2"))))
+        self.assertEqual(self.counted, [("T", 2, sum(record.total_size for record in records))])
+
+    def test_it_waits_as_the_batch_says(self) -> None:
+        for text, waits in (("true", True), ("false", False)):
+            with patch.object(self.store, "put_prepared", return_value=Deferred()) as put:
+                self.deliver(self.batch(BatchEntry(b"1"), properties={"WAIT": text}))
+            batch = put.call_args.args[0].batch
+            self.assertEqual(batch.is_wait_store_msg_ok, waits, text)
+
+    def test_what_cannot_be_read_is_refused_whole(self) -> None:
+        good = encode_batch([BatchEntry(b"one", "TAGS\x01A"), BatchEntry(b"two")])
+        for bad in (good[:-1], good + b"\0", b"\xff" * 30, good[:3] + b"\xff" + good[4:]):
+            answer = self.send(self.request(body=bad, batch="true"))
+            self.assert_not_put(answer, ResponseCode.MESSAGE_ILLEGAL, "the batch cannot be read")
+
+    def test_an_empty_one_is_refused(self) -> None:
+        self.assert_not_put(self.send(self.batch()), ResponseCode.MESSAGE_ILLEGAL, "illegal")
+
+    def test_delays_and_transactions_have_no_place_in_one(self) -> None:
+        entry = BatchEntry(b"one")
+        delayed = self.batch(entry, properties={"DELAY": "1"})
+        prepared = self.batch(entry, sys_flag=TRANSACTION_PREPARED_TYPE)
+        for request in (delayed, prepared):
+            self.assert_not_put(self.send(request), ResponseCode.MESSAGE_ILLEGAL, "illegal")
+
+    def test_one_larger_than_a_message_may_be_is_refused(self) -> None:
+        self.serve(maxMessageSize="1024")
+        answer = self.send(self.batch(*[BatchEntry(b"x" * 100)] * 9))
+        self.assert_not_put(answer, ResponseCode.MESSAGE_ILLEGAL, "illegal")
+
+
+class OutcomeTests(SendTestCase):
+    def answer_to(self, status: PutMessageStatus, stored: bool) -> RemotingCommand:
+        """What a put that ends so answers."""
+        appended = self.successResultOf(self.store.put_message(Message("T", b"x", store_host=STORE_HOST))).append
+        result = PutMessageResult(status, appended if stored else None)
+        with patch.object(self.store, "put_message", return_value=succeed(result)):
+            return self.send()
+
+    def test_what_is_stored_says_where_whatever_it_waited_for(self) -> None:
+        for status, code in STORED.items():
+            answer = self.answer_to(status, stored=True)
+            self.assertEqual((answer.code, answer.remark), (code, None))
+            self.assertLessEqual({"msgId", "queueId", "queueOffset"}, answer.ext_fields.keys())
+
+    def test_what_is_not_stored_says_why(self) -> None:
+        for status, code in NOT_STORED.items():
+            answer = self.answer_to(status, stored=False)
+            self.assertEqual((answer.code, dict(answer.ext_fields)), (code, IN_EVERY_ANSWER), status)
+            self.assertTrue(answer.remark)
+
+    def test_every_outcome_is_told(self) -> None:
+        self.assertEqual({*STORED, *NOT_STORED}, set(PutMessageStatus))
+
+    def test_an_answer_comes_when_the_put_ends(self) -> None:
+        putting: Deferred[PutMessageResult] = Deferred()
+        appended = self.successResultOf(self.store.put_message(Message("T", b"x"))).append
+        with patch.object(self.store, "put_message", return_value=putting):
+            self.assertEqual(self.deliver(self.request()), [])
+        putting.callback(PutMessageResult(PutMessageStatus.PUT_OK, appended))
+        (answer,) = self.peer.answers()
+        self.assertEqual((answer.code, answer.opaque), (0, 7))
+
+
+class RetryTests(SendTestCase):
+    """What a consumer sends to its retry topic itself, when sending back failed."""
+
+    def retry(self, reconsume_times: int, version: int = 399, **fields: object) -> Record:
+        request = self.request(topic="%RETRY%G", queue_id=0, reconsume_times=reconsume_times, **fields)  # type: ignore[arg-type]
+        return self.stored(self.send(request._replace(version=version)))
+
+    def test_it_is_stored_with_the_times_it_was_tried(self) -> None:
+        record = self.retry(2)
+        self.assertEqual((record.topic, record.reconsume_times), ("%RETRY%G", 2))
+
+    def test_after_too_many_times_it_is_a_dead_letter(self) -> None:
+        self.assertEqual(self.retry(15, properties={"DELAY": "18"}).topic, "SCHEDULE_TOPIC_XXXX")
+        record = self.retry(16, properties={"DELAY": "18", "TAGS": "A"})
+        self.assertEqual((record.topic, record.queue_id), ("%DLQ%G", 0))
+        self.assertEqual(record.properties, {"TAGS": "A", "CLUSTER": "DefaultCluster"})
+        self.assertEqual(self.topics.get("%DLQ%G"), TopicConfig("%DLQ%G", 1, 1, 6))
+
+    def test_the_client_may_say_how_many_are_too_many(self) -> None:
+        self.assertEqual(self.retry(2, max_reconsume_times=2).topic, "%DLQ%G")
+        self.assertEqual(self.retry(2, max_reconsume_times=3).topic, "%RETRY%G")
+        self.assertEqual(self.retry(2, version=120, max_reconsume_times=2).topic, "%RETRY%G")
+
+    def test_else_the_group_does(self) -> None:
+        self.groups.update(SubscriptionGroupConfig("G", retry_max_times=1))
+        self.assertEqual(self.retry(1).topic, "%DLQ%G")
+
+    def test_an_unknown_group_may_be_refused(self) -> None:
+        self.serve(autoCreateSubscriptionGroup="false")
+        answer = self.send(topic="%RETRY%G", queue_id=0)
+        self.assert_not_put(answer, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group not exist, G")
+
+
+class SendBackTests(SendTestCase):
+    """A consumer gives back what it could not consume."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.record = self.stored(self.send(properties={"TAGS": "A", "KEYS": "k"}, flag=3))
+
+    def give_back(self, record: Record | None = None, **fields: int | None) -> RemotingCommand:
+        offset = (record or self.record).physical_offset
+        named = {"offset": offset, "group": "G", "delayLevel": 0, "maxReconsumeTimes": 16, **fields}
+        return self.peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **named)
+
+    def last(self) -> Record:
+        """The newest message in the log."""
+        at = self.store.commit_log.last_message_offset
+        assert at is not None
+        record = self.store.reader.message_at(at)
+        assert record is not None
+        return record
+
+    def come_back(self, **fields: int | None) -> Record:
+        """Give it back, and see what is stored."""
+        answer = self.give_back(None, **fields)
+        self.assertEqual((answer.code, answer.remark), (0, None))
+        return self.last()
+
+    def test_it_waits_for_its_next_try(self) -> None:
+        back = self.come_back()
+        self.assertEqual((back.topic, back.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))
+        self.assertEqual((back.body, back.flag), (self.record.body, 3))
+        self.assertEqual((back.born_timestamp, back.born_host), (self.record.born_timestamp, self.record.born_host))
+        self.assertEqual((back.store_host, back.reconsume_times), (STORE_HOST, 1))
+        expected = {
+            **self.record.properties,
+            "RETRY_TOPIC": "T",
+            "ORIGIN_MESSAGE_ID": self.record.msg_id,
+            "WAIT": "false",
+            "DELAY": "3",
+            "REAL_TOPIC": "%RETRY%G",
+            "REAL_QID": "0",
+        }
+        self.assertEqual(back.properties, expected)
+        self.assertEqual(self.topics.get("%RETRY%G"), TopicConfig("%RETRY%G", 1, 1, 6))
+
+    def test_it_waits_longer_each_time(self) -> None:
+        levels = [self.come_back().queue_id + 1]
+        for _ in range(3):
+            self.assertEqual(self.give_back(self.last()).code, 0)
+            levels.append(self.last().queue_id + 1)
+        self.assertEqual((levels, self.last().reconsume_times), ([3, 4, 5, 6], 4))
+        self.assertEqual(self.last().properties["ORIGIN_MESSAGE_ID"], self.record.msg_id)
+        self.assertEqual(self.last().properties["RETRY_TOPIC"], "T")
+
+    def test_the_consumer_may_say_how_long(self) -> None:
+        self.assertEqual(self.come_back(delayLevel=7).queue_id, 6)
+
+    def test_after_the_last_try_it_is_a_dead_letter(self) -> None:
+        self.come_back(maxReconsumeTimes=1)
+        dead = self.give_back(self.last(), maxReconsumeTimes=1)
+        self.assertEqual((dead.code, self.last().topic, self.last().queue_id), (0, "%DLQ%G", 0))
+        self.assertEqual(self.last().reconsume_times, 2)
+
+    def test_the_consumer_may_want_it_to_be_one_at_once(self) -> None:
+        self.assertEqual(self.come_back(delayLevel=-1).topic, "%DLQ%G")
+
+    def test_the_group_says_how_often_unless_the_consumer_does(self) -> None:
+        self.groups.update(SubscriptionGroupConfig("G", retry_max_times=0))
+        self.assertEqual(self.come_back(maxReconsumeTimes=None).topic, "%DLQ%G")
+
+    def test_a_group_without_retry_queues_gets_nothing_back(self) -> None:
+        self.groups.update(SubscriptionGroupConfig("G", retry_queue_nums=0))
+        self.assertEqual(self.come_back(), self.record)
+
+    def test_a_message_that_is_not_there_is_refused(self) -> None:
+        missing = self.give_back(offset=self.record.physical_offset + 1)
+        self.assert_refused([missing], ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+
+    def test_an_unknown_group_may_be_refused(self) -> None:
+        self.serve(autoCreateSubscriptionGroup="false")
+        self.assert_refused([self.give_back()], ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "not exist, G")
+
+    def test_a_broker_or_topic_not_to_be_written_refuses(self) -> None:
+        self.topics.update(TopicConfig("%RETRY%G", perm=4))
+        self.assert_refused([self.give_back()], ResponseCode.NO_PERMISSION, "the topic[%RETRY%G]")
+        self.serve(brokerPermission="4")
+        self.assert_refused([self.give_back()], ResponseCode.NO_PERMISSION, "the broker[broker-a]")
+
+    def test_anything_but_a_clean_put_is_an_error(self) -> None:
+        for status in set(PutMessageStatus) - {PutMessageStatus.PUT_OK}:
+            with patch.object(self.store, "put_message", return_value=succeed(PutMessageResult(status))):
+                answer = self.give_back()
+            self.assertEqual((answer.code, answer.remark), (ResponseCode.SYSTEM_ERROR, status.name))
+
+
+class SlaveTests(SendTestCase):
+    def test_a_slave_takes_no_messages(self) -> None:
+        self.open("SLAVE")
+        slave = self.client(slave_processors(self.settings))
+        for code, names in (
+            (RequestCode.SEND_MESSAGE, V1_FIELDS),
+            (RequestCode.SEND_MESSAGE_V2, V2_FIELDS),
+            (RequestCode.SEND_BATCH_MESSAGE, V2_FIELDS),
+        ):
+            (answer,) = self.deliver(self.request(code, names=names), slave)
+            self.assert_not_put(answer, ResponseCode.SERVICE_NOT_AVAILABLE, "messages are put to the slave")
+
+    def test_nor_does_it_take_any_back(self) -> None:
+        self.open("SLAVE")
+        answer = self.client(slave_processors(self.settings)).ask(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0)
+        self.assert_refused([answer], ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
