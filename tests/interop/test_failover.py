@@ -19,7 +19,9 @@ QUEUES = 4
 BODY_BYTES = 1024
 MOST_AT_HAND = QUEUES * (16 + 32)
 """Of a slow consumer: what it may have before it pulls no more, and what one more pull may bring."""
-FAILOVER_S = 80.0
+SLOW_MS = 200
+"""A slow consumer's pause for each message: its 20 threads take 100 a second, fewer than a busy machine sends."""
+FAILOVER_S = 600.0
 """A pull that the master held is given up after 30 s, and another may have been asked at the same time."""
 
 AnyBroker = Broker | OurBroker
@@ -116,7 +118,7 @@ def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(ours_and_ou
     master, slave, driver = ours_and_ours
     driver.create_topic(master.cluster, TOPIC, QUEUES)
     wait_for_topic(slave)
-    with consumer(driver, "GRunning", pause_ms=50) as running:
+    with consumer(driver, "GRunning", pause_ms=SLOW_MS) as running:
         assert driver.send(TOPIC, 1, BODY_BYTES, first=10**9).stored == 1
         wait_until(lambda: len(running.consumed()) == 1, "the consumer to run")
         promised = {result.key for result in promised_until_killed(driver, master)}
