@@ -91,6 +91,8 @@ class Simulation:
         self.puts: list[Put] = []
         self._waiting: list[Put] = []
         self.slow_slaves: list[SlowSlave] = []
+        self._slow_slaves_ever: list[SlowSlave] = []
+        """Those too that are gone: what they acknowledged counts."""
         self._bogus_processes: list[Process] = []
         self._bugs: list[str] = []
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
@@ -274,7 +276,7 @@ class Simulation:
             put.result = result
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
-            others = [slave.acknowledged for slave in self.slow_slaves]
+            others = [slave.acknowledged for slave in self._slow_slaves_ever]
             self.oracle.put_answered(put, list(self.slaves), others, self.clock.seconds())
 
         what = "a batch" if isinstance(message, MessageBatch) else f"{len(message.body)} bytes for {message.topic}"
@@ -400,6 +402,7 @@ class Simulation:
         """A bogus slave asks a node for its log from ``start`` on. What it acknowledges it does have."""
         slave = SlowSlave(start)
         self.slow_slaves.append(slave)
+        self._slow_slaves_ever.append(slave)
         self.intrude(name, peer=slave)
 
     def pretend_to_be(self, attempt: Attempt) -> None:

@@ -217,6 +217,8 @@ class Walk:
             return
         if slaves and self.random.random() < 0.8:
             slave = self.random.choice(slaves)
+            if self.random.random() < 0.5:
+                self._put()
             self.simulation.advance(0)
             for end in self.simulation.network.news():
                 if end.protocol is slave:
