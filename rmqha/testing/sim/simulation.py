@@ -173,6 +173,7 @@ class Simulation:
         for node in [self.nodes[name] for name in names or self.nodes]:
             if node.process is None:
                 node.say("starts")
+                self.oracle.starting(node)
                 node.start(system_calls_until_death)
                 if node.runs:
                     self.oracle.opened(node)
