@@ -279,23 +279,26 @@ class Oracle:
         if now - put.put_time > most_ms / 1000 + CLOCK_ERROR_SECONDS:
             raise Violation(f"put {put.number} is not answered after {now - put.put_time:g} s")
 
-    def equal(self, node: SimNode) -> bool:
-        """Whether the slave has the log that the master has now."""
-        ours, theirs = node.log, self._master.log
+    @staticmethod
+    def equal(node: SimNode, master: SimNode) -> bool:
+        """Whether the slave has the log that this master, or slave, has now."""
+        ours, theirs = node.log, master.log
         if ours.verified_offset != theirs.verified_offset:
             return False
         start = max(ours.min_offset, theirs.min_offset)
         return content(ours, start, ours.verified_offset) == content(theirs, start, ours.verified_offset)
 
-    def fits(self, node: SimNode) -> bool:
-        """Whether the slave could go on from what it has: its log is empty, or the beginning of the master's."""
-        ours, theirs = node.log, self._master.log
+    @staticmethod
+    def fits(node: SimNode, master: SimNode) -> bool:
+        """Whether the slave could go on from what it has: its log is empty, or agrees with what its master has."""
+        ours, theirs = node.log, master.log
         end = ours.verified_offset
         if end == ours.min_offset:
             return True
         if not theirs.min_offset <= end <= theirs.verified_offset:
             return False
-        return content(ours, ours.min_offset, end) == bytes(self.histories[-1][ours.min_offset : end])
+        start = max(ours.min_offset, theirs.min_offset)
+        return content(ours, start, end) == content(theirs, start, end)
 
 
 def content(log: CommitLog, start: int, end: int) -> bytes:
