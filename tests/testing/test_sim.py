@@ -15,6 +15,7 @@ from rmqha.ha.replica import MasterView, Replica
 from rmqha.ha.slave import HASlaveProtocol
 from rmqha.store.commitlog import CommitLog
 from rmqha.store.groupcommit import GroupCommit
+from rmqha.store.nodestate import NodeState
 from rmqha.store.request import DispatchRequest
 from rmqha.testing.sim import runner
 from rmqha.testing.sim.disk import SimFile
@@ -228,7 +229,13 @@ def forget_keys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DispatchRequest, "index_keys", lambda request: index_keys(request)[:1])
 
 
+def begin_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Confirmed bytes are taken back, and nobody who has read them is told."""
+    patch.setattr(NodeState, "after_loss", lambda state, offset: state)
+
+
 PLANTS: tuple[Patch, ...] = (
+    begin_no_epoch,
     look_at_no_crc,
     compare_half_of_the_overlap,
     truncate_without_fsync,
