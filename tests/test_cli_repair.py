@@ -10,6 +10,7 @@ import pytest
 from rmqha.settings import make_settings
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
+from rmqha.store.nodestate import STOPPED, NodeState, Offsets
 from rmqha.store.offline.repair import Gap, StoreRepair
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Record, encode_blank
@@ -117,6 +118,20 @@ class RepairCommandTests(CommandTestCase):
         self.addCleanup(LockFile(self.one / LOCK_FILE).release)
         for arguments in ((), ("--dry-run",)):
             self.complaint(9, "repair", self.one, "--from", self.other, *arguments)
+
+    def test_rebuild_leaves_the_state_of_the_last_run(self) -> None:
+        """``rmqha status`` said that a store was RECOVERING on which no node ran."""
+        offsets = Offsets(0, END, END, END, END)
+        for state in (STOPPED, "IN_SYNC"):
+            NodeState(store_id="s", state=state, reason="why", offsets=offsets).write(self.one)
+            before = NodeState.read(self.one)
+            self.output_of("rebuild", self.one)
+            self.assertEqual(NodeState.read(self.one), before)
+
+    def test_rebuild_gives_a_store_without_a_state_none(self) -> None:
+        self.assertIsNone(NodeState.read(self.one))
+        self.output_of("rebuild", self.one)
+        self.assertIsNone(NodeState.read(self.one))
 
 
 class RestoreCutTests(CommandTestCase):

@@ -158,5 +158,8 @@ def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
     with progress_bar("rebuilding", log.min_offset, log.verified_offset) as progress:
         opened.rebuild(progress)
     count, end = len(opened.derived.queues.queues), log.verified_offset
-    result_of(opened.close())
+    confirmed = min(end, opened.node_state.offsets.confirmed)
+    final_state = replace(opened.node_state, offsets=opened.offsets(confirmed))  # its opening has written another
+    had_state = NodeState.read(opened.root) is not None
+    result_of(opened.close(final_state=(lambda: final_state) if had_state else None))
     say(f"{count} queues and the index made anew from {log.min_offset} to {end}")

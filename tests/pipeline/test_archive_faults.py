@@ -162,7 +162,7 @@ def test_splits_that_overlap_are_archived_once(store: Path, lake: Path, offsets:
 def test_splits_of_two_stores_are_refused(store: Path, lake: Path, tmp_path: Path) -> None:
     one, other = Query(store, lake), Query(make_store(tmp_path / "other", seed=2), lake)
     rows = [*one.rows(0, one.log.end), *other.rows(0, other.log.end)]
-    with pytest.raises(ArchiveError, match=r"one store, not of .*other and .*store"):
+    with pytest.raises(ArchiveError, match=r"one store, not to .*other and .*store"):
         one.writer.commit(one.write(rows), 0)
     with pytest.raises(ArchiveError, match="one store"):
         one.writer.write(iter(rows))
@@ -206,7 +206,7 @@ def test_what_was_taken_back_while_it_was_read_is_not_archived(store: Path, lake
     query = Query(store, lake)
     read = query.write(query.rows(0, query.log.end))
     write_state(store, offsets[-1], epoch=2, epoch_start=offsets[50])
-    with pytest.raises(ArchiveError, match="took back what was read"):
+    with pytest.raises(ArchiveError, match="took back messages that were read"):
         query.writer.commit(read, 0)
     assert archived_paths(lake) == []
 

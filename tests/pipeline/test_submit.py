@@ -51,7 +51,8 @@ def test_a_submitted_job_takes_its_options(tmp_path: Path) -> None:
 def test_a_submitted_jobs_failure_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
     assert submit(tmp_path, "verify", tmp_path) == (2, [f"rmqha: {tmp_path} is not a store: it has no commitlog"])
     status, (line,) = submit(tmp_path, "verify", unpacked("slave"), "-ocolour=red")
-    assert (status, line.split(":")[:2]) == (2, ["rmqha", " verify has no option colour"])
+    assert status == 2
+    assert line.startswith("rmqha: verify has no option colour")
 
 
 ON_EXECUTORS = """

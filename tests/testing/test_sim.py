@@ -16,6 +16,7 @@ from rmqha.ha.slave.replica import MasterView, Replica
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.groupcommit import GroupCommit
+from rmqha.store.nodestate import NodeState
 from rmqha.testing.sim import runner
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import run_seed
@@ -228,7 +229,13 @@ def forget_keys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DispatchRequest, "index_keys", lambda request: index_keys(request)[:1])
 
 
+def begin_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Confirmed bytes are taken back, and nobody who has read them is told."""
+    patch.setattr(NodeState, "after_loss", lambda state, offset: state)
+
+
 PLANTS: tuple[Patch, ...] = (
+    begin_no_epoch,
     look_at_no_crc,
     compare_half_of_the_overlap,
     truncate_without_fsync,

@@ -6,7 +6,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.store.log.mappedfile import Disk, MappedFile, file_name
+from rmqha.store.errors import StoreInUse
+from rmqha.store.log.mappedfile import Disk, MappedFile, UnflushedFile, file_name
 from rmqha.testing.sim.disk import SECTOR_BYTES, SimDisk
 from tests.fixtures import new_folder
 
@@ -57,6 +58,53 @@ class SameAsRealTests(SynchronousTestCase):
             disk.sync_folder(root)
             self.assertFalse(disk.exists(root / "one"))
             self.assertEqual(disk.read(root / "other" / "two" / "b"), bytes(5) + b"piece" + bytes(3))
+
+    def test_what_a_store_has_beside_its_log(self) -> None:
+        for disk, root in self.disks:
+            disk.replace(root / "rmqha" / "state.json", b"one")
+            disk.replace(root / "rmqha" / "state.json", b"another")
+            self.assertEqual(disk.read(root / "rmqha" / "state.json"), b"another")
+            self.assertFalse(disk.exists(root / "rmqha" / "state.json.tmp"))
+            disk.touch(root / "abort")
+            disk.touch(root / "abort")
+            self.assertEqual(disk.read(root / "abort"), b"")
+            disk.remove(root / "abort", missing_ok=True)
+            disk.remove(root / "abort", missing_ok=True)
+            self.assertRaises(FileNotFoundError, disk.remove, root / "abort")
+            lock = disk.lock(root / "lock")
+            self.assertRaises(StoreInUse, disk.lock, root / "lock")
+            lock.release()
+            disk.lock(root / "lock").release()
+            pages = disk.open_pages(root / "rmqha" / "state.json")
+            self.assertEqual((pages.read(2, 3), pages.read(5, 10), pages.read(9, 1)), (b"oth", b"er", b""))
+            pages.close()
+
+
+class QueueFileLossTests(SynchronousTestCase):
+    """Queues and index are real files; the disk knows which of their bytes are durable."""
+
+    def lose(self, seed: int, is_synced: bool) -> bytes | None:
+        root = new_folder(self)
+        disk = SimDisk(Random(seed), root)
+        path = root / "consumequeue" / "T" / "0" / file_name(0)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"o" * 2 * SECTOR_BYTES)
+        if is_synced:
+            disk.sync_all([UnflushedFile(path)])
+            path.write_bytes(b"n" * 2 * SECTOR_BYTES)
+        disk.lose_power()
+        return path.read_bytes() if path.exists() else None
+
+    def test_a_sector_that_was_synced_is_the_old_one_or_the_new_one(self) -> None:
+        old, new = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
+        found = {self.lose(seed, is_synced=True) for seed in range(100)}
+        self.assertEqual(found, {old + old, old + new, new + old, new + new})
+
+    def test_a_file_that_was_never_synced_may_be_gone_or_empty(self) -> None:
+        found = {self.lose(seed, is_synced=False) for seed in range(100)}
+        self.assertIn(None, found)
+        self.assertIn(b"o" * 2 * SECTOR_BYTES, found)
+        self.assertIn(bytes(SECTOR_BYTES) + b"o" * SECTOR_BYTES, found)
 
 
 class LossTests(SynchronousTestCase):

@@ -120,7 +120,7 @@ class TableTests(ScenarioTestCase):
         simulation.start(SLAVE)
         self.assertEqual(simulation.slaves[0].log.verified_offset, stored)
         simulation.settle()
-        self.assertTrue(simulation.oracle.equal(simulation.slaves[0]))
+        self.assertTrue(simulation.oracle.equal(simulation.slaves[0], simulation.master))
 
     def test_a_transfer_that_does_not_follow_ends_the_connection(self) -> None:
         simulation = self.simulate(haTransferBatchSize="300")
@@ -132,7 +132,7 @@ class TableTests(ScenarioTestCase):
         self.assertIs(self.state(simulation), ReplicaState.CONNECTING)
         self.go_on(simulation, RETRY_SECONDS)
         self.assertIs(put.status, PutMessageStatus.PUT_OK)
-        self.assertTrue(simulation.oracle.equal(simulation.slaves[0]))
+        self.assertTrue(simulation.oracle.equal(simulation.slaves[0], simulation.master))
 
     def test_without_a_slave_a_put_is_answered_at_once(self) -> None:
         simulation = self.simulate(connect=False)
@@ -180,7 +180,7 @@ class TableTests(ScenarioTestCase):
     def test_a_slave_may_begin_anew_behind_what_was_deleted(self) -> None:
         simulation = self.behind_the_masters_min(OnGap.RESEED)
         self.go_on(simulation, RETRY_SECONDS)
-        self.assertTrue(simulation.oracle.equal(simulation.slaves[0]))
+        self.assertTrue(simulation.oracle.equal(simulation.slaves[0], simulation.master))
         self.assertEqual(simulation.slaves[0].log.min_offset, simulation.master.log.min_offset)
 
     def behind_the_masters_min(self, on_gap: OnGap) -> Simulation:
@@ -221,7 +221,7 @@ class NetworkTests(ScenarioTestCase):
             simulation.advance(seconds)
             simulation.unblock()
             self.go_on(simulation, 33)
-            self.assertTrue(simulation.oracle.equal(simulation.slaves[0]), seconds)
+            self.assertTrue(simulation.oracle.equal(simulation.slaves[0], simulation.master), seconds)
             self.assertIs(self.put_and_settle(simulation).status, PutMessageStatus.PUT_OK)
 
     def test_a_peer_without_power_is_dropped(self) -> None:
@@ -241,7 +241,7 @@ class NetworkTests(ScenarioTestCase):
             simulation.deliver_between(MASTER, SLAVE, after_bytes)
             simulation.cut(SLAVE)
             self.go_on(simulation, RETRY_SECONDS)
-            self.assertTrue(simulation.oracle.equal(simulation.slaves[0]), after_bytes)
+            self.assertTrue(simulation.oracle.equal(simulation.slaves[0], simulation.master), after_bytes)
 
     def test_garbage_in_front_of_frames_is_refused(self) -> None:
         """N12: a proxy that adds a banner."""

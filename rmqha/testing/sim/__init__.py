@@ -1,7 +1,9 @@
 """Simulates a master and its slaves, with their network, disks and clock, in one process. One seed, one run.
 
 The code under test is the real one: the HA protocols and services, and the whole ``MessageStore`` with its log, queues
-and index. Only the network, the disk and the clock below it are replaced by memory.
+and index. Only the network, the disk and the clock below it are replaced by memory. Queues and index are real files in
+a folder in memory: the simulated disk knows what of them survives a loss of power, but no simulated process dies while
+it writes to them, and no such write fails.
 
 In reading order:
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from rmqha.settings import BrokerRole, FlushDiskType
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.message import PutMessageResult, PutMessageStatus
+from rmqha.store.nodestate import NodeState
 from rmqha.testing.sim.audit import check_derived, undelivered
 from rmqha.testing.sim.nodes import SimNode
 from rmqha.testing.sim.violation import Violation
@@ -54,6 +55,7 @@ class Seen:
     data_lost_at: float = -1.0
     folders_renamed: int = 0
     truncations: int = 0
+    epoch: int = 0
 
 
 class Oracle:
@@ -63,6 +65,7 @@ class Oracle:
         self._master = master
         self._seen: dict[str, Seen] = {}
         self.histories: list[bytearray] = [bytearray()]
+        self._told: NodeState | None = None
         self.master_lost_power = False
         """Then messages may be lost that are not flushed, and so a delivery that the table of delays knows of."""
 
@@ -92,15 +95,29 @@ class Oracle:
         if node is self._master:
             self.histories.append(bytearray())
 
+    def starting(self, node: SimNode) -> None:
+        """The node will recover: note what its state.json says, which others may have read."""
+        self._told = NodeState.read(node.settings.store_path_root_dir, node.disk)
+
+    def _check_epoch(self, node: SimNode) -> None:
+        assert node.store is not None
+        told, log, epoch = self._told, node.log, node.store.node_state.epoch
+        if told is not None and log.verified_offset < told.confirmed_offset and epoch <= told.epoch:
+            raise Violation(
+                f"{node.name} said that {told.confirmed_offset} was confirmed, goes on at {log.verified_offset}, and "
+                f"still is in epoch {epoch}"
+            )
+
     def opened(self, node: SimNode) -> None:
         """The node has recovered."""
         seen, log = self.seen(node), node.log
+        assert node.store is not None
+        self._check_epoch(node)
         if log.verified_offset < seen.promise.after_kill:
             raise Violation(f"{node.name} had {seen.promise.after_kill} for sure, and recovered {log.verified_offset}")
         self._check_sound(node)
         self._check_cut(node, log.verified_offset)
         if node is self._master:
-            assert node.store is not None
             check_derived(node.name, node.store)
             written = self.histories[-1]
             if log.verified_offset < len(written):
@@ -111,6 +128,7 @@ class Oracle:
             data_lost_at=seen.data_lost_at,
             folders_renamed=node.disk.folders_renamed,
             truncations=log.truncations,
+            epoch=node.store.node_state.epoch,
         )
         self.check(node)
 
@@ -143,6 +161,7 @@ class Oracle:
     def check(self, node: SimNode) -> None:
         """A running node's log is the master's, and does not shrink."""
         seen, log = self.seen(node), node.log
+        assert node.store is not None
         if node is self._master:
             self._note_growth(node)
         if _shrank(log, seen) and not self._began_anew(node, seen):
@@ -163,7 +182,12 @@ class Oracle:
     @staticmethod
     def _began_anew(node: SimNode, seen: Seen) -> bool:
         """Whether the log was empty, or has been set aside since it was last seen."""
+        assert node.store is not None
         before, seen.folders_renamed = seen.folders_renamed, node.disk.folders_renamed
+        if before != seen.folders_renamed and seen.verified > seen.min_offset:
+            if node.store.node_state.epoch <= seen.epoch:
+                raise Violation(f"{node.name} has set its log aside, and still is in epoch {seen.epoch}")
+            seen.epoch = node.store.node_state.epoch
         return before != seen.folders_renamed or seen.verified == seen.min_offset
 
     def _note_growth(self, master: SimNode) -> None:
@@ -255,23 +279,26 @@ class Oracle:
         if now - put.put_time > most_ms / 1000 + CLOCK_ERROR_SECONDS:
             raise Violation(f"put {put.number} is not answered after {now - put.put_time:g} s")
 
-    def equal(self, node: SimNode) -> bool:
-        """Whether the slave has the log that the master has now."""
-        ours, theirs = node.log, self._master.log
+    @staticmethod
+    def equal(node: SimNode, master: SimNode) -> bool:
+        """Whether the slave has the log that this master, or slave, has now."""
+        ours, theirs = node.log, master.log
         if ours.verified_offset != theirs.verified_offset:
             return False
         start = max(ours.min_offset, theirs.min_offset)
         return content(ours, start, ours.verified_offset) == content(theirs, start, ours.verified_offset)
 
-    def fits(self, node: SimNode) -> bool:
-        """Whether the slave could go on from what it has: its log is empty, or the beginning of the master's."""
-        ours, theirs = node.log, self._master.log
+    @staticmethod
+    def fits(node: SimNode, master: SimNode) -> bool:
+        """Whether the slave could go on from what it has: its log is empty, or agrees with what its master has."""
+        ours, theirs = node.log, master.log
         end = ours.verified_offset
         if end == ours.min_offset:
             return True
         if not theirs.min_offset <= end <= theirs.verified_offset:
             return False
-        return content(ours, ours.min_offset, end) == bytes(self.histories[-1][ours.min_offset : end])
+        start = max(ours.min_offset, theirs.min_offset)
+        return content(ours, start, end) == content(theirs, start, end)
 
 
 def content(log: CommitLog, start: int, end: int) -> bytes:

@@ -59,11 +59,15 @@ def memory_folder() -> str | None:
 
 @dataclass(frozen=True)
 class SlaveConfig:
-    """A slave: settings by RocketMQ's keys beside the common ones, and what its command line says."""
+    """A slave: settings by RocketMQ's keys beside the common ones, and what its command line says.
+
+    ``master`` may be another slave, which is configured before this one.
+    """
 
     properties: Mapping[str, str] = field(default_factory=dict)
     options: SlaveOptions = SlaveOptions()
     remoting: bool = True
+    master: str = MASTER
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class Simulation:
         self.puts: list[Put] = []
         self._waiting: list[Put] = []
         self.slow_slaves: list[SlowSlave] = []
+        self._slow_slaves_ever: list[SlowSlave] = []
+        """Those too that are gone: what they acknowledged counts."""
         self._bogus_processes: list[Process] = []
         self._bugs: list[str] = []
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
@@ -103,7 +109,7 @@ class Simulation:
                 self._folder / f"slave-{number}",
                 {**common, "brokerRole": "SLAVE", **slave.properties},
                 *shared,
-                master_name=MASTER,
+                master_name=slave.master,
                 options=slave.options,
                 remoting=slave.remoting,
             )
@@ -171,6 +177,7 @@ class Simulation:
         for node in [self.nodes[name] for name in names or self.nodes]:
             if node.process is None:
                 node.say("starts")
+                self.oracle.starting(node)
                 node.start(system_calls_until_death)
                 if node.runs:
                     self.oracle.opened(node)
@@ -274,8 +281,9 @@ class Simulation:
             put.result = result
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
-            others = [slave.acknowledged for slave in self.slow_slaves]
-            self.oracle.put_answered(put, list(self.slaves), others, self.clock.seconds())
+            others = [slave.acknowledged for slave in self._slow_slaves_ever]
+            direct: list[SimNode] = [slave for slave in self.slaves if slave.master_name == MASTER]
+            self.oracle.put_answered(put, direct, others, self.clock.seconds())
 
         what = "a batch" if isinstance(message, MessageBatch) else f"{len(message.body)} bytes for {message.topic}"
         master.say(f"is given put {put.number} of {what}{'' if put.waits else ', which waits for nothing'}")
@@ -400,6 +408,7 @@ class Simulation:
         """A bogus slave asks a node for its log from ``start`` on. What it acknowledges it does have."""
         slave = SlowSlave(start)
         self.slow_slaves.append(slave)
+        self._slow_slaves_ever.append(slave)
         self.intrude(name, peer=slave)
 
     def pretend_to_be(self, attempt: Attempt) -> None:
@@ -521,7 +530,7 @@ class Simulation:
         self.stop_faults()
         if not self._wait_until(self._are_at_rest, seconds):
             raise Violation(f"after {seconds:g} s without faults: {self._standing()}")
-        lost = [slave for slave in self.slaves if not self.oracle.equal(slave)]
+        lost = [slave for slave in self.slaves if not self.oracle.equal(slave, self.master)]
         for slave in lost:
             self.wipe(slave.name)
         self.start()
@@ -560,28 +569,34 @@ class Simulation:
         return all(self._at_rest(slave) for slave in self.slaves)
 
     def _is_equal(self, slave: SimSlave) -> bool:
-        return slave.runs and (self.oracle.equal(slave) or self._cannot_learn(slave))
+        if not slave.runs:
+            return False
+        return self.oracle.equal(slave, self.nodes[slave.master_name]) or self._cannot_learn(slave)
 
     def _cannot_learn(self, slave: SimSlave) -> bool:
         """Whether the slave has no way on: --from is gone, or without remoting it cannot know where to begin."""
-        ours, theirs = slave.log, self.master.log
+        master = self.nodes[slave.master_name]
+        if not master.runs:
+            return False
+        ours, theirs = slave.log, master.log
         if slave.remoting:
             wanted = slave.options.start_from.offset
             return wanted is not None and wanted < theirs.min_offset and ours.min_offset == ours.verified_offset
         return (ours.last_message_offset or 0) < theirs.min_offset
 
     def _at_rest(self, slave: SimSlave) -> bool:
-        """Whether the slave is equal, or has found out that it cannot become so."""
-        if not slave.runs:
+        """Whether the slave is equal, or has found out that it cannot become so; a slave's slave, equal to that."""
+        master = self.nodes[slave.master_name]
+        if not slave.runs or not master.runs:
             return False
-        if self.oracle.equal(slave):
+        if self.oracle.equal(slave, master):
             return True
         assert slave.service is not None
         state = slave.service.replica.state
         reseeds = state is ReplicaState.GAP and slave.options.on_gap is OnGap.RESEED
         if self._cannot_learn(slave):
             return True
-        return not self.oracle.fits(slave) and not reseeds and (state in VERDICTS or not slave.remoting)
+        return not self.oracle.fits(slave, master) and not reseeds and (state in VERDICTS or not slave.remoting)
 
     def _standing(self) -> str:
         found = []

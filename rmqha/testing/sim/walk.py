@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from rmqha.ha.slave.replica import StartFrom
@@ -142,8 +142,9 @@ class Walk:
         self.simulation.cut(self._node(), one_side=self.random.random() < 0.3)
 
     def _block(self) -> None:
-        slave = self.random.choice(self.simulation.slaves).name
-        ways = self.random.choice((((slave, MASTER),), ((MASTER, slave),), ((slave, MASTER), (MASTER, slave))))
+        node = self.random.choice(self.simulation.slaves)
+        slave, master = node.name, node.master_name
+        ways = self.random.choice((((slave, master),), ((master, slave),), ((slave, master), (master, slave))))
         for source, target in ways:
             self.simulation.block(source, target)
 
@@ -217,6 +218,8 @@ class Walk:
             return
         if slaves and self.random.random() < 0.8:
             slave = self.random.choice(slaves)
+            if self.random.random() < 0.5:
+                self._put()
             self.simulation.advance(0)
             for end in self.simulation.network.news():
                 if end.protocol is slave:
@@ -258,7 +261,9 @@ class Walk:
 
 def _config(random: Random) -> Config:
     role = random.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
-    slaves = tuple(_slave(random) for _ in range(random.choice((1, 1, 2, 2, 3))))
+    slaves = [_slave(random) for _ in range(random.choice((1, 1, 2, 2, 3)))]
+    if len(slaves) > 1 and random.random() < 0.3:
+        slaves[-1] = replace(slaves[-1], master="slave-1")
     master = {
         "brokerRole": role,
         "flushDiskType": random.choice(FLUSH_TYPES),
