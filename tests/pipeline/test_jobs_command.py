@@ -148,12 +148,12 @@ class JobTests(SynchronousTestCase):
     def test_an_option_that_a_job_would_not_heed_is_refused(self) -> None:
         store = unpacked("slave")
         self.assertIn(
-            "compare has no option Topic:", self.complaint(2, "compare", store, "-oTopic=T", "--against", store)
+            "compare has no option Topic;", self.complaint(2, "compare", store, "-oTopic=T", "--against", store)
         )
         self.assertIn(
-            "rebuild has no option startingOffset:", self.complaint(2, "rebuild", store, "-ostartingOffset=5")
+            "rebuild has no option startingOffset;", self.complaint(2, "rebuild", store, "-ostartingOffset=5")
         )
-        self.assertIn("verify has no option path:", self.complaint(2, "verify", store, "-opath=/elsewhere"))
+        self.assertIn("verify has no option path;", self.complaint(2, "verify", store, "-opath=/elsewhere"))
 
     def test_the_help_tells_the_names_of_the_options_that_a_job_heeds(self) -> None:
         told = set()
@@ -184,7 +184,7 @@ class JobTests(SynchronousTestCase):
             self.assertEqual(masters, expected)
 
     def test_what_is_no_store_is_wrong_usage(self) -> None:
-        self.assertIn("no store", self.complaint(2, "verify", new_folder(self)))
+        self.assertIn("is not a store", self.complaint(2, "verify", new_folder(self)))
         self.assertIn("is not a folder", self.complaint(2, "stats", "/nope"))
 
     def test_an_archive_of_another_log_is_wrong_usage(self) -> None:
@@ -261,7 +261,7 @@ class JobTests(SynchronousTestCase):
             self.assertRegex(self.complaint(2, *spark), r"is Java 11: install Java 17 or newer")
         with mock.patch.dict(os.environ, PATH="/nowhere"):
             os.environ.pop("JAVA_HOME", None)
-            self.assertRegex(self.complaint(2, *spark), r"there is none: install Java 17 or newer")
+            self.assertRegex(self.complaint(2, *spark), r"which is missing: install Java 17 or newer")
 
     def test_without_the_extra_it_is_said_what_to_install(self) -> None:
         with mock.patch.dict(sys.modules, {"rmqha.pipeline.options": None}):

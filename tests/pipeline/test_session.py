@@ -43,7 +43,7 @@ def test_a_missing_an_old_and_a_mute_java_are_told_with_the_remedy(tmp_path: Pat
     fake_java(tmp_path / "mute", "hello")
     (tmp_path / "empty").mkdir()
     for environ, told in (
-        ({"PATH": str(tmp_path / "empty")}, "there is none"),
+        ({"PATH": str(tmp_path / "empty")}, "which is missing"),
         ({"JAVA_HOME": str(tmp_path / "empty")}, "has no bin/java"),
         ({"JAVA_HOME": str(tmp_path / "old")}, "is Java 8"),
         ({"JAVA_HOME": str(tmp_path / "mute")}, "does not print its version"),
