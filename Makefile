@@ -60,11 +60,11 @@ unit: $(READY)  ## pytest: everything, the real Java broker and Spark too
 	$(SIZES) $(PYTEST) $(PARALLEL)
 
 trial-smoke: $(READY)  ## trial loads all unit tests, and runs those of three packages
-	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --dry-run --reporter=minimal tests
-	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --reporter=minimal tests.client tests.namesrv tests.ops
+	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --dry-run --reporter=summary tests
+	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests.client tests.namesrv tests.ops
 
 trial: $(READY)  ## all unit tests under trial, with branch coverage
-	$(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=minimal tests
+	$(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests
 	$(BIN)/coverage report
 
 sim-proof: $(READY)  ## the simulator for SIM_SECONDS, from a seed that `make test` does not reach
