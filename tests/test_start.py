@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 SEGMENT_BYTES = 1 << 28
 SLOW = """
 import sys, time
-from rmqha.store import {module}
+from rmqha.store.{package} import {module}
 slow = {module}.{what}
 def slowly(*arguments, **more):
     time.sleep(0.05)
@@ -36,8 +36,10 @@ run()
 """twistd, in which each piece of a start's phase takes long: a small log is then enough."""
 WINDOWS = "import rmqha.store.log.stretches as s; s.FIRST_WINDOW_BYTES = s.WINDOW_BYTES = 20_000"
 PHASES = {
-    "RECOVERING": SLOW.format(module="commitlog", what="scan_records", more=WINDOWS),
-    "DISPATCHING": SLOW.format(module="dispatch", what="proved_starts", more="dispatch.BULK_MESSAGES_WAITED_FOR = 200"),
+    "RECOVERING": SLOW.format(package="log", module="commitlog", what="scan_records", more=WINDOWS),
+    "DISPATCHING": SLOW.format(
+        package="derived", module="dispatch", what="proved_starts", more="dispatch.BULK_MESSAGES_WAITED_FOR = 200"
+    ),
 }
 
 
