@@ -197,7 +197,10 @@ class HeartbeatTests(ClientsTestCase):
             (b'{"clientID":"c","consumerDataSet":{}}', None),
             (b'{"clientID":"c","consumerDataSet":7}', "consumerDataSet is no list"),
             (b'{"clientID":"c","consumerDataSet":[{"groupName":"A"},{}]}', "no groupName"),
-            (b'{"clientID":"c","consumerDataSet":[{"groupName":"A","subscriptionDataSet":[{}]}]}', "no subscription"),
+            (
+                b'{"clientID":"c","consumerDataSet":[{"groupName":"A","subscriptionDataSet":[{}]}]}',
+                "is not a subscription",
+            ),
             (
                 b'{"clientID":"c","consumerDataSet":[{"groupName":"A",'
                 b'"subscriptionDataSet":[{"topic":"T","subVersion":[1]}]}]}',

@@ -455,7 +455,9 @@ class UncleanStopTests(RestartTestCase):
                 data = bytearray(path.read_bytes())
                 data[at % 140 + torn :] = bytes(140 - at % 140 - torn)
                 path.write_bytes(data)
-                self.check(self.open(root), (topic, queue_id, torn))
+                opened = self.open(root)
+                self.check(opened, (topic, queue_id, torn))
+                self.close(opened)
 
     def test_queues_and_index_that_are_not_there(self) -> None:
         store, _ = self.grown(60)

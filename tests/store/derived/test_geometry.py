@@ -189,7 +189,7 @@ class GeometryTests(SynchronousTestCase):
 
     def test_rebuild_of_a_slave_is_not_over_before_the_log_is(self) -> None:
         self.grow(300)
-        with patch.object(MessageStore, "close", lambda store: succeed(store._release(None))):
+        with patch.object(MessageStore, "close", lambda store, final_state: succeed(store._release(None))):
             result = CliRunner().invoke(main, ["rebuild", str(self.root), "--set=brokerRole=SLAVE", "--set=brokerId=1"])
         self.assertEqual(result.exit_code, 0, result.stderr)
         self.check_sound()
