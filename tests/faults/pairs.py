@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqha.store.offline.storereader import StoreReader
-from rmqha.testing.nodes import TwistdNode
+from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.proxy import FaultProxy, SeenReport
 from rmqha.testing.records import write_log
 from rmqha.wire.record import Record
@@ -187,9 +187,12 @@ def by_connection(reports: list[SeenReport]) -> list[list[int]]:
 
 @contextmanager
 def start_pair(work: Path, log: MasterLog, *master_options: str, prefix: Sequence[str] = ()) -> Iterator[Pair]:
-    """A pair without slaves; all that it starts ends with it."""
+    """A pair without slaves; all that it starts ends with it.
+
+    The master keeps its ports if it starts again: while it is down, no other process listens where slaves ask.
+    """
     with ExitStack() as stack:
-        options = ["--role=async-master", FREE_PORTS, *SHORT_TIMES, *master_options]
+        options = ["--role=async-master", f"--port={free_port()}", *SHORT_TIMES, *master_options]
         master = stack.enter_context(TwistdNode(work, options, log.store, "master", prefix=prefix))
         proxy = stack.enter_context(FaultProxy(f"127.0.0.1:{master.port()}"))
         master.port("fast remoting")

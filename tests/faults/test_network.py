@@ -250,7 +250,7 @@ def test_n6_a_close_behind_part_of_a_frame_is_as_a_reset(pair: Pair, offsets: tu
 # Other peers than one thought
 
 
-@scenario()
+@scenario(master_options=["--ha-port=0"])
 def test_n9_a_slave_follows_its_master_to_another_address(pair: Pair) -> None:
     slave = pair.slave_with_half()
     old_port = pair.master.port()
