@@ -354,7 +354,7 @@ def gap(cluster: Cluster, tmp_path: Path) -> tuple[PutNode, Path]:
 def test_slaves_offset_below_masters_min_the_slave_enters_gap_and_stops_there(cluster: Cluster, tmp_path: Path) -> None:
     master, behind = gap(cluster, tmp_path)
     slave = cluster.slave(master, store=behind)
-    slave.wait_for_event(f"GAP: the master's log begins at {SEGMENT_SIZE}")
+    slave.wait_for_event(f"GAP: the master's log starts at {SEGMENT_SIZE}")
     slave.wait_for(ReplicaState.GAP)
     assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
     slave.stop_cleanly()
@@ -481,7 +481,7 @@ def test_min_in_sync_replicas_2_refuses_before_anything_is_written(cluster: Clus
 def test_min_in_sync_replicas_2_lets_an_empty_pair_begin(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT, "--set=minInSyncReplicas=2")
     slave = cluster.slave(master)
-    slave.wait_for_event("asking the master to begin at 0")
+    slave.wait_for_event("asking the master to start at 0")
     master.wait_for_event("asks for 0")
     assert put(master, 5) == {OK: 5}
 

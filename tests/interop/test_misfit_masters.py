@@ -88,7 +88,7 @@ def test_an_acl_is_named_with_what_to_do_and_an_unknown_segment_size_is_no_diver
             assert status.returncode == REFUSED
             assert "topics, groups and offsets are not the master's" in status.stderr
             assert len(slave.events("not taken over")) == 1
-            assert len(slave.events("the master's segment size is not known: going by")) >= 1
+            assert len(slave.events("the master's segment size is not known: using")) >= 1
             driver.send(TOPIC, 2 * SEGMENT_SIZE // 1000, 1000)
             state = slave.wait_for_state(
                 lambda state: "segment size" in (state.reason or ""), "the reason in state.json", WAIT_S

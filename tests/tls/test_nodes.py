@@ -111,7 +111,7 @@ def test_a_peer_without_the_right_certificate_never_gets_a_byte_and_never_counts
         (world.ca.issue_expired("slave-a"), "has expired"),
         (world.ca.issue("slave-x"), "neither slave-x nor its address is in --allow-slaves"),
         (world.ca.issue("slave-x", common_name="slave-a"), "neither slave-x nor its address"),
-        (world.ca.issue("192.0.2.1"), "it shows no name, its address is not in --allow-slaves"),
+        (world.ca.issue("192.0.2.1"), "it has no certificate name, and its address is not in --allow-slaves"),
     ):
         assert answer_to(world, master.port(), certificate, version) == b""
         assert master.wait_for_event(told)["host"] == "127.0.0.1"
@@ -174,7 +174,7 @@ def test_a_slave_says_why_it_does_not_go_on(world: World) -> None:
             slave.wait_for_event(told)
             state = slave.state()
             assert state is None or state.offsets.written == 0
-        world.plain_master.wait_for_event("begins as TLS does, but this port is plain")
+        world.plain_master.wait_for_event("starts a TLS handshake, but this port has no TLS")
         world.open_master.wait_for_event("refusing 127.0.0.1: it does not speak TLS")
         for slave, _ in cases:
             os.kill(slave.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""How a node serves its log to slaves, and what no failover can take back: ``Node`` and the simulator share it."""
+"""How a node serves its log to slaves, and its confirmed offset. ``Node`` and the simulator share this module."""
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -20,7 +20,7 @@ class LogServing:
         check: SlaveCheck | None = None,
         max_connections: int | None = None,
     ) -> None:
-        """``max_connections`` is how many the process can have open, None for no limit. The store flushes already."""
+        """``max_connections`` is how many the process can open, None for no limit. The store must be flushing."""
         self.group_transfer: GroupTransferService | None = None
         if settings.broker_role is BrokerRole.SYNC_MASTER:
             log = store.commit_log
@@ -32,7 +32,10 @@ class LogServing:
 
 
 def confirmed_offset(store: MessageStore, settings: Settings, serving: LogServing | None) -> int:
-    """What no failover can take back: confirmed by enough slaves where puts wait for them, else on our own disk."""
+    """The end of the log that a failover cannot lose.
+
+    If puts wait for slaves, enough slaves have confirmed it; otherwise it is on our own disk.
+    """
     log = store.commit_log
     group_transfer = None if serving is None else serving.group_transfer
     if group_transfer is not None and settings.in_sync_replicas > 1:

@@ -1,4 +1,4 @@
-"""The slave's end of one connection: carries frames to the replica and its offsets to the master."""
+"""The slave's end of one connection: passes frames to the replica, and the replica's offsets to the master."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
 
 READ_BYTES = 2 * 1024 * 1024
-"""How much one read takes at most: proving many records at once is what makes it cheap."""
+"""The maximum size of one read. It is large because verifying many records together is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlaveTimes:
-    """Seconds between our heartbeats, and of the master's silence that ends a connection."""
+    """Seconds between our heartbeats, and seconds of silence after which we close the connection."""
 
     heartbeat_interval: float = 5.0
     housekeeping_interval: float = 20.0
@@ -105,7 +105,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         request = self._replica.request(view or MasterView(), self._durable_offset())
         self._requested = True
         if not self._quiet:
-            self._log.info("asking the master to begin at {request_offset}", request_offset=request)
+            self._log.info("asking the master to start at {request_offset}", request_offset=request)
         self._report(request)
         self.setTimeout(self._times.housekeeping_interval)
         self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._failed)
@@ -125,10 +125,10 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
             self._pause_for(self._throttle.received(len(data)))
 
     def _pause_for(self, seconds: float) -> None:
-        """Read nothing for so long: the master's socket fills, and it waits. That silence is not the master's."""
+        """Stop reading for this time, so that the master waits. The pause must not count as the master's silence."""
         if seconds <= 0:
             return
-        if self._pause is not None:  # TLS hands out what it has, paused or not
+        if self._pause is not None:  # TLS passes on what it has already read, even when paused
             self._pause.reset(seconds)
             return
         self.setTimeout(None)
@@ -155,7 +155,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         raise PeerBreach(str(error)) from error
 
     def report_progress(self) -> None:
-        """Tell the master how far we have got, if that is farther than it knows."""
+        """Report our offset to the master, if it is higher than the last report."""
         reportable = self._replica.reportable_offset
         if self._open and reportable is not None and not self._observes:
             offset = min(reportable, self._durable_offset())
@@ -168,12 +168,12 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self.send_report(offset)
 
     def _beat(self) -> None:
-        """A heartbeat is the last report once more, sent after half an interval without one."""
+        """Send the last report again, as a heartbeat, if none was sent for half an interval."""
         if self._clock.seconds() - self._last_report_time >= self._times.heartbeat_interval / 2:
             self._report(self._reported)
 
     def look(self, view: MasterView, verified_when_asked: int) -> None:
-        """Judge by what the master's remoting port said while we are connected."""
+        """Compare with the answer that the master's remoting port gave while we were connected."""
         if self._open and self._requested:
             try:
                 self._replica.look(view, verified_when_asked)
@@ -214,14 +214,14 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
 
 
 def _limit_reads(transport: Any, size: int) -> None:
-    """Have one read of the socket, below TLS if there is that, take at most so many bytes."""
+    """Limit one read of the socket (below TLS, if it is used) to ``size`` bytes."""
     while isinstance(transport, ProtocolWrapper):
         transport = transport.transport
     transport.bufferSize = size
 
 
 class HASlaveFactory(Factory[HASlaveProtocol]):
-    """Builds a slave's connections, one after another; ``make_protocol`` knows what they need."""
+    """Builds a slave's connections, one after another, with ``make_protocol``."""
 
     noisy = False
 

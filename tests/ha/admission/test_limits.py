@@ -160,7 +160,7 @@ class LineLimitTests(SynchronousTestCase):
             self.clock.advance(0.001)
             allowed += self.lines.allows("connected") + self.lines.allows("gone")
         self.clock.advance(1)
-        self.assertLess(allowed, limits.LINES_AT_ONCE + 10 * limits.LINES_A_SECOND + 2)
+        self.assertLess(allowed, limits.LINES_BURST + 10 * limits.LINES_PER_SECOND + 2)
         self.assertLessEqual(len(self.told), 11)
         counted = sum(int(part.split()[0]) for line in self.told for part in line.split(", "))
         self.assertEqual(counted, 20_000 - allowed)
@@ -251,7 +251,7 @@ class CrowdTests(MasterTestCase):
             connection, _ = self.request(1)
         self.clock.advance(0)
         self.assertEqual([line.over for line in idle], [True] + [False] * 4)
-        self.assertIn("has sent no report yet, and its place goes to another: closing", lines())
+        self.assertIn("has sent no report yet, and a new connection takes its place: closing", lines())
         self.assertEqual(connection.state, HAConnectionState.TRANSFER)
 
     def test_one_that_loses_its_place_in_the_tls_handshake_is_closed_when_that_is_done(self) -> None:
@@ -290,7 +290,7 @@ class CrowdTests(MasterTestCase):
             slave.deliver(encode_report(1))
             slave.lose()
         self.assertLess(len(lines().splitlines()), 140)
-        self.assertRegex(lines(), r"warn: of connections without a report, not told one by one: \d+ ")
+        self.assertRegex(lines(), r"warn: connections without a report, not logged one by one: \d+ ")
         self.assertIn("slave 192.0.2.8:1 asks for 1", lines())
         self.assertIn("slave 192.0.2.8:1 is gone at 1", lines())
 

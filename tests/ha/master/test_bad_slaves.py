@@ -68,7 +68,7 @@ BAD_SLAVES = [
     BadSlave("m22_three_zeros_before_reports", bytes(3) + reports(1, 1), f"reports {1 << 40}, which", served=True),
     BadSlave("m22_a_stray_byte_between_reports", reports(1) + b"\x01" + reports(1), "is not between", served=True),
     BadSlave("m22_an_http_request", TEXT, ahead(TEXT)),
-    BadSlave("m22_a_tls_hello", TLS_HELLO, "begins as TLS does"),
+    BadSlave("m22_a_tls_hello", TLS_HELLO, "starts a TLS handshake"),
     BadSlave("m22_an_ssh_banner", b"SSH-2.0-OpenSSH_9.6\r\n", ahead(b"SSH-2.0-")),
     BadSlave("m22_a_remoting_request", b"\0\0\0\x80\0\0\0\x7c" + b'{"code":28}', ahead(b"\0\0\0\x80\0\0\0\x7c")),
     BadSlave("m22_a_slave_of_controller_mode", bytes.fromhex("00000001000100000000000000000002"), "asks for "),
@@ -142,7 +142,7 @@ class BadSlaveTests(MasterTestCase):
             with log_lines() as lines:
                 _, line = self.request(offset)
             self.assertTrue(line.aborted)
-            self.assertIn(f"warn: slave {PEER_NAME} asks for {offset}, our log begins at 4096: closing", lines())
+            self.assertIn(f"warn: slave {PEER_NAME} asks for {offset}, our log starts at 4096: closing", lines())
         _, line = self.request(4096)
         self.assertFalse(line.disconnecting)
 
@@ -221,7 +221,7 @@ class BadSlaveTests(MasterTestCase):
             slow.resumeProducing()
         self.assertTrue(slow_line.aborted)
         self.assertFalse(quick_line.disconnecting)
-        self.assertIn(f"warn: slave {PEER_NAME} is at {MIDDLE}, which was deleted; our log begins at", lines())
+        self.assertIn(f"warn: slave {PEER_NAME} is at {MIDDLE}, which was deleted; our log starts at", lines())
 
     def test_random_bytes_never_crash_a_master(self) -> None:
         for seed in range(300):

@@ -319,7 +319,7 @@ class ChangingLogTests(MasterTestCase):
             transport.drain()
         self.assertTrue(transport.aborted)
         self.assertIn(
-            f"warn: slave {PEER_NAME} is at {at}, which was deleted; our log begins at {2 << 20}: closing", lines()
+            f"warn: slave {PEER_NAME} is at {at}, which was deleted; our log starts at {2 << 20}: closing", lines()
         )
 
     def test_a_slave_that_got_what_was_cut_since_is_closed(self) -> None:

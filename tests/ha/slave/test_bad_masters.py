@@ -91,7 +91,8 @@ BAD_MASTERS = [
     BadMaster(
         "m8_a_frame_across_a_segments_end",
         TRANSFER_HEADER.pack(START, SEGMENT_SIZE) + IMAGE.bytes_at(START, START + SEGMENT_SIZE),
-        f"a frame of {SEGMENT_SIZE} bytes at {START} crosses a segment's end: is mappedFileSizeCommitLog=4096",
+        f"a frame of {SEGMENT_SIZE} bytes at {START} crosses a segment's end: does the master have "
+        "mappedFileSizeCommitLog=4096",
     ),
     BadMaster(
         "m9_a_blank_not_to_the_segments_end", after_overlap(pack(">ii", 100, BLANK_MAGIC_CODE)), "a blank of 100"
@@ -209,7 +210,7 @@ class OddMasterTests(SlaveNodeTestCase):
             line.deliver(wire([Transfer(1, body[1:] + bytes(4))]))
             self.clock.advance(0)
         self.assertTrue(line.over)
-        self.assertIn(f"what the master sent for {len(body)} is no record", lines())
+        self.assertIn(f"what the master sent for {len(body)} is not a valid record", lines())
         self.assertEqual(self.content(), body)
 
     def test_m14_heartbeats_for_ever_of_a_master_that_has_more_are_named_a_stall(self) -> None:
@@ -234,7 +235,7 @@ class OddMasterTests(SlaveNodeTestCase):
             line.deliver(heartbeat(1))
             line.deliver(heartbeat(1))
         self.assertTrue(line.aborted)
-        self.assertIn("the master sends nothing at 1 and does not tell what it has", lines())
+        self.assertIn("the master sends nothing at 1, and we cannot find out what it has", lines())
 
     def test_m15_the_largest_frame_is_taken_and_memory_stays_bounded(self) -> None:
         size = 8 << 20

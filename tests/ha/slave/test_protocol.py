@@ -263,7 +263,7 @@ class EndTests(SlaveProtocolTestCase):
     def test_a_damaged_record_aborts_and_what_was_sound_before_it_stays(self) -> None:
         damaged = IMAGE.with_byte_changed(IMAGE.messages[5] + 100)
         self.slave.dataReceived(wire(damaged.transfers(1)))
-        self.assert_gave_up(CorruptTransfer, f"for {IMAGE.messages[5]} is no record")
+        self.assert_gave_up(CorruptTransfer, f"for {IMAGE.messages[5]} is not a valid record")
         self.end()
         self.assertEqual(content_of(self.log), IMAGE.prefix(IMAGE.messages[5]).content)
 
@@ -300,7 +300,7 @@ class EndTests(SlaveProtocolTestCase):
     def test_a_look_that_finds_a_gap_ends_the_connection(self) -> None:
         self.slave.dataReceived(heartbeat(1))
         self.slave.look(MasterView(4096, 9000), 0)
-        self.assert_gave_up(Gap, "begins at 4096")
+        self.assert_gave_up(Gap, "starts at 4096")
         self.slave.look(MasterView(4096, 9000), 0)
         self.assertEqual(len(self.failures), 1)
 

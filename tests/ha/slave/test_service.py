@@ -85,7 +85,7 @@ class OnceTests(SlaveNodeTestCase):
         self.view = MasterView(5 * SEGMENT_SIZE, 9 * SEGMENT_SIZE)
         self.start(PREFIX, once=True)
         line = self.accept()
-        self.assert_ended(ExitCode.GAP, "GAP: the master's log begins at 20480")
+        self.assert_ended(ExitCode.GAP, "GAP: the master's log starts at 20480")
         self.assertTrue(line.aborted)
         self.assertEqual(line.take(), b"", "no report was sent")
 
@@ -119,7 +119,7 @@ class OnceTests(SlaveNodeTestCase):
             self.assertEqual(self.ends, [], times)
             line, request = self.connect()
             line.deliver(wire(damaged.transfers(request)))
-        self.assert_ended(ExitCode.DIVERGED, "so it was 3 times")
+        self.assert_ended(ExitCode.DIVERGED, "this happened 3 times")
         self.lose(line)
         self.assertEqual(self.content(), PREFIX.content)
 
@@ -436,7 +436,7 @@ class QueueTests(SlaveNodeTestCase):
         self.behind = 0
         self.silence(1)
         self.assertEqual(self.ends, [(ExitCode.FINE, f"holds all up to {IMAGE.end}")])
-        self.assertGreater(lines().count("bytes are to be put into queues and index"), 2)
+        self.assertGreater(lines().count("bytes are still missing from queues and index"), 2)
 
     def test_queues_that_do_not_grow_any_more_are_an_error(self) -> None:
         self.behind = 700
@@ -445,7 +445,7 @@ class QueueTests(SlaveNodeTestCase):
         self.assertEqual(self.ends, [])
         self.silence(2)
         self.assertEqual(self.ends[0][0], ExitCode.IO_ERROR)
-        self.assertIn("700 bytes are in no queue", self.ends[0][1])
+        self.assertIn("700 bytes are missing from the queues", self.ends[0][1])
 
     def test_it_can_be_stopped_meanwhile(self) -> None:
         self.behind = 700
@@ -524,7 +524,7 @@ class MisfitTests(SlaveNodeTestCase):
                     (request,) = reports_in(line.take())
                     line.deliver(wire(IMAGE.transfers(request)))
             self.assertNotIn("DIVERGED", lines())
-            self.assertIn("set mappedFileSizeCommitLog=N as the master has it, probably 4096", lines())
+            self.assertIn("set mappedFileSizeCommitLog=N, where N is the master's value, probably 4096", lines())
             self.assertIn("the master's segment size is not known", self.service.reason)
             self.assertEqual(lines().count("error: "), 1)
             self.stop()
@@ -674,7 +674,7 @@ class ProbeTests(SlaveNodeTestCase):
                 fail()
             self.clock.advance(0)
             self.assertEqual(reports_in(main.take()), [1], fail.__name__)
-            self.assertIn("info: a probe of the master gave no answer", lines(), fail.__name__)
+            self.assertIn("info: the master did not answer a probe of its HA port", lines(), fail.__name__)
             self.stop()
 
     def test_remoting_that_does_not_answer_is_complained_of_once(self) -> None:
