@@ -470,7 +470,7 @@ class FolderTests(CommandTestCase):
                 path = self.path / "rmqha" / "state.json"
                 path.parent.mkdir()
                 path.write_bytes(content)
-                self.assert_names(path, "is no state of a node")
+                self.assert_names(path, "is not a valid state file")
                 self.assert_names(path, f"'mv {path} {path}.bad'")
 
 

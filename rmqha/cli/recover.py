@@ -76,7 +76,7 @@ def _examined(settings: Settings) -> Found:
         examined.found.messages,
         cut_bytes,
         len(removed),
-        (examined.found.problem or "the record is not whole") if cut_bytes else None,
+        (examined.found.problem or "the record is not complete") if cut_bytes else None,
         damage=examined.damage,
     )
     return Found(recovery, applied=False)

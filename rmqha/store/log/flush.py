@@ -1,7 +1,7 @@
-"""Brings the log to the disk: fdatasync in one thread, in order (spec/store.md 5).
+"""Flushes the log to the disk: fdatasync in one thread, in order (spec/store.md 5).
 
-ASYNC_FLUSH flushes by the clock; SYNC_FLUSH whenever somebody waits. A flush that fails is fatal: after it the kernel
-may have dropped the bytes, so nothing may be acknowledged past it and no second try can be believed.
+ASYNC_FLUSH flushes periodically; SYNC_FLUSH flushes whenever a put waits. A failed flush is fatal. The kernel may have
+dropped the bytes after it, so a second attempt proves nothing, and nothing after them may be acknowledged.
 """
 
 from collections.abc import Callable
@@ -26,23 +26,23 @@ OS_PAGE_SIZE = 4096
 
 
 class RunInThread(Protocol):
-    """Runs a function elsewhere, one after another, and gives its result."""
+    """Runs functions in another thread, one after another, and returns their results."""
 
     def __call__(self, function: Callable[[], None], /) -> Deferred[None]: ...
 
 
 class DerivedFiles(Protocol):
-    """What is built from the log, and flushed before a checkpoint vouches for it."""
+    """The files that are built from the log. They are flushed before a checkpoint that covers them is written."""
 
     def take_unflushed(self) -> list[Syncable]:
-        """The files with bytes written since the last call."""
+        """The files that were written to since the last call."""
 
     def vouched(self) -> tuple[int, int]:
         """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
 
 
 class FlushService:
-    """Keeps ``log.flushed_offset`` moving. ``failed`` is called once, with what the disk said."""
+    """Flushes the log and advances ``log.flushed_offset``. ``failed`` is called once, with the disk's error."""
 
     _log = Logger()
 
@@ -76,14 +76,14 @@ class FlushService:
         self._loop.clock = clock
 
     def start(self) -> None:
-        """Begin to flush by the clock."""
+        """Start the periodic flush."""
         self._loop.start(self._interval, now=False).addErrback(
             lambda failure: self._log.failure("the flush loop ended", failure)
         )
 
     @property
     def durable_offset(self) -> int:
-        """The end of the last record that is on disk as a whole, proved when its flush began."""
+        """The end of the last record that is completely on disk and was verified when its flush started."""
         return min(self._durable_offset, self._commit_log.flushed_offset)
 
     def subscribe(self, log_flushed: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ class FlushService:
             self.flush()
 
     def flush(self) -> None:
-        """Flush all that is written now; while one flush runs, further calls make one more follow it."""
+        """Flush all that is written now. If a flush is running, one more follows it."""
         if self._running is not None:
             self._again = True
             return
@@ -122,18 +122,18 @@ class FlushService:
         ).addErrback(lambda failure: self._log.failure("after a flush", failure))
 
     def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
-        """Runs in the thread, on values only."""
+        """Runs in the thread, and uses no state that the reactor thread changes."""
         self._commit_log.disk.sync_all(files)
         self._commit_log.disk.sync_folder(self._commit_log.folder)
         if checkpoint is not None:
             try:
                 checkpoint.write(self._checkpoint_path, self._commit_log.disk)
-            except OSError as error:  # without room for it recovery is slower, and nothing is lost
+            except OSError as error:  # without a new checkpoint recovery is slower, but nothing is lost
                 if not is_disk_full(error):
                     raise
 
     def _next_checkpoint(self) -> Checkpoint:
-        """The checkpoint that holds once all that is proved now is on disk."""
+        """The checkpoint that is true as soon as all that is verified now is on disk."""
         self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=self._commit_log.last_store_timestamp)
         if self._derived is not None:
             logics, index = self._derived.vouched()
@@ -143,7 +143,7 @@ class FlushService:
     def _flushed(self, target: int, verified: int, truncations: int) -> None:
         self._running = None
         log = self._commit_log
-        if truncations == log.truncations:  # else bytes may have been written anew behind the thread's back
+        if truncations == log.truncations:  # otherwise bytes may have been rewritten while the thread was flushing
             log.flushed_offset, self._durable_offset = target, verified
         self._tell()
         if self._again:
@@ -162,7 +162,7 @@ class FlushService:
         self._failed(failure)
 
     def stop(self) -> None:
-        """Flush the rest, waiting for it, and write the checkpoint. Call when ``drained`` has fired. Raises OSError."""
+        """Flush the rest, wait for it, and write the checkpoint. Call this after ``drained`` fired. Raises OSError."""
         if self._loop.running:
             self._loop.stop()
         self._commit_log.sync()
@@ -172,7 +172,7 @@ class FlushService:
         self._tell()
 
     def drained(self) -> Deferred[None]:
-        """Fires when no flush is under way, also none that the end of the last one asked for."""
+        """Fires when no flush is running and none is due after it."""
         done: Deferred[None] = Deferred()
 
         def look(_: object) -> None:
