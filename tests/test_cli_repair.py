@@ -73,7 +73,7 @@ class RepairCommandTests(CommandTestCase):
             file.seek(20 * record.queue_offset)
             file.write(b"\0\0\0\0\0\0\0\7\0\0\0\1")
         text = self.output_of("repair", self.one, "--from", self.other)
-        self.assertIn(f"'rmqha rebuild {self.one}' makes queues and index anew", text)
+        self.assertIn(f"'rmqha rebuild {self.one}' rebuilds queues and index", text)
         self.output_of("rebuild", self.one)
         self.output_of("verify", self.one)
 
@@ -157,7 +157,7 @@ class RestoreCutTests(CommandTestCase):
         text = self.output_of("restore-cut", store, at, "--apply", "--force")
         self.assertRegex(text, rf"^put back \d+ messages from {at} to \d+\n$")
         self.assertEqual(log_files(store), before)
-        self.assertEqual(self.output_of("restore-cut", store), "nothing is kept\n")
+        self.assertEqual(self.output_of("restore-cut", store), "no files are kept\n")
         self.assertEqual(self.run_command("recover", store).exit_code, 1)
 
     def test_sound_bytes_come_back_and_the_next_start_goes_on_with_them(self) -> None:
@@ -205,7 +205,7 @@ class RestoreCutTests(CommandTestCase):
 
     def test_wrong_usage(self) -> None:
         store = self.store()
-        self.assertEqual(self.output_of("restore-cut", store), "nothing is kept\n")
+        self.assertEqual(self.output_of("restore-cut", store), "no files are kept\n")
         self.complaint(2, "restore-cut", store, "17")
         self.complaint(2, "restore-cut", store, "--apply")
         self.complaint(2, "restore-cut", store, "17", "--force")

@@ -1,4 +1,4 @@
-"""The name server: answers brokers and clients (spec/remoting.md 2.22), and lets silent brokers go."""
+"""The name server: answers brokers and clients (spec/remoting.md 2.22), and removes silent brokers."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ SMALL_BODY = BodyLimit(64 * 1024)
 
 
 def name_server_limits(connections: int = 10_000, requests_in_progress: int = 10_000) -> RemotingLimits:
-    """What a name server's port takes of each request."""
+    """The limits of a name server's port on connections and requests."""
     return RemotingLimits(
         connections,
         requests_in_progress,
@@ -51,7 +51,10 @@ def name_server_limits(connections: int = 10_000, requests_in_progress: int = 10
 
 
 class NameServerService(Service):
-    """State and timers; ``processors`` is what its port answers. ``folder`` keeps kvConfig.json, None keeps nothing."""
+    """The state and timers of a name server. ``processors`` answer the requests at its port.
+
+    kvConfig.json is kept in ``folder``; with None it is not kept.
+    """
 
     _log = Logger()
 
@@ -66,7 +69,7 @@ class NameServerService(Service):
         self._scan.clock = clock
 
     def _run(self, work: Steps[None]) -> None:
-        """Do work in turns that nobody waits for."""
+        """Do work in turns. No answer waits for it."""
         Deferred.fromCoroutine(self._turns.run(work)).addErrback(
             lambda failure: self._log.failure("forgetting a broker's topics failed", failure)
         )
@@ -76,7 +79,9 @@ class NameServerService(Service):
         self._first_scan = self._clock.callLater(FIRST_SCAN_SECONDS, self._begin_scans)
 
     def _begin_scans(self) -> None:
-        self._scan.start(SCAN_SECONDS).addErrback(lambda failure: self._log.failure("scanning brokers ended", failure))
+        self._scan.start(SCAN_SECONDS).addErrback(
+            lambda failure: self._log.failure("the scan for silent brokers stopped", failure)
+        )
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
@@ -87,7 +92,7 @@ class NameServerService(Service):
         return self._kv_config.finish()
 
     def processors(self) -> Processors:
-        """By request code, what answers a request."""
+        """The functions that answer requests, by request code."""
         code = RequestCode
         return {
             code.REGISTER_BROKER: self._register_broker,
@@ -156,7 +161,7 @@ class NameServerService(Service):
         try:
             version = DataVersion.from_json(loads_request(request.body) if request.body else None)
         except ValueError as error:
-            raise refused(f"the body is no data version: {error}") from error
+            raise refused(f"the body is not a data version: {error}") from error
         changed, known = self.route_info.query_data_version(Header(request).text("brokerAddr"), version)
         return RemotingCommand(
             ResponseCode.SUCCESS,
@@ -205,7 +210,7 @@ class NameServerService(Service):
         try:
             written = self._kv_config.put(header.text("namespace"), header.text("key"), header.text("value"))
         except TableFull as error:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"no key-value config more: {error}") from error
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"the key-value config is full: {error}") from error
         return written.addCallbacks(_success, _not_written)
 
     def _get_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:

@@ -1,4 +1,4 @@
-"""Runs retention while a node runs, and keeps the slots of the slaves it serves (``--hold``)."""
+"""Deletes old segments while a node runs, and saves the slots of its slaves (``--hold``)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ FIRST_RUN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Whether the log is held for slaves, and for how many bytes at most (None: all)."""
+    """Whether the log is kept for slaves, and for how many bytes at most (None: no limit)."""
 
     enabled: bool = False
     max_bytes: int | None = None
 
 
 class CleaningService(Service):
-    """Cleans every cleanResourceInterval, from a minute after the start on. ``failed`` hears if the disk refuses.
+    """Cleans every cleanResourceInterval, starting a minute after startup. ``failed`` is called if the disk fails.
 
-    ``acknowledged`` gives the offsets that slaves have acknowledged, by a name that lasts; a slot outlives its slave's
+    ``acknowledged`` returns the offsets that slaves have acknowledged, by identity. A slot outlives its slave's
     connection and this process.
     """
 
@@ -78,7 +78,7 @@ class CleaningService(Service):
             return
         if cleaning.disk_full != store.disk_full:
             store.disk_full = cleaning.disk_full
-            state = "too full to take messages" if cleaning.disk_full else "no longer too full"
+            state = "too full to accept messages" if cleaning.disk_full else "no longer too full"
             self._log.warn("the disk is {state}", state=state)
 
     def _save_slots(self) -> None:

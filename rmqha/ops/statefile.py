@@ -1,4 +1,4 @@
-"""Keeps ``<store>/rmqha/state.json`` true while a node runs: soon after a change of state, else once a second."""
+"""Keeps ``<store>/rmqha/state.json`` current: it is written soon after a change of state, or else once a second."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,10 +19,10 @@ WRITE_INTERVAL_SECONDS = 1.0
 
 
 class StateFileService(Service):
-    """Writes ``current()`` whenever it has changed. ``failed`` gets the error if the disk refuses.
+    """Writes ``current()`` when it has changed. ``failed`` is called with the error if the disk fails.
 
-    Offsets change all the time and are written once a second. ``write_soon`` writes a change that the log tells of too,
-    so that the file is never older than the log by more than the write itself. One write runs at a time.
+    Offsets change all the time, and are written once a second. ``write_soon`` is for changes that are also logged, so
+    that the file is not older than the log except for the time of the write. One write runs at a time.
     """
 
     _log = Logger()
@@ -72,7 +72,7 @@ class StateFileService(Service):
 
     def _write_if_changed(self) -> Deferred[None] | None:
         if self._writing is not None and not self._writing.called:
-            return None  # what has changed since is written after it
+            return None  # the next write includes later changes
         state = self._current()
         if state == self._written:
             return None
@@ -81,7 +81,7 @@ class StateFileService(Service):
         return self._writing
 
     def _refused(self, failure: Failure) -> None:
-        """The disk takes no state any more: this is told once, and nothing more is written."""
+        """The disk has failed: report it once, and write nothing more."""
         self._stop_writing()
         self._failed(failure)
 
@@ -93,7 +93,7 @@ class StateFileService(Service):
             self._soon = None
 
     def stopService(self) -> Deferred[None]:
-        """Fires when nothing is being written any more: whoever closes the store writes the last state."""
+        """Fires when no write is running. Closing the store writes the last state."""
         Service.stopService(self)
         self._stop_writing()
         written: Deferred[None] = Deferred()

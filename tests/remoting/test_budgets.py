@@ -91,7 +91,7 @@ class FrameTests(BudgetTestCase):
             self.pass_seconds(2 * GRACE_SECONDS + LOOK_SECONDS)
         self.assertEqual([connection.is_open for connection in hostile], [False, True, True, True])
         self.assertEqual(honest.rooms, 1)
-        self.assertIn("comes too slowly", lines())
+        self.assertIn("arrives too slowly", lines())
 
     def test_who_sends_fast_enough_is_not_dropped(self) -> None:
         (fast,) = self.crowd(1, 16 * MIB)

@@ -6,7 +6,7 @@ from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.remoting.client import LONGEST_RETRY_SECONDS, RemotingClient
+from rmqha.remoting.client import MAX_RETRY_SECONDS, RemotingClient
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processors, RemotingError, RemotingProtocol
 from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, ResponseCode
 from tests.ha.doubles import FakeEndpoint, LineTransport
@@ -43,7 +43,7 @@ class ClientTestCase(SynchronousTestCase):
 
     def retry(self) -> None:
         """Wait until it connects again."""
-        self.clock.advance(LONGEST_RETRY_SECONDS + MOST_JITTER_SECONDS)
+        self.clock.advance(MAX_RETRY_SECONDS + MOST_JITTER_SECONDS)
         self.assertEqual(len(self.endpoint.attempts), 1)
 
     def stop(self) -> None:

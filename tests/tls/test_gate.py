@@ -219,7 +219,7 @@ class ServerTests(GateTestCase):
         line.attach(client)
         client.transport.write(b"GET / HTTP/1.0\r\n\r\n")
         line.carry()
-        self.assertIn("it does not speak TLS", line.refused[0][1])
+        self.assertIn("it does not use TLS", line.refused[0][1])
 
     def test_a_peer_that_says_nothing_is_dropped_in_time(self) -> None:
         line = self.line()

@@ -160,8 +160,8 @@ def test_a_slave_says_why_it_does_not_go_on(world: World) -> None:
             "is signed by none of the authorities trusted here",
         ),
         (world.slave("platform", world.open_master, [], f"ssl:{MASTER}"), "is signed by none of the authorities"),
-        (world.slave("to-plain", world.plain_master, trusting), "is it a plain port there"),
-        (world.slave("plain-to", world.open_master, [], "tcp:127.0.0.1"), "no byte came: a TLS port"),
+        (world.slave("to-plain", world.plain_master, trusting), "perhaps the other side does not use TLS"),
+        (world.slave("plain-to", world.open_master, [], "tcp:127.0.0.1"), "it sent nothing: perhaps its port uses TLS"),
         (
             world.slave("no-certificate", world.sync_master, trusting),
             "the peer ended TLS: tlsv13 alert certificate required",
@@ -175,7 +175,7 @@ def test_a_slave_says_why_it_does_not_go_on(world: World) -> None:
             state = slave.state()
             assert state is None or state.offsets.written == 0
         world.plain_master.wait_for_event("starts a TLS handshake, but this port has no TLS")
-        world.open_master.wait_for_event("refusing 127.0.0.1: it does not speak TLS")
+        world.open_master.wait_for_event("refusing 127.0.0.1: it does not use TLS")
         for slave, _ in cases:
             os.kill(slave.pid, signal.SIGTERM)
         assert [slave.wait() for slave, _ in cases] == [0] * len(cases)
@@ -207,7 +207,7 @@ def test_status_over_tls(world: World) -> None:
     for arguments, told in (
         ([f"tls:{address}", trusting], "alert certificate required"),
         ([f"tls:127.0.0.1:{address.partition(':')[2]}", trusting, shown], "is not for this host"),
-        ([address], "no byte came: a TLS port, perhaps (tls:HOST:PORT)?"),
+        ([address], "it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"),
     ):
         refused = run_status(*arguments)
         assert (refused.returncode, refused.stdout) == (7, "")

@@ -116,7 +116,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self.resetTimeout()
         try:
             if not self._heard and looks_like_tls(data):
-                raise PeerBreach("the master's port speaks TLS: give --master=tls:HOST:PORT")
+                raise PeerBreach("the master's port uses TLS: give --master=tls:HOST:PORT")
             self._heard = True
             super().dataReceived(data)
         except (ReplicaError, OSError):
@@ -205,7 +205,8 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._open:
             self._end()
-            hint = "" if self._heard else "; no byte came: a TLS port, perhaps (--master=tls:HOST:PORT), or not for us?"
+            hint = "; it sent nothing: perhaps its port uses TLS (--master=tls:HOST:PORT) or refuses this node"
+            hint = "" if self._heard else hint
             text = reason_of(reason.value) + hint
             if not self._quiet:
                 self._log.info("the connection to the master is gone: {reason}", reason=text)

@@ -14,7 +14,7 @@ from rmqha.broker.background.outerapi import (
     MasterAddresses,
 )
 from rmqha.namesrv.service import NameServerService
-from rmqha.remoting.client import LONGEST_RETRY_SECONDS
+from rmqha.remoting.client import MAX_RETRY_SECONDS
 from rmqha.remoting.registration import body_crc32, decode_body
 from rmqha.settings import make_settings
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
@@ -126,7 +126,7 @@ class RegisterTests(OuterAPITestCase):
             line = self.accept()
             line.take_registration()
             line.transport.lose()
-            self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+            self.clock.advance(MAX_RETRY_SECONDS + 1)
             self.accept().take_registration()
         self.assertRegex(
             lines(),
@@ -168,7 +168,7 @@ class RegisterTests(OuterAPITestCase):
         with log_lines() as lines:
             for _ in range(3):
                 self.endpoints[0].next().refuse()
-                self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+                self.clock.advance(MAX_RETRY_SECONDS + 1)
             self.accept(1).take_registration()
         self.assertEqual(lines().count("warn: not registered with name server ns0:9876"), 1)
         self.assertIn("info: registered with name server ns1:9876", lines())
@@ -512,7 +512,7 @@ class WithdrawTests(OuterAPITestCase):
         line = self.begin()
         self.leave(line)
         line.transport.lose()
-        self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+        self.clock.advance(MAX_RETRY_SECONDS + 1)
         self.assertEqual(self.accept().requests(), [])
 
     def test_one_that_is_found_there_nevertheless_leaves_again(self) -> None:

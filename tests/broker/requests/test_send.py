@@ -173,7 +173,7 @@ class SendTests(SendTestCase):
         for name in (*V2_FIELDS.integers[1:], V2_FIELDS.reconsume_times):
             request = self.request()
             broken = request._replace(ext_fields={**request.ext_fields, name: "1x"})
-            self.assert_refused([self.send(broken)], 1, f"the custom field <{name}> is no number")
+            self.assert_refused([self.send(broken)], 1, f"the custom field <{name}> is not a number")
 
     def test_a_number_too_large_for_its_place_is_refused(self) -> None:
         self.assert_not_put(self.send(flag=2**31), ResponseCode.MESSAGE_ILLEGAL, "illegal")

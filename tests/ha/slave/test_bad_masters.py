@@ -81,10 +81,8 @@ BAD_MASTERS = [
     BadMaster("m6_half_a_header", heartbeat(START)[:11], SILENT),
     BadMaster("m6_half_a_frame", wire(IMAGE.transfers(START))[:300], SILENT),
     BadMaster("m6_nothing", b"", SILENT),
-    BadMaster("m7_a_tls_alert", b"\x15\x03\x01\x00\x02\x02\x46", "port speaks TLS"),
-    BadMaster(
-        "m7_a_tls_server_hello", b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + b"\x7f" * 80, "port speaks TLS"
-    ),
+    BadMaster("m7_a_tls_alert", b"\x15\x03\x01\x00\x02\x02\x46", "port uses TLS"),
+    BadMaster("m7_a_tls_server_hello", b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + b"\x7f" * 80, "port uses TLS"),
     BadMaster("m7_an_http_answer", b"HTTP/1.1 400 Bad Request\r\n\r\n", "a body size of 540291120 bytes"),
     BadMaster("m7_an_ssh_banner", b"SSH-2.0-OpenSSH_9.6\r\n", "a body size of 1332766062 bytes"),
     BadMaster("m7_a_remoting_answer", pack(">ii", 120, 116) + b'{"code":0,"flag":1}', "a body size of"),
