@@ -827,14 +827,14 @@ class StatusCheckTests(CommandTestCase):
             0,
             state="IN_SYNC",
             master="broker-a:10912",
-            last_contact="2026-11-22T10:00:00.000Z",
+            last_contact="2126-11-22T10:00:00.000Z",
             since="2026-11-22T09:00:00.000Z",
             reason="at the master's end, 4",
             warnings=("mind the gap",),
         )
         for line in (
             "master       broker-a:10912",
-            "lastContact  2026-11-22T10:00:00.000Z",
+            "lastContact  2126-11-22T10:00:00.000Z",
             "since        2026-11-22T09:00:00.000Z",
             "reason       at the master's end, 4",
             "warning      mind the gap",

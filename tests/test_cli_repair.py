@@ -55,7 +55,9 @@ class RepairCommandTests(CommandTestCase):
         self.spoil(10 * SIZE, bytes(SIZE))
         result = self.run_command("verify", self.one)
         self.assertEqual(result.exit_code, 1)
-        self.assertRegex(result.stdout, r"(?m)^\d+ units of queues point to bytes that are no records: that follows")
+        self.assertRegex(
+            result.stdout, r"(?m)^\d+ units of queues point to bytes that are not records, because of the damage"
+        )
         self.assertNotIn("has no unit", result.output)
         self.assertNotIn("ends at", result.output)
         found = json.loads(self.run_command("verify", self.one, "--json").stdout)
@@ -169,7 +171,7 @@ class RestoreCutTests(CommandTestCase):
         kept.write_bytes(content + b"\0\0\1")  # and a torn end
         count = len(records_of(self.store()))
         self.assertRegex(
-            self.output_of("restore-cut", store, kept), r"would put back \d+ messages .* 3 bytes are no whole"
+            self.output_of("restore-cut", store, kept), r"would put back \d+ messages .* 3 bytes are not a complete"
         )
         self.assertEqual(len(records_of(store)), 60)
         self.output_of("restore-cut", store, kept, "--apply")

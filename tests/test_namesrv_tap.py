@@ -51,9 +51,7 @@ class OptionsTests(SynchronousTestCase):
                 self.patch(sys, "__stderr__", stderr)
                 leaving = self.assertRaises(SystemExit, self.options, argument)
                 self.assertEqual(leaving.code, 2)
-                self.assertRegex(
-                    stderr.getvalue(), r"^rmqha: .*" + words + r".*\(twistd rmqha-namesrv --help tells more\)\n$"
-                )
+                self.assertRegex(stderr.getvalue(), r"^rmqha: .*" + words + r".*\(see twistd rmqha-namesrv --help\)\n$")
 
 
 class RecipeTests(SynchronousTestCase):

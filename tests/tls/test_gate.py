@@ -185,7 +185,7 @@ class ServerTests(GateTestCase):
         line.carry()
         self.assertEqual(peer_names(line.served[0].transport), ())
 
-    def test_a_peer_is_refused_with_the_reason_and_its_protocol_hears_nothing_but_the_end(self) -> None:
+    def test_a_peer_is_refused_with_a_reason_and_its_protocol_only_loses_its_connection(self) -> None:
         stranger = Authority(self.folder / "stranger", "stranger")
         for certificate, reason in (
             (None, "it shows no certificate"),

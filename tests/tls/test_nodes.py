@@ -145,7 +145,7 @@ def test_puts_wait_for_a_slave_with_the_right_certificate_and_for_its_own_slave_
         assert node.errors() == []
 
 
-def test_a_slave_trusts_the_masters_certificate_and_shows_none_where_none_is_asked_for(world: World) -> None:
+def test_a_slave_copies_over_tls_without_a_certificate_if_none_is_required(world: World) -> None:
     with world.slave("one-way", world.open_master, [*world.client_options(), "--once"]) as slave:
         assert slave.wait() == 0
     assert log_of(slave.store) == log_of(world.open_master.store)

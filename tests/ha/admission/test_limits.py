@@ -120,7 +120,7 @@ class PlacesTests(SynchronousTestCase):
         self.clock.advance(1000)
         self.assertEqual(len(self.visits(100, reports=True)), 20)
 
-    def test_by_default_no_slave_is_pushed_out_by_those_of_its_address_before_java_reports(self) -> None:
+    def test_by_default_no_slave_is_pushed_out_by_its_own_address_before_java_reports(self) -> None:
         """Whatever the others do: a thousand slaves back at once, or somebody who connects again and again."""
         self.serve()
         for _ in range(3):
@@ -229,7 +229,7 @@ class CrowdTests(MasterTestCase):
     """Many who are no slaves, and one who is."""
 
     @pytest.mark.long
-    def test_two_thousand_idle_and_dribbling_connections_leave_a_slave_its_place_and_its_bytes(self) -> None:
+    def test_2000_idle_and_dribbling_connections_do_not_keep_a_slave_out(self) -> None:
         self.serve(memory_log(IMAGE.prefix(IMAGE.messages[10])))
         for number in range(1000):
             self.clock.advance(0.01)
@@ -363,7 +363,7 @@ class InFlightTests(MasterTestCase):
         connection, _ = self.request(1)
         self.assertEqual(progress_of(connection).sent, self.image.end)
 
-    def test_what_waits_for_many_slaves_that_read_nothing_is_bounded_by_less_than_a_write_each(self) -> None:
+    def test_bytes_that_wait_for_many_slow_slaves_are_bounded(self) -> None:
         self.patch(limits, "WAITING_BYTES", 4 * WRITE_BYTES)
         self.serve(memory_log(self.image), 32 * 1024)
         lines = []

@@ -177,7 +177,7 @@ class BadSlaveTests(MasterTestCase):
         self.assertTrue(line.aborted)
         self.assertIn(f"reports {MIDDLE + 1}, which is not between its last report {MIDDLE} and", lines())
 
-    def test_m24_a_slave_that_begins_at_the_last_segment_has_not_acknowledged_what_lies_before(self) -> None:
+    def test_m24_a_slave_that_starts_at_the_last_segment_acknowledges_no_earlier_bytes(self) -> None:
         connection, _ = self.request(0)
         self.assertEqual(progress_of(connection).reported, 0)
 

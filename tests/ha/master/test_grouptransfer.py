@@ -392,7 +392,7 @@ class SeveralSlavesTests(ReplicationTestCase):
         self.connect("observer", at=IMAGE.messages[19])
         self.assertFalse(self.replication.enough_for_puts())
 
-    def test_a_slave_that_asks_for_the_end_is_a_replica_before_it_has_acknowledged_anything(self) -> None:
+    def test_a_slave_that_asks_for_the_end_counts_for_puts_before_it_acknowledges(self) -> None:
         """As an empty slave of an empty master, and a Java slave in sync: else no first put would ever be let in."""
         self.begin(minInSyncReplicas="2")
         self.connect("a")

@@ -208,7 +208,7 @@ class HeartbeatTests(SlaveProtocolTestCase):
         self.clock.advance(2.5)
         self.assertEqual(self.reports(), [1])
 
-    def test_a_report_replaces_the_next_heartbeat_yet_no_pause_is_longer_than_the_interval(self) -> None:
+    def test_a_report_replaces_a_heartbeat_but_no_pause_exceeds_the_interval(self) -> None:
         self.clock.advance(1)
         self.slave.dataReceived(wire(IMAGE.transfers(1)))
         self.assertEqual(self.reports(), [IMAGE.end])

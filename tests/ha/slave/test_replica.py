@@ -411,14 +411,14 @@ class VerdictTests(SynchronousTestCase):
         slave.hear_heartbeats(slave.connect(), times=1)
         self.assertFalse(slave.replica.holds_all)
 
-    def test_an_empty_slave_learns_of_a_gap_by_heartbeats_when_a_probe_found_later_segments(self) -> None:
+    def test_heartbeats_show_a_gap_to_an_empty_slave_if_a_probe_found_later_segments(self) -> None:
         slave = Slave()
         start = slave.connect(MasterView(last_segment_offset=4 * SEGMENT_SIZE))
         error = self.assertRaises(Gap, slave.hear_heartbeats, start)
         self.assertIsNone(error.master_min_offset)
         self.assertIn("its first segments were deleted", str(error))
 
-    def test_an_empty_slave_that_knows_nothing_gives_up_a_silent_master_without_a_verdict(self) -> None:
+    def test_an_empty_slave_without_a_probe_leaves_a_silent_master_without_a_verdict(self) -> None:
         slave = Slave()
         start = slave.connect()
         self.assertRaises(PeerBreach, slave.hear_heartbeats, start)

@@ -456,7 +456,7 @@ class OpenFilesTests(CommitLogTestCase):
         self.assertEqual(open_files(self.folder), 2 * self.segments)  # a descriptor and a mapping each
         self.assertEqual(len(self.log.unflushed_files()), self.segments)
 
-    def test_segments_filled_faster_than_they_are_flushed_are_flushed_before_they_are_closed(self) -> None:
+    def test_segments_that_fill_faster_than_they_are_flushed_are_flushed_before_closing(self) -> None:
         """A process may open so many files and no more, whatever the segments' size."""
         self.patch(mappedfile, "MAX_OPEN_FILES", 8)
         self.patch(mappedfile, "MAX_UNFLUSHED_FILES", 8)
