@@ -5,8 +5,8 @@ It limits two things:
 - **Requests**: incomplete frames, and requests that wait for an answer. A small frame is accepted as it arrives. A
   large one first reserves memory for all its bytes. If there is too little, its connection is not read until there is
   enough. The smallest waiting frame goes first, so an honest message goes before a hostile frame of 16 MiB. Each second
-  of waiting counts as ``LEAST_BYTES`` less, so many small frames cannot keep a large one waiting forever. While a frame
-  waits, a connection with a reservation must send ``LEAST_BYTES`` in each ``GRACE_SECONDS``; otherwise it is closed.
+  of waiting counts as ``LEAST_BYTES`` less, so a large frame gets its turn even among very many small ones. While any
+  frame waits, a connection with a reservation must send ``LEAST_BYTES`` in each ``GRACE_SECONDS``, or it is closed.
 - **Answers** that clients do not read. Beyond the limit, the connection with the most unread bytes, weighted by their
   age, is closed.
 """

@@ -252,7 +252,7 @@ class HASlaveService(Service):
 
     @property
     def _is_quiet(self) -> bool:
-        """Whether so many connections brought nothing that the next one needs no log lines."""
+        """Whether enough connections have brought nothing that the next one needs no log lines."""
         return self._fruitless_connections >= GROWING_RETRIES
 
     def _retry_delay(self, failed_attempts: int) -> float:

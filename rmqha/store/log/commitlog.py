@@ -305,7 +305,7 @@ class CommitLog:
             start += len(data)
 
     def stale_end(self, offset: int) -> int:
-        """The offset behind the last byte other than zero in the segments from ``offset`` on; ``offset`` if none."""
+        """The offset after the last byte other than zero in the segments from ``offset`` on; ``offset`` if none."""
         for base in reversed(self._queue.bases):
             if base + self.segment_size <= offset:
                 break
