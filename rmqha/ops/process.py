@@ -22,7 +22,7 @@ from twisted.python.components import Componentized
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.logs import LogFormat, NodeLogObserver
 from rmqha.printing import printable
-from rmqha.settings import LARGEST_PORT, SettingsError
+from rmqha.settings import MAX_PORT, SettingsError
 
 LAST_STANDARD_FD = 2
 MOST_FILES = 65536
@@ -78,8 +78,8 @@ class ProcessOptions(usage.Options):
 
 def parse_port(name: str, text: str) -> int:
     """The port that an option gives, 0 for any free one. Raises SettingsError."""
-    if not (text.isascii() and text.isdecimal()) or int(text) > LARGEST_PORT:
-        raise SettingsError(f"{name}={text} is not a port: ports are between 0 and {LARGEST_PORT}")
+    if not (text.isascii() and text.isdecimal()) or int(text) > MAX_PORT:
+        raise SettingsError(f"{name}={text} is not a port: ports are between 0 and {MAX_PORT}")
     return int(text)
 
 

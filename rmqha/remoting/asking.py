@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.protocol import RemotingError, call_once
-from rmqha.settings import LARGEST_SEGMENT, SMALLEST_SEGMENT
+from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.wire.command import RequestCode
 
 _log = Logger()
@@ -63,13 +63,13 @@ def segment_size_of(config: Mapping[str, str]) -> int | None:
         size = int(text)
     except ValueError:
         size = 0
-    if SMALLEST_SEGMENT <= size <= LARGEST_SEGMENT:
+    if MIN_SEGMENT <= size <= MAX_SEGMENT:
         return size
     _log.warn(
         "the master has mappedFileSizeCommitLog={size}, which is not between {least} and {most}: it is not used",
         size=text[:MAX_SHOWN],
-        least=SMALLEST_SEGMENT,
-        most=LARGEST_SEGMENT,
+        least=MIN_SEGMENT,
+        most=MAX_SEGMENT,
     )
     return None
 
