@@ -1,4 +1,4 @@
-"""A slave as a node runs it, on a real store, with a clock and a master that the test plays."""
+"""A slave with a real store, as in a node, on a Clock. The test plays its master."""
 
 import os
 import time
@@ -35,7 +35,7 @@ class SlaveNodeTestCase(SynchronousTestCase):
     """``start`` runs a slave; ``self.view`` is what the master's remoting port says, or the error it meets there."""
 
     def setUp(self) -> None:
-        for name in ("fsync", "fdatasync"):  # what they promise is no matter here, and they take most of the time
+        for name in ("fsync", "fdatasync"):  # durability does not matter here, and these calls take most of the time
             self.patch(os, name, lambda fd: None)
         self.clock = Clock()
         self.ends: list[tuple[ExitCode, str]] = []

@@ -1,4 +1,4 @@
-"""Master and slave in one memory: whatever is cut, the slave ends with the master's log and never said more."""
+"""Master and slave in one process: after any cut the slave gets the log, and never reports more than it has."""
 
 from collections.abc import Iterator
 from random import Random
@@ -21,7 +21,7 @@ EVERYTHING = 1 << 30
 
 
 class Line:
-    """One connection, carried by hand: so many bytes each way, then cut."""
+    """One connection that the test carries: some bytes in each direction, and then a cut."""
 
     def __init__(self, master: HAMasterProtocol, slave: HASlaveProtocol, clock: Clock) -> None:
         _, _, self.pump = iosim.connectedServerAndClient(lambda: master, lambda: slave, greet=False, clock=clock)
@@ -30,7 +30,7 @@ class Line:
         self.carried_to_slave = self.carried_to_master = 0
 
     def carry(self, to_slave_bytes: int, to_master_bytes: int) -> None:
-        """Deliver up to so many of the bytes that wait."""
+        """Deliver up to this many of the waiting bytes."""
         self.to_slave += self.pump.serverIO.getOutBuffer() or b""
         self.to_master += self.pump.clientIO.getOutBuffer() or b""
         down, self.to_slave = self.to_slave[:to_slave_bytes], self.to_slave[to_slave_bytes:]
@@ -197,7 +197,7 @@ class CopyTests(SynchronousTestCase):
 
 
 class CutTests(SynchronousTestCase):
-    """The connection is cut after every single byte of a conversation, and made anew."""
+    """The connection is cut after each byte of a conversation, and made again."""
 
     def setUp(self) -> None:
         self.image = make_image([10, 60, 0, 130, 20], segment_size=512)

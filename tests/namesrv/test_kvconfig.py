@@ -1,4 +1,4 @@
-"""kvConfig.json: texts by namespace and key, that outlive the process."""
+"""kvConfig.json: texts by namespace and key, which outlive the process."""
 
 from collections.abc import Callable
 from pathlib import Path

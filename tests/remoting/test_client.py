@@ -1,4 +1,4 @@
-"""One kept connection: made anew when it is lost, and calls that wait for it no longer than they may."""
+"""A kept connection: it is made again when it is lost, and calls wait for it only until their timeout."""
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -98,7 +98,7 @@ class CallTests(ClientTestCase):
         self.stop()
 
     def test_who_hears_of_a_failure_may_ask_again_at_once(self) -> None:
-        """As whoever takes over several tables does: Twisted's ClientService takes no question while it answers one."""
+        """Code that requests several tables does this. ClientService must not be called while it fires its Deferreds."""
         failures: list[str] = []
 
         async def ask_twice() -> None:

@@ -1,4 +1,4 @@
-"""A request's header, read field by field."""
+"""Reads a request's header, field by field."""
 
 from collections.abc import Callable
 from functools import partial

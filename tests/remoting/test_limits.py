@@ -1,4 +1,4 @@
-"""What one peer can make a remoting port keep: frames in pieces, requests in progress, answers that nobody reads."""
+"""The memory that one peer can use at a remoting port: incomplete frames, requests in progress, unread answers."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Remoting, both ends: requests are answered, calls end, and strangers are dropped."""
+"""Both ends of remoting: requests are answered, calls end, and peers with another protocol are closed."""
 
 from collections.abc import Mapping
 

@@ -51,7 +51,7 @@ class TurnsTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(running), 3)
 
     def test_all_that_waits_shares_the_time_of_a_turn(self) -> None:
-        """With no time at all each turn has one step, of whoever waited longest."""
+        """Without any time, each turn runs one step: the one that waited longest."""
         self.patch(turns_module, "TURN_SECONDS", 0.0)
         order: list[str] = []
         for name in "abc":

@@ -1,4 +1,4 @@
-"""Handshakes in memory: whom a client believes, whom a server serves, and how long either waits."""
+"""Handshakes in memory: which peers a client and a server accept, and how long they wait."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Nodes that speak TLS, as processes: who is served, who is not, and what both ends say of it."""
+"""Nodes with TLS, as processes: which peers are served, which are refused, and what both ends log."""
 
 import os
 import signal

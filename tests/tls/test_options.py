@@ -1,4 +1,4 @@
-"""What the TLS options of a node accept, and how they refuse the rest."""
+"""The TLS options of a node: what they accept, and how they refuse anything else."""
 
 import sys
 from io import StringIO

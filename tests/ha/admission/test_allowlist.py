@@ -1,4 +1,4 @@
-"""Who may be a slave, and what is told of those who may not."""
+"""Which slaves are allowed, and what is logged about the others."""
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock

@@ -1,4 +1,4 @@
-"""What strangers may take of a master: places, rates, lines in the log, memory; and that slaves feel nothing of it."""
+"""Limits on connections without a report: places, rates, log lines, memory. Slaves must not notice such connections."""
 
 import pytest
 from twisted.internet.address import IPv4Address
@@ -121,7 +121,7 @@ class PlacesTests(SynchronousTestCase):
         self.assertEqual(len(self.visits(100, reports=True)), 20)
 
     def test_by_default_no_slave_is_pushed_out_by_its_own_address_before_java_reports(self) -> None:
-        """Whatever the others do: a thousand slaves back at once, or somebody who connects again and again."""
+        """A slave keeps its place when a thousand slaves reconnect, or when a peer keeps reconnecting."""
         self.serve()
         for _ in range(3):
             first = self.visit()
@@ -226,7 +226,7 @@ class FirstReportTests(MasterTestCase):
 
 
 class CrowdTests(MasterTestCase):
-    """Many who are no slaves, and one who is."""
+    """Many connections that are not slaves, and one slave."""
 
     @pytest.mark.long
     def test_2000_idle_and_dribbling_connections_do_not_keep_a_slave_out(self) -> None:

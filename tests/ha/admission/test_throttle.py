@@ -1,4 +1,4 @@
-"""Rates: exact over any two seconds, shared in turns, and what else goes on meanwhile."""
+"""Rates: they are exact over any two seconds, shared in turns, and other work continues meanwhile."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ PARTS = 0.05
 
 
 def most_in_any_window(arrivals: list[tuple[float, int]], seconds: float) -> int:
-    """The most bytes that arrived within so many seconds, wherever these begin."""
+    """The maximum number of bytes that arrived within any period of this many seconds."""
     most = held = first = 0
     for now, size in arrivals:
         held += size

@@ -1,6 +1,6 @@
-"""Slaves, and strangers, that do not keep to the protocol, met by a master: rows M20 to M27 of docs/faults.md.
+"""Slaves and other peers that violate a master's protocol: rows M20 to M27 of docs/faults.md.
 
-Whatever comes: no crash, no hang (silence ends it), bounded memory, a log line that names the peer and the reason, and
+In every case: no crash, no hang (silence ends it), bounded memory, a log line that names the peer and the reason, and
 no other slave feels anything of it.
 """
 
@@ -147,7 +147,7 @@ class BadSlaveTests(MasterTestCase):
         self.assertFalse(line.disconnecting)
 
     def test_m21_reports_inside_records_are_nobody_elses_business(self) -> None:
-        """A Java slave reports whatever its last frame ended with."""
+        """A Java slave reports the end of its last frame, which may be anywhere in a record."""
         connection, line = self.request(1)
         for offset in range(2, 3000, 7):
             line.deliver(encode_report(offset))
@@ -163,7 +163,7 @@ class BadSlaveTests(MasterTestCase):
             self.assertEqual(progress_of(connection).reported, MIDDLE)
 
     def test_m24_bytes_not_sent_yet_cannot_be_acknowledged(self) -> None:
-        """Our log holds them, but this slave cannot: else a SYNC_MASTER would believe in a copy that is none."""
+        """Our log holds these bytes, but this slave cannot: a SYNC_MASTER would count a copy that does not exist."""
         self.serve(memory_log(IMAGE.prefix(MIDDLE)))
         connection, line = self.connect(SlowTransport(self.clock))
         line.deliver(encode_report(1))

@@ -1,4 +1,4 @@
-"""When enough slaves hold a message: whose word counts, for how long puts wait, and what they are told."""
+"""When enough slaves hold a message: which reports count, how long puts wait, and how they end."""
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock

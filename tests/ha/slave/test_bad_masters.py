@@ -1,6 +1,6 @@
-"""Masters that do not keep to the protocol, met by a slave that holds a log: rows M1 to M15 of docs/faults.md.
+"""Masters that violate the protocol, for a slave that holds a log: rows M1 to M15 of docs/faults.md.
 
-Whatever comes: no crash, no hang (silence ends it), bounded memory, one clear line in the log, our log untouched.
+In every case: no crash, no hang (silence ends it), bounded memory, one clear line in the log, our log untouched.
 """
 
 from dataclasses import dataclass, replace

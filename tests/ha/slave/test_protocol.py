@@ -1,4 +1,4 @@
-"""The slave's end of a connection: what it says when, and how it ends."""
+"""The slave's end of a connection: when it reports what, and how the connection ends."""
 
 from collections.abc import Callable
 
@@ -104,7 +104,7 @@ class HandshakeTests(SlaveProtocolTestCase):
         self.assertEqual(self.reports(), [])
 
     def test_a_connection_lost_while_asking_cancels_the_question(self) -> None:
-        """Else a slave that was stopped would go on asking, and probe the master anew."""
+        """Otherwise a stopped slave would continue its requests, and probe the master again."""
         self.start()
         self.slave.connectionLost(Failure(ConnectionLost()))
         self.assertEqual(self.questions_cancelled, 1)
@@ -218,7 +218,7 @@ class HeartbeatTests(SlaveProtocolTestCase):
         self.assertEqual(self.reports(), [IMAGE.end])
 
     def test_a_master_silent_for_the_housekeeping_interval_is_left(self) -> None:
-        """What we write ourselves is no sign of its life."""
+        """Our own writes are not a sign that the master lives."""
         for _ in range(159):
             self.clock.advance(0.125)
         self.assert_open()

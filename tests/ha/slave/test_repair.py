@@ -1,4 +1,4 @@
-"""Bad bytes fetched over the HA channel: one connection a gap, whose only report is its request."""
+"""Fetches bad bytes over the HA channel: one connection for each gap, whose only report is its request."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a slave decides: where to begin, what to believe, what it may report, and in which state it is."""
+"""What a slave decides: where to start, what to accept, what to report, and its state."""
 
 from collections.abc import Callable
 
@@ -434,7 +434,7 @@ class VerdictTests(SynchronousTestCase):
     def test_a_look_finds_the_master_shorter_than_we_were_when_asking(self) -> None:
         slave = Slave(IMAGE)
         slave.read(*IMAGE.transfers(slave.connect()))
-        slave.replica.look(MasterView(0, IMAGE.end - 1), IMAGE.end - 1)  # an old answer is no proof
+        slave.replica.look(MasterView(0, IMAGE.end - 1), IMAGE.end - 1)  # an old answer proves nothing
         self.assertRaises(Ahead, slave.replica.look, MasterView(0, IMAGE.end - 1), IMAGE.end)
 
     def test_a_look_keeps_what_the_probe_found(self) -> None:

@@ -1,4 +1,4 @@
-"""A slave's service: it keeps connecting, acts on verdicts, and knows when a ``--once`` run is done and how."""
+"""A slave's service: it reconnects, acts on verdicts, and decides when and how a ``--once`` run ends."""
 
 from collections.abc import Callable
 from unittest.mock import patch
@@ -300,7 +300,7 @@ class EndlessTests(SlaveNodeTestCase):
 
 
 class ContactTests(SlaveNodeTestCase):
-    """What is told of the master: when it was heard, and how far the slave is behind it, never better than it is."""
+    """What the status says about the master: the last contact, and a lag that is never too small."""
 
     def facts(self) -> tuple[int | None, float | None]:
         return self.service.lag_bytes, self.service.lag_seconds
@@ -532,7 +532,7 @@ class MisfitTests(SlaveNodeTestCase):
 
 
 class ReseedTests(SlaveNodeTestCase):
-    """``--on-gap=reseed``: the old files stay, aside, and the copy begins anew."""
+    """``--on-gap=reseed`` sets the old files aside and starts the copy again."""
 
     def reseed(self, once: bool = False) -> None:
         """A slave that holds a prefix meets a gap."""
@@ -597,7 +597,7 @@ class ReseedTests(SlaveNodeTestCase):
         self.assertEqual(self.content(), PREFIX.content)
 
     def test_an_empty_log_is_not_set_aside_again_and_again(self) -> None:
-        """What was asked for with --from is gone at the master: beginning anew would meet the same gap."""
+        """The master has deleted the offset of --from, so a reseed would lead to the same gap."""
         self.view = LATE_VIEW
         self.start(start_from=str(SEGMENT_SIZE), on_gap=OnGap.RESEED, once=True)
         self.accept()
@@ -759,7 +759,7 @@ class QuestionTests(SlaveNodeTestCase):
 
 
 class SegmentSizeTests(SlaveNodeTestCase):
-    """A slave told of no segment size takes the master's."""
+    """A slave without a configured segment size uses the master's."""
 
     def test_the_masters_size_is_taken_for_an_empty_store(self) -> None:
         self.view = MasterView(0, IMAGE.end, segment_size=SEGMENT_SIZE)

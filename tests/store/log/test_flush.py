@@ -1,4 +1,4 @@
-"""Flushing the log, by a clock and a thread that do what the test says."""
+"""Flushing the log, with a clock and a thread that the test controls."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ SETTINGS = Settings(
 
 
 class Thread:
-    """A thread that runs what it was given when it is told to."""
+    """A thread that runs its functions when the test calls it."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
@@ -210,7 +210,7 @@ class FlushTests(FlushTestCase):
         self.assertEqual(synced, [f"{n * 16 * SEGMENT_SIZE:020d}" for n in range(3)])
 
     def test_a_truncation_during_a_flush_keeps_the_flushed_prefix_where_it_is(self) -> None:
-        """What was cut may have been written anew since, behind the thread's back."""
+        """Cut bytes may have been rewritten while the thread was flushing."""
         self.grow()
         self.service.flush()
         self.log.truncate(0)

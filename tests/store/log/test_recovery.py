@@ -1,4 +1,4 @@
-"""Where a log ends after a stop (spec/store.md 9), and what becomes of the bytes after that (spec/store.md 2.6)."""
+"""Where a log ends after a stop (spec/store.md 9), and what happens to the bytes after that (spec/store.md 2.6)."""
 
 import os
 import shutil
