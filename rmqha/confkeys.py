@@ -111,7 +111,7 @@ EFFECTS = {
     "enableConsumeQueueExt": Unsupported(_is_true, "consume queues have no extension files"),
     "enablePropertyFilter": Unsupported(_is_true, "consumers that filter by SQL92 are refused"),
     "fetchNamesrvAddrByAddressServer": Unsupported(_is_true, "name servers are those of namesrvAddr alone"),
-    "duplicationEnable": Unsupported(_is_true, "the log is dispatched as soon as it is proved"),
+    "duplicationEnable": Unsupported(_is_true, "the log is dispatched as soon as it is verified"),
     "transientStorePoolEnable": Unsupported(_is_true, "puts are written to the page cache at once"),
     "rejectPullConsumerEnable": Unsupported(_is_true, "pulls are not refused"),
     "haMaxGapNotInSync": Unsupported(_is_given, "the limit of rmqha is haSlaveFallbehindMax"),

@@ -18,7 +18,7 @@ STATE_SECONDS = 1.0
 class OpeningPhase(Enum):
     """The steps of opening a store. state.json shows the names, the log the values."""
 
-    RECOVERING = "proving the log"
+    RECOVERING = "verifying the log"
     DISPATCHING = "building queues and index"
 
 

@@ -98,7 +98,7 @@ class CallTests(ClientTestCase):
         self.stop()
 
     def test_who_hears_of_a_failure_may_ask_again_at_once(self) -> None:
-        """Code that requests several tables does this. ClientService must not be called while it fires its Deferreds."""
+        """Code that requests several tables does so. ClientService must not be called while it fires its Deferreds."""
         failures: list[str] = []
 
         async def ask_twice() -> None:
