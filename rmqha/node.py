@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import orjson
-from twisted.application.service import MultiService
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
@@ -24,8 +23,8 @@ from twisted.python.threadpool import ThreadPool
 from rmqha.broker.background.mastersearch import MasterSearch
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.slavesync import Connect
-from rmqha.broker.controller import BrokerController, NameServers, Surroundings, broker_limits, no_way
 from rmqha.broker.runtimeinfo import runtime_processors
+from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits, no_way
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
@@ -44,6 +43,7 @@ from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
+from rmqha.services import OrderedServices
 from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.flush import FlushService
@@ -95,7 +95,7 @@ class Node(ProcessService):
         self._opening = Opening()
         self._opened: Deferred[None] | None = None
         self._is_stopping = False
-        self._services = MultiService()
+        self._services = OrderedServices()
         self._repairing: Deferred[list[Mended]] | None = None
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
@@ -103,7 +103,7 @@ class Node(ProcessService):
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
         self._serving: LogServing | None = None
-        self._controller: BrokerController | None = None
+        self._broker: BrokerService | None = None
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
         self._started_at = time.time()
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
@@ -195,9 +195,9 @@ class Node(ProcessService):
         store.start_dispatching(clock, self._disk_failed)
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
         acknowledged = self._serving.factory.acknowledged if self._serving is not None else dict
-        CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self._services)
+        self._services.add("retention", CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed))
         self._state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
-        self._state_file.setServiceParent(self._services)
+        self._services.add("state file", self._state_file)
         self._services.setServiceParent(self)
         gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
@@ -242,8 +242,8 @@ class Node(ProcessService):
         self._listen("ha", settings.ha_port, factory, ": whoever reaches it can read the log", self._ha_listening)
 
     def _ha_listening(self, port: int) -> None:
-        if self._controller is not None:
-            self._controller.ha_listening(port)
+        if self._broker is not None:
+            self._broker.ha_listening(port)
 
     def run_slave(self, store: MessageStore, flusher: FlushService) -> None:
         """Copy the master's log, serve it to slaves of this slave, and facts about it on the remoting ports."""
@@ -263,7 +263,7 @@ class Node(ProcessService):
             queues_behind=lambda: store.derived.dispatcher.behind_bytes,
             master_address=self._master_ha_address,
         )
-        self._slave.setServiceParent(self._services)
+        self._services.add("slave", self._slave)
         if not plan.slave.once:
             self._serve_slaves(store)
             self._listen_for_remoting()
@@ -271,7 +271,7 @@ class Node(ProcessService):
     def _listen_for_remoting(self) -> None:
         """Answer clients, as a master that takes their messages or as a slave that does not."""
         settings, clock = self._plan.settings, IReactorTime(self._reactor)
-        controller = BrokerController(
+        broker = BrokerService(
             settings,
             self.store,
             clock,
@@ -284,23 +284,25 @@ class Node(ProcessService):
                 self._master_told,
             ),
         )
-        self._controller = controller
-        about_node = runtime_processors(self._runtime_info, controller.config)
+        self._broker = broker
+        about_node = runtime_processors(self._runtime_info, broker.config)
         limits = broker_limits(settings, _connections_of(settings))
         main, fast = [
             RemotingFactory(
-                {**controller.processors(fast_port), **about_node},
+                {**broker.processors(fast_port), **about_node},
                 clock,
                 limits,
                 PortBudget(clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
-                controller.turns,
+                broker.turns,
             )
             for fast_port in (False, True)
         ]
         mode = settings.tls_server_mode
-        self._listen("remoting", settings.listen_port, main, listening=controller.listening, mode=mode)
-        self._listen("fast remoting", settings.fast_port, fast, mode=mode)
-        controller.start()
+        self._listen(
+            "remoting", settings.listen_port, main, listening=broker.listening, mode=mode, services=broker.ports
+        )
+        self._listen("fast remoting", settings.fast_port, fast, mode=mode, services=broker.ports)
+        self._services.add("broker", broker)
 
     def _embed_name_server(self) -> NameServers:
         """Run a name server if the plan has one; its name and the way there, which needs no port."""
@@ -308,7 +310,7 @@ class Node(ProcessService):
             return ()
         clock, settings = IReactorTime(self._reactor), self._plan.settings
         name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER, self._run_in_table_thread)
-        name_server.setServiceParent(self._services)
+        self._services.add("name server", name_server)
         factory = RemotingFactory(
             name_server.processors(),
             clock,
@@ -333,7 +335,9 @@ class Node(ProcessService):
         if_plain: str = "",
         listening: Callable[[int], None] = lambda _: None,
         mode: TlsMode | None = None,
+        services: OrderedServices | None = None,
     ) -> None:
+        """Add a port to ``services``, or to the node's own."""
         tls = None if mode is TlsMode.DISABLED else self._plan.tls
         takes_plain = mode is TlsMode.PERMISSIVE
         endpoint = tcp_endpoint(self._reactor, port, self._plan.bind_address)
@@ -343,11 +347,11 @@ class Node(ProcessService):
         service = ListeningService(
             endpoint, factory, name, security, lambda error: self.stop_with(ExitCode.IO_ERROR, error), listening
         )
-        service.setServiceParent(self._services)
+        (self._services if services is None else services).add(f"{name} port", service)
 
     def _runtime_info(self) -> dict[str, str]:
-        assert self._controller is not None, "it answers this"
-        return {**self._controller.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
+        assert self._broker is not None, "it answers this"
+        return {**self._broker.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
     def _slave_in_state(self, state: ReplicaState) -> None:
         """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again.
@@ -356,8 +360,8 @@ class Node(ProcessService):
         """
         if self._state_file is not None:
             self._state_file.write_soon()
-        if self._controller is not None and self._plan.settings.unregister_unfit_slave:
-            self._controller.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
+        if self._broker is not None and self._plan.settings.unregister_unfit_slave:
+            self._broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
     def _master_ha_address(self) -> str | None:
         return self._plan.settings.ha_master_address or self._told_master.address
@@ -382,7 +386,7 @@ class Node(ProcessService):
             "last_contact": slave.last_contact,
             "since": slave.since,
             "reason": slave.reason,
-            "tables": None if self._controller is None else self._controller.slave_synchronize.facts(),
+            "tables": None if self._broker is None else self._broker.slave_synchronize.facts(),
         }
 
     def _warnings(self) -> list[str]:
@@ -391,7 +395,13 @@ class Node(ProcessService):
         progress = self.store.derived.dispatcher.progress
         if progress is not None:
             found = [*found, progress]
-        return found if self._controller is None else [*found, *self._controller.warnings()]
+        if self._broker is not None:
+            found = [*found, *self._broker.warnings()]
+        return [*found, *self._stop_problems()]
+
+    def _stop_problems(self) -> list[str]:
+        """Services that did not stop cleanly, one line each."""
+        return [*self._services.problems, *(() if self._broker is None else self._broker.stop_problems)]
 
     def _final_state(self) -> NodeState:
         """What is told of a node that has stopped by itself."""
@@ -419,12 +429,13 @@ class Node(ProcessService):
         try:
             if self._store is not None:
                 self._store.end_puts()
-            if self._controller is not None:
-                await self._controller.stop()
             await ProcessService.stopService(self)
             if self._store is not None:
                 await self._store.close(self._flusher, self._final_state if self._flusher is not None else None)
                 self._log.info("stopped at {offset}", offset=self._store.commit_log.verified_offset)
+            problems = self._stop_problems()
+            if problems:
+                self.stop_with(ExitCode.IO_ERROR, "; ".join(problems))
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
         finally:

@@ -6,7 +6,6 @@ from typing import Any
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,6 +23,7 @@ from rmqha.remoting.protocol import (
 )
 from rmqha.remoting.registration import body_crc32, decode_body_in_steps
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.steps import Steps
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import DataVersion
@@ -63,10 +63,14 @@ class NameServerService(Service):
         self._turns = Turns(clock)
         self.route_info = RouteInfoManager(clock.seconds, self._run)
         self._kv_config = KVConfigManager(folder, run_in_thread)
-        self._clock = clock
         self._connections: set[RemotingProtocol] = set()
-        self._scan = LoopingCall(self.route_info.scan_not_active_brokers)
-        self._scan.clock = clock
+        self._scan = PeriodicService(
+            "looking for silent brokers",
+            SCAN_SECONDS,
+            self.route_info.scan_not_active_brokers,
+            clock,
+            FIRST_SCAN_SECONDS,
+        )
 
     def _run(self, work: Steps[None]) -> None:
         """Do work in turns. No answer waits for it."""
@@ -76,20 +80,11 @@ class NameServerService(Service):
 
     def startService(self) -> None:
         Service.startService(self)
-        self._first_scan = self._clock.callLater(FIRST_SCAN_SECONDS, self._begin_scans)
-
-    def _begin_scans(self) -> None:
-        self._scan.start(SCAN_SECONDS).addErrback(
-            lambda failure: self._log.failure("the scan for silent brokers stopped", failure)
-        )
+        self._scan.startService()
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
-        if self._first_scan.active():
-            self._first_scan.cancel()
-        if self._scan.running:
-            self._scan.stop()
-        return self._kv_config.finish()
+        return self._scan.stopService().addCallback(lambda _: self._kv_config.finish())
 
     def processors(self) -> Processors:
         """The functions that answer requests, by request code."""

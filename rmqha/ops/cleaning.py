@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from twisted.application.service import Service
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Retention, Slot, SlotFolder
@@ -25,7 +24,7 @@ class Hold:
     max_bytes: int | None = None
 
 
-class CleaningService(Service):
+class CleaningService(PeriodicService):
     """Cleans every cleanResourceInterval, starting a minute after startup. ``failed`` is called if the disk fails.
 
     ``acknowledged`` returns the offsets that slaves have acknowledged, by identity. A slot outlives its slave's
@@ -42,22 +41,13 @@ class CleaningService(Service):
         clock: IReactorTime,
         failed: Callable[[Failure], None],
     ) -> None:
+        seconds = store.settings.clean_resource_interval_ms / 1000
+        super().__init__("retention", seconds, self._clean, clock, first_after=FIRST_RUN_SECONDS)
         self._store = store
         self._hold = hold
         self._acknowledged = acknowledged
-        self._clock = clock
-        self._failed = failed
+        self._disk_failed = failed
         self._slots = SlotFolder(store.root)
-        self._interval = store.settings.clean_resource_interval_ms / 1000
-        self._loop = LoopingCall(self._clean)
-        self._loop.clock = clock
-
-    def startService(self) -> None:
-        Service.startService(self)
-        self._start = self._clock.callLater(FIRST_RUN_SECONDS, self._begin)
-
-    def _begin(self) -> None:
-        self._loop.start(self._interval, now=True).addErrback(self._failed)
 
     def _clean(self) -> None:
         store = self._store
@@ -76,6 +66,9 @@ class CleaningService(Service):
         except StoreError as error:
             self._log.error("nothing is deleted: {error}", error=str(error))
             return
+        except OSError:
+            self._disk_failed(Failure())
+            return
         if cleaning.disk_full != store.disk_full:
             store.disk_full = cleaning.disk_full
             state = "too full to accept messages" if cleaning.disk_full else "no longer too full"
@@ -91,10 +84,3 @@ class CleaningService(Service):
         if not self._hold.enabled:
             return None
         return min((slot.offset for slot in self._slots.slots()), default=None)
-
-    def stopService(self) -> None:
-        Service.stopService(self)
-        if self._start.active():
-            self._start.cancel()
-        if self._loop.running:
-            self._loop.stop()

@@ -7,10 +7,10 @@ from pathlib import Path
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
@@ -45,30 +45,36 @@ class StateFileService(Service):
         self._written: NodeState | None = None
         self._writing: Deferred[None] | None = None
         self._soon: IDelayedCall | None = None
-        self._loop = LoopingCall(self._write_if_changed)
-        self._loop.clock = clock
+        self._is_refused = False
+        self._loop = PeriodicService("writing state.json", WRITE_INTERVAL_SECONDS, self._write_periodically, clock)
 
     def startService(self) -> None:
         Service.startService(self)
-        self._loop.start(WRITE_INTERVAL_SECONDS, now=True).addErrback(self._refused)
+        self._loop.startService()
 
     def write_soon(self) -> None:
         """Write in the next turn of the reactor, or after the write that runs."""
-        if self._loop.running and self._soon is None:
+        if self._is_writing and self._soon is None:
             self._soon = self._clock.callLater(0, self._write_now)
 
     def _write_now(self) -> None:
         self._soon = None
         if self._writing is not None and not self._writing.called:
             self._writing.addCallback(self._write_again)
-        elif self._loop.running:
-            writing = self._write_if_changed()
-            if writing is not None:
-                writing.addErrback(self._refused)
+        elif self._is_writing:
+            self._write_periodically()
 
     def _write_again(self, result: None) -> None:
         self.write_soon()
         return result
+
+    @property
+    def _is_writing(self) -> bool:
+        return bool(self.running) and not self._is_refused
+
+    def _write_periodically(self) -> Deferred[None] | None:
+        writing = self._write_if_changed()
+        return None if writing is None else writing.addErrback(self._refused)
 
     def _write_if_changed(self) -> Deferred[None] | None:
         if self._writing is not None and not self._writing.called:
@@ -82,12 +88,12 @@ class StateFileService(Service):
 
     def _refused(self, failure: Failure) -> None:
         """The disk has failed: report it once, and write nothing more."""
+        self._is_refused = True
         self._stop_writing()
         self._failed(failure)
 
     def _stop_writing(self) -> None:
-        if self._loop.running:
-            self._loop.stop()
+        self._loop.stopService()
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None

@@ -123,8 +123,8 @@ class TableTests(BrokerStoreTestCase):
         """What a new store's broker says."""
         self.open(role, **properties)
         self.stats = BrokerStats("C", self.clock, self.now_ms)
-        self.stats.start()
-        self.addCleanup(self.stats.stop)
+        self.stats.startService()
+        self.addCleanup(self.stats.stopService)
         self.info = RuntimeInfo(self.store, self.stats, lambda: self.progress, self.now_ms)
 
     def now_ms(self) -> int:

@@ -201,13 +201,13 @@ def invert_a_deadline(patch: pytest.MonkeyPatch) -> None:
 
 def skip_a_delay_level(patch: pytest.MonkeyPatch) -> None:
     """Nobody delivers the messages of the first level."""
-    start: Callable[[ScheduleMessageService], None] = ScheduleMessageService.start
+    start: Callable[[ScheduleMessageService], None] = ScheduleMessageService.startService
 
     def skip(service: Any) -> None:
         start(service)
         service._levels[0].stop()
 
-    patch.setattr(ScheduleMessageService, "start", skip)
+    patch.setattr(ScheduleMessageService, "startService", skip)
 
 
 def put_delays_one_level_too_high(patch: pytest.MonkeyPatch) -> None:

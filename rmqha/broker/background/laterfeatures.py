@@ -6,10 +6,10 @@ Two things, both found in queues: messages of the timer wheel, and operations of
 from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from rmqha.broker.tables.topics import TRANS_OP_HALF_TOPIC
+from rmqha.services import PeriodicService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import MessageReader
 from rmqha.wire.record import Blank, RecordError, decode_record
@@ -22,32 +22,20 @@ SEPARATOR = b","
 OLDEST_EXAMINED = 8
 
 
-class LaterFeatures:
+class LaterFeatures(PeriodicService):
     """Looks at a store at the start, and then every LOOK_SECONDS; each thing found is told once."""
 
     _log = Logger()
 
     def __init__(self, store: MessageStore, clock: IReactorTime) -> None:
+        super().__init__("looking for messages of RocketMQ 5.x", LOOK_SECONDS, self.look, clock)
         self._store = store
         self._operations_end = 0
         self._kinds: tuple[tuple[str, Callable[[], bool]], ...] = (
             (f"timer messages (topic {TIMER_TOPIC})", self._has_timers),
             ("transactions whose operations are put together", self._has_batched_operations),
         )
-        self._loop = LoopingCall(self.look)
-        self._loop.clock = clock
         self.warnings: list[str] = []
-
-    def start(self) -> None:
-        """Look now, and from time to time."""
-        self._loop.start(LOOK_SECONDS, now=True).addErrback(
-            lambda failure: self._log.failure("looking for what 5.x leaves in the log ended", failure)
-        )
-
-    def stop(self) -> None:
-        """Look no more."""
-        if self._loop.running:
-            self._loop.stop()
 
     def look(self) -> None:
         """Tell what has been found since the last time. Raises OSError."""

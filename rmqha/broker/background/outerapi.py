@@ -7,10 +7,11 @@ our name and id takes it from us without a word, each time it registers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -19,6 +20,7 @@ from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.remoting.registration import body_crc32, encode_body_in_turns
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -91,7 +93,29 @@ def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:
         return {}
 
 
-class NameServerLink:
+class LinkState(Enum):
+    """How far the registration with one name server is."""
+
+    STOPPED = "not running"
+    WAITING = "the name server has not answered a registration yet"
+    REGISTERED = "the name server has the registration"
+    MISSED = "the last registration failed, and the log says so"
+    WITHDRAWN = "not registered on purpose"
+
+
+LINK_TRANSITIONS: dict[LinkState, frozenset[LinkState]] = {
+    LinkState.STOPPED: frozenset({LinkState.WAITING, LinkState.WITHDRAWN}),
+    LinkState.WAITING: frozenset(
+        {LinkState.REGISTERED, LinkState.MISSED, LinkState.WITHDRAWN, LinkState.STOPPED},
+    ),
+    LinkState.REGISTERED: frozenset({LinkState.MISSED, LinkState.WITHDRAWN, LinkState.STOPPED}),
+    LinkState.MISSED: frozenset({LinkState.REGISTERED, LinkState.WITHDRAWN, LinkState.STOPPED}),
+    LinkState.WITHDRAWN: frozenset({LinkState.WAITING, LinkState.STOPPED}),
+}
+"""The allowed moves."""
+
+
+class NameServerLink(Service):
     """The connection to one name server, and the registration on it: one at a time, the next with all that came since.
 
     ``answered`` is called with this link after a registration, when ``master`` is what the name server told.
@@ -115,19 +139,25 @@ class NameServerLink:
         self._registering: RemotingProtocol | None = None
         self._turns = Turns(clock)
         self._again = False
-        self._stopping = False
-        self._is_registered = False
-        self._is_missed = False
+        self.state = LinkState.STOPPED
         self._withdrawn: str | None = None
         self._clean_looks = 0
         self.rival: str | None = None
         """The address that is registered in our place; None for nobody."""
         self.master = MasterAddresses()
 
-    def start(self) -> None:
+    def startService(self) -> None:
         """Connect, and register as soon and as often as that succeeds."""
+        Service.startService(self)
+        self._move(LinkState.WAITING if self._withdrawn is None else LinkState.WITHDRAWN)
         self._client.start()
         self._client.when_connected().addErrback(self._not_registered)
+
+    def _move(self, new: LinkState) -> None:
+        """Go to another state. Raises ValueError for a move that is not allowed."""
+        if new not in LINK_TRANSITIONS[self.state]:
+            raise ValueError(f"a registration cannot go from {self.state.name} to {new.name}")
+        self.state = new
 
     def _connected(self, connection: RemotingProtocol) -> None:
         self._connection = connection
@@ -138,15 +168,13 @@ class NameServerLink:
     def _disconnected(self, connection: RemotingProtocol) -> None:
         if self._connection is connection:
             self._connection = None
-            self._is_registered = False
             self.master = MasterAddresses()
-            if not self._stopping:
-                self._miss("the connection is gone")
+            self._miss("the connection is gone")
 
     def register(self, only_changes: bool = False) -> None:
         """Register, if there is a connection; with ``only_changes`` ask first whether the name server needs that."""
         connection = self._connection
-        if connection is None or self._stopping or self._withdrawn is not None:
+        if connection is None or self.state in (LinkState.STOPPED, LinkState.WITHDRAWN):
             return
         if self._registering is connection:
             self._again = self._again or not only_changes
@@ -160,11 +188,11 @@ class NameServerLink:
             return
         fields, body = await self._broker.registration(self._turns)
         answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
-        if self._withdrawn is not None:
+        if self.state is LinkState.WITHDRAWN:
             self._unregister(connection)
             return
-        if not self._is_registered:
-            self._is_registered, self._is_missed = True, False
+        if self.state in (LinkState.WAITING, LinkState.MISSED):
+            self._move(LinkState.REGISTERED)
             self._log.info("registered with name server {name}", name=self._name)
         self._take_master(answer)
 
@@ -173,15 +201,18 @@ class NameServerLink:
         if self._withdrawn is not None:
             return
         self._withdrawn = reason
-        self._is_registered = False
-        if self._connection is not None and not self._stopping:
+        if self.state is LinkState.STOPPED:
+            return
+        self._move(LinkState.WITHDRAWN)
+        if self._connection is not None:
             self._log.warn("leaving name server {name}: {reason}", name=self._name, reason=reason)
             self._unregister(self._connection)
 
     def come_back(self) -> None:
         """Register again after ``withdraw``."""
-        if self._withdrawn is not None:
-            self._withdrawn = None
+        self._withdrawn = None
+        if self.state is LinkState.WITHDRAWN:
+            self._move(LinkState.WAITING)
             self.register()
 
     def _unregister(self, connection: RemotingProtocol) -> None:
@@ -193,17 +224,17 @@ class NameServerLink:
     def look(self) -> None:
         """Ask who is registered under our name; nothing waits for the answer."""
         connection = self._connection
-        if connection is None or self._stopping:
+        if connection is None or self.state is LinkState.STOPPED:
             return
         answer = connection.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=LOOK_TIMEOUT_SECONDS)
         answer.addCallback(self._looked, connection).addErrback(lambda _: None)  # it may not know how to answer that
 
     def _looked(self, answer: RemotingCommand, connection: RemotingProtocol) -> None:
-        if len(answer.body) > LARGEST_CLUSTER_BYTES or self._stopping:
+        if len(answer.body) > LARGEST_CLUSTER_BYTES or self.state is LinkState.STOPPED:
             return
         addresses = _addresses_of(answer.body, self._broker.settings.broker_name)
         ours, there = self._broker.addresses()[0], addresses.get(self._broker.broker_id)
-        if self._withdrawn is not None:
+        if self.state is LinkState.WITHDRAWN:
             self._looked_while_withdrawn(there == ours, addresses.get(MASTER_ID), connection)
         elif there is not None and there != ours:
             self._clean_looks = 0
@@ -265,19 +296,22 @@ class NameServerLink:
                 self.register()
 
     def _not_registered(self, failure: Failure) -> None:
-        if not self._stopping:
-            self._is_registered = False
-            self._miss(reason_of(failure.value))
+        self._miss(reason_of(failure.value))
 
     def _miss(self, reason: str) -> None:
-        """Say once, until it is there again, that the name server does not have us."""
-        if not self._is_missed:
-            self._is_missed = True
+        """Log once, until the next registration, that the name server does not have us."""
+        if self.state in (LinkState.WAITING, LinkState.REGISTERED):
+            self._move(LinkState.MISSED)
             self._log.warn("not registered with name server {name}: {reason}", name=self._name, reason=reason)
 
-    async def stop(self) -> None:
-        """Say goodbye if there is a connection, and disconnect."""
-        self._stopping = True
+    def stopService(self) -> Deferred[None]:
+        """Unregister if there is a connection, and disconnect."""
+        Service.stopService(self)
+        if self.state is not LinkState.STOPPED:
+            self._move(LinkState.STOPPED)
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
         connection = self._connection
         if connection is not None:
             goodbye = connection.call(
@@ -290,7 +324,7 @@ class NameServerLink:
         await stopped
 
 
-class BrokerOuterAPI:
+class BrokerOuterAPI(Service):
     """Keeps a broker registered. ``table`` gives its topics, ``told`` hears what name servers tell a slave."""
 
     _log = Logger()
@@ -315,22 +349,21 @@ class BrokerOuterAPI:
         self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
         self._table = table
         self._soon: IDelayedCall | None = None
-        self._first_round: IDelayedCall | None = None
-        self._loop = LoopingCall(self._register_periodically)
-        self._loop.clock = clock
-
-    def start(self) -> None:
-        """Connect and register, again soon after, then each registerNameServerPeriod."""
-        for link in self._links:
-            link.start()
-        if self._links:
-            self._first_round = self._clock.callLater(FIRST_REGISTER_SECONDS, self._begin_rounds)
-
-    def _begin_rounds(self) -> None:
-        self._first_round = None
-        self._loop.start(self._settings.register_name_server_period_ms / 1000).addErrback(
-            lambda failure: self._log.failure("registering with the name servers ended", failure)
+        self._rounds = PeriodicService(
+            "registering with the name servers",
+            settings.register_name_server_period_ms / 1000,
+            self._register_periodically,
+            clock,
+            first_after=FIRST_REGISTER_SECONDS,
         )
+
+    def startService(self) -> None:
+        """Connect and register, again soon after, then each registerNameServerPeriod."""
+        Service.startService(self)
+        for link in self._links:
+            link.startService()
+        if self._links:
+            self._rounds.startService()
 
     def _register_periodically(self) -> None:
         for link in self._links:
@@ -384,12 +417,11 @@ class BrokerOuterAPI:
                 )
         self._told(found)
 
-    async def stop(self) -> None:
-        """Say goodbye to the name servers that are connected, and disconnect."""
-        for call in (self._first_round, self._soon):
-            if call is not None:
-                call.cancel()
-        self._first_round = self._soon = None
-        if self._loop.running:
-            self._loop.stop()
-        await gatherResults([Deferred.fromCoroutine(link.stop()) for link in self._links])
+    def stopService(self) -> Deferred[None]:
+        """Unregister from the name servers that are connected, and disconnect."""
+        Service.stopService(self)
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        stopped = [self._rounds.stopService(), *(link.stopService() for link in self._links)]
+        return gatherResults(stopped, consumeErrors=True).addCallback(lambda _: None)

@@ -7,14 +7,15 @@ queue is in the order of their times. Only masters deliver. A message may come t
 from collections.abc import Callable
 from pathlib import Path
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.tables.configmanager import ConfigManager
 from rmqha.broker.tables.topics import TRANS_HALF_TOPIC
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
@@ -53,33 +54,37 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         self._delay_levels = settings.message_delay_level
         self._delivery_clock = clock
         self._now_ms = now_ms
-        self._interval = settings.flush_delay_offset_interval_ms / 1000
+        seconds = settings.flush_delay_offset_interval_ms / 1000
+        self._persisting = PeriodicService(
+            "writing delay offsets", seconds, self._persist_changes, clock, first_after=seconds
+        )
         self._written = dict(self.table.offset_table)
         self._levels: list[DelayLevelDelivery] = []
-        self._persisting = LoopingCall(self._persist_changes)
-        self._persisting.clock = clock
 
-    def start(self) -> None:
-        """Begin to deliver."""
+    def startService(self) -> None:
+        """Start to deliver, on a master."""
+        Service.startService(self)
+        if self._store.is_slave:
+            return
         offsets, store, clock = self.table.offset_table, self._store, self._delivery_clock
         self._levels = [
             DelayLevelDelivery(level, offsets, store, self._delay_levels.delay_ms(level), clock, self._now_ms)
             for level in range(1, self._delay_levels.max_level + 1)
         ]
         store.subscribe(self._message_arrived)
-        self._persisting.start(self._interval, now=False).addErrback(self._failed)
+        self._persisting.startService()
 
-    def _failed(self, failure: Failure) -> None:
-        self._log.failure("delay offsets are no longer written", failure)
-
-    def stop(self) -> None:
-        """End delivering, and write how far it is."""
-        if self._persisting.running:
-            self._persisting.stop()
+    async def _stop(self) -> None:
+        await self._persisting.stopService()
         levels, self._levels = self._levels, []
         for level in levels:
             level.stop()
         self._persist_changes()
+        await super().stopService()
+
+    def stopService(self) -> Deferred[None]:
+        """Stop to deliver, and write how far it is."""
+        return Deferred.fromCoroutine(self._stop())
 
     def replace(self, table: DelayOffsetTable) -> None:
         """Hold this table instead: a slave that follows its master."""

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
-from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
-from twisted.internet.task import LoopingCall
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -25,6 +24,7 @@ from rmqha.endpoints import fast_address_of
 from rmqha.ha.slave.contact import iso_of
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
     DataVersion,
@@ -90,7 +90,7 @@ class MasterClient:
         return gatherResults([client.stop() for client in self._clients])
 
 
-class SlaveSynchronize:
+class SlaveSynchronize(PeriodicService):
     """Follows the master at the address that name servers tell, or that was configured, while there is one."""
 
     _log = Logger()
@@ -108,6 +108,9 @@ class SlaveSynchronize:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``configured_address`` counts while no name server knows of a master."""
+        super().__init__(
+            "copying the master's tables", SYNC_SECONDS, self._synchronize, clock, first_after=FIRST_SYNC_SECONDS
+        )
         self._wall_clock = wall_clock
         self._topics = topics
         self._groups = groups
@@ -124,10 +127,7 @@ class SlaveSynchronize:
         self._failing: dict[RequestCode, str] = {}
         self._in_sync: bool | None = None
         self._in_sync_since = self._wall_clock()
-        self._first: IDelayedCall | None = None
         self._running: Deferred[None] | None = None
-        self._loop = LoopingCall(self._synchronize)
-        self._loop.clock = clock
 
     @property
     def master_address(self) -> str | None:
@@ -139,24 +139,11 @@ class SlaveSynchronize:
         """A name server says where the master is, or that there is none."""
         self._told_address = addresses.master_addr
 
-    def start(self) -> None:
-        """Synchronise in three seconds, and then every ten."""
-        self._first = self._clock.callLater(FIRST_SYNC_SECONDS, self._begin)
-
-    def _begin(self) -> None:
-        self._loop.start(SYNC_SECONDS).addErrback(
-            lambda failure: self._log.failure("the master's tables are taken over no longer", failure)
-        )
-
-    def stop(self) -> Deferred[None]:
-        """Synchronise no more; fires when all connections are gone."""
-        if self._first is not None and self._first.active():
-            self._first.cancel()
-        if self._loop.running:
-            self._loop.stop()
+    def stopService(self) -> Deferred[None]:
+        """Synchronise no more; fires when all connections are closed."""
         if self._running is not None:
             self._running.cancel()
-        return Deferred.fromCoroutine(self._follow(None))
+        return super().stopService().addCallback(lambda _: Deferred.fromCoroutine(self._follow(None)))
 
     def _synchronize(self) -> Deferred[None]:
         self._running = Deferred.fromCoroutine(self.synchronize())

@@ -7,7 +7,6 @@ from typing import NamedTuple, Self
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
@@ -23,6 +22,7 @@ from rmqha.remoting.protocol import (
     RemotingProtocol,
     RequestRefused,
 )
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps
 from rmqha.store.derived.dispatchrequest import DispatchRequest
@@ -107,34 +107,25 @@ class HeldPull:
     deadline: IDelayedCall | None = None
 
 
-class PullRequestHoldService:
+class PullRequestHoldService(PeriodicService):
     """Holds pulls by topic and queue until a message comes that may be wanted, their time is up, or nobody waits."""
 
     _log = Logger()
 
     def __init__(self, clock: IReactorTime, max_offset: Callable[[str, int], int]) -> None:
+        super().__init__("looking after held pulls", CHECK_SECONDS, self.check, clock, first_after=CHECK_SECONDS)
         self._clock = clock
         self._max_offset = max_offset
         self._queues: dict[tuple[str, int], set[HeldPull]] = {}
         self._connections: dict[RemotingProtocol, set[HeldPull]] = {}
         self._woken: deque[HeldPull] = deque()
         self._waking: IDelayedCall | None = None
-        self._loop = LoopingCall(self.check)
-        self._loop.clock = clock
         self._size = 0
         self.count = 0
         """How many are held."""
 
-    def start(self) -> None:
-        """Look after the held pulls every now and then, beside waking them as messages come."""
-        self._loop.start(CHECK_SECONDS, now=False).addErrback(
-            lambda failure: self._log.failure("held pulls are looked after no longer", failure)
-        )
-
-    def stop(self) -> None:
-        """Forget all; their connections are to be closed."""
-        if self._loop.running:
-            self._loop.stop()
+    def stopService(self) -> Deferred[None]:
+        """Forget all held pulls. Their connections must be closed."""
         for pulls in list(self._connections.values()):
             for pull in list(pulls):
                 self._forget(pull)
@@ -142,6 +133,7 @@ class PullRequestHoldService:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
+        return super().stopService()
 
     def hold(
         self,

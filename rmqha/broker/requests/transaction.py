@@ -16,7 +16,7 @@ from typing import Self
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall, deferLater
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -32,6 +32,7 @@ from rmqha.broker.tables.topics import (
 )
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.message import AppendMessageResult, Message, PutMessageResult
 from rmqha.store.messagestore import MessageStore
@@ -253,7 +254,7 @@ def _decode(raw: bytes) -> Record:
     return record
 
 
-class TransactionalMessageService:
+class TransactionalMessageService(PeriodicService):
     """Takes half messages, ends them, and while it runs asks producers about those that do not end."""
 
     _log = Logger()
@@ -269,6 +270,8 @@ class TransactionalMessageService:
         clock: IReactorTime,
         now_ms: Callable[[], int],
     ) -> None:
+        seconds = settings.transaction_check_interval_ms / 1000
+        super().__init__("checking half messages", seconds, self.check, clock, first_after=seconds)
         self._store = store
         self._topics = topics
         self._consumer_offsets = consumer_offsets
@@ -280,8 +283,6 @@ class TransactionalMessageService:
         self._half_offset = 0
         self._operations = Operations(store, 0)
         self._checking: Deferred[None] | None = None
-        self._loop = LoopingCall(self.check)
-        self._loop.clock = clock
 
     def prepare(self, message: Message) -> Deferred[PutMessageResult]:
         """Put a message as a half message; its properties are all that it has. A transaction does not delay it."""
@@ -366,24 +367,23 @@ class TransactionalMessageService:
             )
         return result
 
-    def start(self) -> None:
+    def startService(self) -> None:
         """Go through the half messages each ``transactionCheckInterval`` from now on. Raises OSError."""
         self._half_offset = self._stored_offset(TRANS_HALF_TOPIC)
         self._operations = Operations(self._store, self._stored_offset(TRANS_OP_HALF_TOPIC))
         self._commit_offsets()
-        self._loop.start(self._settings.transaction_check_interval_ms / 1000, now=False)
+        super().startService()
 
     def _stored_offset(self, topic: str) -> int:
         """Where to go on: never behind the queue's end, for a log that has lost its tail gives those offsets anew."""
         offset = self._consumer_offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID)
         return max(0, min(offset, self._store.reader.max_offset(topic, QUEUE_ID)))
 
-    def stop(self) -> None:
+    def stopService(self) -> Deferred[None]:
         """Ask no more; half messages still end."""
-        if self._loop.running:
-            self._loop.stop()
         if self._checking is not None:
             self._checking.cancel()
+        return super().stopService()
 
     def check(self) -> Deferred[None]:
         """Go through the half messages there are now; what cannot be done is left to the next time."""

@@ -13,13 +13,13 @@ from typing import Any, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
 from rmqha.broker.tables.topics import RETRY_GROUP_TOPIC_PREFIX, UNIT_SUB_FLAG, TopicConfigManager, topic_problem
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -435,27 +435,15 @@ class ConsumerManager:
         return chain.from_iterable(group.channels.values() for group in self._groups.values())
 
 
-class ClientHousekeepingService:
+class ClientHousekeepingService(PeriodicService):
     """Closes the connections of clients that send no heartbeats any more; that they are closed does the rest."""
 
     _log = Logger()
 
     def __init__(self, producers: ProducerManager, consumers: ConsumerManager, clock: IReactorTime) -> None:
+        super().__init__("looking for silent clients", HOUSEKEEPING_SECONDS, self.scan, clock, HOUSEKEEPING_SECONDS)
         self._managers = (producers, consumers)
         self._clock = clock
-        self._loop = LoopingCall(self.scan)
-        self._loop.clock = clock
-
-    def start(self) -> None:
-        """Look every 10 s from now on."""
-        self._loop.start(HOUSEKEEPING_SECONDS, now=False).addErrback(
-            lambda failure: self._log.failure("silent clients are looked for no longer", failure)
-        )
-
-    def stop(self) -> None:
-        """Look no more."""
-        if self._loop.running:
-            self._loop.stop()
 
     def scan(self) -> None:
         """Close what has been silent for two minutes, be it in one group only: its client has left that one."""

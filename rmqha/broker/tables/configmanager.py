@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -33,8 +34,8 @@ def breathe() -> None:
     time.sleep(BREATH_SECONDS)
 
 
-class ConfigManager(Generic[Table]):
-    """Holds ``table``; ``persist`` writes it, ``written`` tells when that is done.
+class ConfigManager(Service, Generic[Table]):
+    """Holds ``table``; ``persist`` writes it, ``written`` tells when that is done. It stops when all is written.
 
     A write that fails is logged, and tried again at the next change, or after ``RETRY_SECONDS`` where there is a clock.
     """
@@ -76,8 +77,9 @@ class ConfigManager(Generic[Table]):
         (self._waiting_for_next if self._is_changed else self._waiting_for_this).append(waiting)
         return waiting
 
-    def finish(self) -> Deferred[None]:
+    def stopService(self) -> Deferred[None]:
         """Write what is not written yet, for the last time; fires when that is done, or has failed."""
+        Service.stopService(self)
         self._stop_retrying()
         if self._is_changed and not self._is_writing:
             self._write()

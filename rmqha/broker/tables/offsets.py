@@ -6,7 +6,6 @@ from pathlib import Path
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -16,6 +15,7 @@ from rmqha.broker.tables.topics import topic_problem
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.steps import Steps, at_once
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
@@ -35,7 +35,7 @@ KEYS_AT_ONCE = 1000
 """Copied in a turn."""
 
 
-class ConsumerOffsetManager:
+class ConsumerOffsetManager(PeriodicService):
     """The next offset of each group in each queue: consumerOffset.json, written now and then, and at the end.
 
     What the latest commit says counts, as upstream, but no offset moves back without a line in the log.
@@ -54,11 +54,12 @@ class ConsumerOffsetManager:
         most_bytes: int = MOST_TABLE_BYTES,
     ) -> None:
         """Reads consumerOffset.json of ``folder``. Raises StoreError, OSError."""
+        seconds = flush_interval_ms / 1000
+        super().__init__("writing consumer offsets", seconds, self.persist, clock, first_after=seconds)
         self._file = TableFile(folder, ConsumerOffsetTable)
         self._turns = Turns(clock) if turns is None else turns
         self._most_offsets = most_offsets
         self._most_bytes = most_bytes
-        self._interval = flush_interval_ms / 1000
         self._run_in_thread = run_in_thread
         self.table = self._file.read()
         self._count = sum(map(len, self.table.offset_table.values()))
@@ -67,8 +68,6 @@ class ConsumerOffsetManager:
         """How often the table has changed: while it is the same, so is the table."""
         self._is_changed = False
         self._lock = DeferredLock()
-        self._loop = LoopingCall(self.persist)
-        self._loop.clock = clock
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The group's next offset in the queue; -1 if it has none."""
@@ -171,17 +170,9 @@ class ConsumerOffsetManager:
             if count % KEYS_AT_ONCE == 0:
                 yield
 
-    def start(self) -> None:
-        """Write what has changed each ``flushConsumerOffsetInterval`` from now on."""
-        self._loop.start(self._interval, now=False).addErrback(
-            lambda failure: self._log.failure("consumer offsets are written no longer", failure)
-        )
-
-    def stop(self) -> Deferred[None]:
-        """Fires when all is written that will be."""
-        if self._loop.running:
-            self._loop.stop()
-        return self.persist()
+    def stopService(self) -> Deferred[None]:
+        """Write for the last time what has changed; fires when it is written, or has failed."""
+        return super().stopService().addBoth(lambda _: self.persist())
 
     def persist(self) -> Deferred[None]:
         """Write what has changed, durably. A disk that refuses is only logged, and the next time tries again."""

@@ -11,10 +11,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.steps import Steps
 
 SAMPLING_SECONDS = 10.0
@@ -103,12 +101,11 @@ MESSAGES: Value = attrgetter("messages")
 BYTES: Value = attrgetter("bytes")
 
 
-class BrokerStats:
+class BrokerStats(PeriodicService):
     """Counts by topic, by group and topic, and for the broker as a whole. The windows move while it runs."""
 
-    _log = Logger()
-
     def __init__(self, cluster_name: str, clock: IReactorTime, now_ms: Callable[[], int]) -> None:
+        super().__init__("taking statistics", SAMPLING_SECONDS, self._sample, clock)
         self._cluster_name = cluster_name
         self._clock = clock
         self._now_ms = now_ms
@@ -124,8 +121,6 @@ class BrokerStats:
         self._recent: deque[BrokerTotals] = deque(maxlen=int(RATE_SECONDS[-1] / SAMPLING_SECONDS) + 2)
         self._today = self._date()
         self.put_days = self.got_days = Days()
-        self._loop = LoopingCall(self._sample)
-        self._loop.clock = clock
 
     def messages_put(self, topic: str, count: int, size: int) -> None:
         """So many messages of a topic were stored by one request, with so many bytes."""
@@ -164,18 +159,6 @@ class BrokerStats:
             for key in keys[at : at + PLACES_AT_ONCE]:
                 if key[part] == name:
                     self._group_gets.pop(key, None)
-
-    def start(self) -> None:
-        """Let the windows move from now on."""
-        self._loop.start(SAMPLING_SECONDS, now=True).addErrback(self._failed)
-
-    def _failed(self, failure: Failure) -> None:
-        self._log.failure("statistics are taken no longer", failure)
-
-    def stop(self) -> None:
-        """The windows stay as they are."""
-        if self._loop.running:
-            self._loop.stop()
 
     def _date(self) -> date:
         return date.fromtimestamp(self._now_ms() / 1000)

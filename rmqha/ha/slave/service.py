@@ -10,7 +10,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
-from twisted.internet.task import LoopingCall, deferLater
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -31,6 +31,7 @@ from rmqha.ha.slave.replica import (
     Verdict,
 )
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.services import PeriodicService
 from rmqha.settings import FlushDiskType
 from rmqha.store.log.flush import FlushService
 from rmqha.store.messagestore import MessageStore
@@ -185,8 +186,8 @@ class HASlaveService(Service):
         self._client = Reconnecting(watched, self._factory, retryPolicy=self._retry_delay, clock=clock)
         self._retries = RetryLines(self._log, self._master_name, clock)
         self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-        self._looks = LoopingCall(self._look)
-        self._looks.clock = clock
+        interval = self._times.heartbeat_interval
+        self._looks = PeriodicService("polling the master", interval, self._look, clock, first_after=interval)
         self._stalled_looks = 0
         self._asking: Deferred[None] = succeed(None)
         self._asking_why: Deferred[None] = succeed(None)
@@ -268,9 +269,7 @@ class HASlaveService(Service):
         Service.startService(self)
         self._client.startService()
         self._expect_connection()
-        self._looks.start(self._times.heartbeat_interval, now=False).addErrback(
-            lambda failure: self._log.failure("polling the master stopped", failure)
-        )
+        self._looks.startService()
 
     def _expect_connection(self) -> None:
         if self._options.once and self._client.running:
@@ -575,8 +574,7 @@ class HASlaveService(Service):
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
-        if self._looks.running:
-            self._looks.stop()
+        self._looks.stopService()
         self._asking.cancel()
         self._asking_why.cancel()
         if self._queues_look is not None:

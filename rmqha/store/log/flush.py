@@ -12,10 +12,10 @@ from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.checkpoint import Checkpoint
@@ -72,14 +72,13 @@ class FlushService:
         self._durable_offset = min(log.flushed_offset, log.verified_offset)
         self._last_thorough = clock.seconds()
         self._checkpoint = Checkpoint.read(checkpoint_path, log.disk)
-        self._loop = LoopingCall(self._flush_if_due)
-        self._loop.clock = clock
+        self._loop = PeriodicService(
+            "flushing the log", self._interval, self._flush_if_due, clock, first_after=self._interval
+        )
 
     def start(self) -> None:
         """Start the periodic flush."""
-        self._loop.start(self._interval, now=False).addErrback(
-            lambda failure: self._log.failure("the flush loop ended", failure)
-        )
+        self._loop.startService()
 
     @property
     def durable_offset(self) -> int:
@@ -157,14 +156,12 @@ class FlushService:
     def _fail_for_good(self, failure: Failure) -> None:
         self._running = None
         self.broken = True
-        if self._loop.running:
-            self._loop.stop()
+        self._loop.stopService()
         self._failed(failure)
 
     def stop(self) -> None:
         """Flush the rest, wait for it, and write the checkpoint. Call this after ``drained`` fired. Raises OSError."""
-        if self._loop.running:
-            self._loop.stop()
+        self._loop.stopService()
         self._commit_log.sync()
         checkpoint = self._next_checkpoint()
         self._commit_log.disk.sync_all(self._derived.take_unflushed() if self._derived is not None else [])

@@ -143,7 +143,7 @@ class SimNode:
         if self.settings.broker_role is not BrokerRole.SLAVE:
             folder = store.root / CONFIG_FOLDER
             self._schedule = ScheduleMessageService(folder, store, self.settings, process.clock, self._now_ms)
-            self._schedule.start()
+            self._schedule.startService()
 
     def state(self) -> NodeState:
         """What it writes into its state.json now."""
@@ -180,7 +180,7 @@ class SimNode:
         assert self.serving is not None
         assert self._state_file is not None
         if self._schedule is not None:
-            self._schedule.stop()
+            self._schedule.stopService()
         store.end_puts()
         self.serving.factory.close_connections()
         self.serving.factory.doStop()

@@ -9,8 +9,8 @@ from tests.ha.doubles import log_lines
 class LaterFeaturesTests(BrokerStoreTestCase):
     def look(self) -> LaterFeatures:
         found = LaterFeatures(self.store, self.clock)
-        found.start()
-        self.addCleanup(found.stop)
+        found.startService()
+        self.addCleanup(found.stopService)
         return found
 
     def test_timer_messages_are_told_at_the_start(self) -> None:

@@ -93,7 +93,7 @@ class OuterAPITestCase(SynchronousTestCase):
             self.clock,
             self.told.append,
         )
-        self.api.start()
+        self.api.startService()
         return self.api
 
     def accept(self, number: int = 0) -> Line:
@@ -101,7 +101,7 @@ class OuterAPITestCase(SynchronousTestCase):
         return Line(self.endpoints[number].next().accept())
 
     def stop(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self.api.stop())
+        return self.api.stopService()
 
 
 class RegisterTests(OuterAPITestCase):

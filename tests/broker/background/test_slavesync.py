@@ -91,11 +91,11 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
             self.clock,
             configured,
         )
-        self.sync.start()
+        self.sync.startService()
         self.addCleanup(self.end)
 
     def end(self) -> None:
-        stopped = self.sync.stop()
+        stopped = self.sync.stopService()
         self.settle()
         self.successResultOf(stopped)
 
@@ -227,7 +227,7 @@ class CycleTests(SlaveSyncTestCase):
         line = attempt.accept()
         self.endpoints[MASTER][0].attempts.clear()
         self.clock.advance(1)
-        stopped = self.sync.stop()
+        stopped = self.sync.stopService()
         self.clock.advance(0)
         self.successResultOf(stopped)
         self.assertTrue(line.disconnecting)

@@ -72,8 +72,8 @@ class AdminTestCase(BrokerStoreTestCase):
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
         self.consumers = ConsumerManager(self.settings, self.groups)
         self.stats = BrokerStats("C", self.clock, self.now_ms)
-        self.stats.start()
-        self.addCleanup(self.stats.stop)
+        self.stats.startService()
+        self.addCleanup(self.stats.stopService)
         self.config = ConfigProcessor([self.store, self.topics, self.groups])
         self.peer = self.client(
             {

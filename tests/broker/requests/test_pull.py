@@ -53,8 +53,8 @@ class PullTestCase(BrokerStoreTestCase):
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
         self.held = PullRequestHoldService(self.clock, lambda *queue: self.store.reader.max_offset(*queue))
         self.store.subscribe(self.held.message_arrived)
-        self.held.start()
-        self.addCleanup(self.held.stop)
+        self.held.startService()
+        self.addCleanup(self.held.stopService)
         self.reads: list[tuple[str, str, int, int]] = []
         self.processor = PullMessageProcessor(
             self.store,
@@ -704,7 +704,7 @@ class HoldServiceTests(SynchronousTestCase):
         self.assertEqual(self.service.count, 1)
 
     def test_the_check_wakes_pulls_whose_queue_has_grown(self) -> None:
-        self.service.start()
+        self.service.startService()
         self.hold("0", 0, lambda _: False)
         self.hold("1", 1, lambda _: False)
         self.arrive(0)
@@ -712,15 +712,15 @@ class HoldServiceTests(SynchronousTestCase):
         self.clock.advance(CHECK_SECONDS)
         self.clock.advance(0)
         self.assertEqual(self.woken, ["0"])
-        self.service.stop()
+        self.service.stopService()
 
     def test_a_stopped_service_leaves_nothing_on_the_clock(self) -> None:
-        self.service.start()
+        self.service.startService()
         self.hold("1")
         self.hold("2")
         self.service.message_arrived(DispatchRequest(*self.QUEUE, 0, 0, 100, 0, 0, {}), 0)
         self.hold("3", 1)
-        self.service.stop()
+        self.service.stopService()
         self.assertEqual((self.clock.getDelayedCalls(), self.service.count), ([], 0))
         self.connection.connectionLost()
         self.assertEqual(self.woken, [])

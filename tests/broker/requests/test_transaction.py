@@ -78,8 +78,8 @@ class TransactionTestCase(BrokerStoreTestCase):
 
     def start(self) -> None:
         """Check every minute from now on."""
-        self.transactions.start()
-        self.addCleanup(self.transactions.stop)
+        self.transactions.startService()
+        self.addCleanup(self.transactions.stopService)
 
     def now_ms(self) -> int:
         """The wall clock, as the store has it too."""
@@ -570,7 +570,7 @@ class CheckTests(TransactionTestCase):
         self.assertNoResult(checked)
         self.assertEqual(len(self.questions()), STEPS_AT_ONCE, "now others have their turn")
         self.assertEqual(self.offsets()[0], STEPS_AT_ONCE, "a crash does not begin anew")
-        self.transactions.stop()
+        self.transactions.stopService()
         self.successResultOf(checked)
         self.dispatch()
         self.assertEqual(self.questions(), [])
@@ -687,7 +687,7 @@ class RestartTests(TransactionTestCase):
 
     def walk(self, rng: Random) -> None:
         """Transactions begin, end, are asked about and forgotten; now and then another node takes over."""
-        self.transactions.start()
+        self.transactions.startService()
         fates: dict[bytes, int] = {}
         open_halves: list[Record] = []
         for step in range(60):
@@ -709,7 +709,7 @@ class RestartTests(TransactionTestCase):
                 self.take_over(rng)
         for _ in range(8):
             self.answer_all(fates, self.check(), 1.0)
-        self.transactions.stop()
+        self.transactions.stopService()
         delivered = Counter(self.bodies("T", 3))
         self.assertEqual(set(delivered), {body for body, fate in fates.items() if fate == COMMIT})
         self.assertEqual(self.offsets(), (len(self.stored(HALF)), len(self.stored(OP))))
@@ -728,13 +728,13 @@ class RestartTests(TransactionTestCase):
         if rng.random() < 0.5:
             self.check(30)
             self.producer.answers()
-        self.transactions.stop()
+        self.transactions.stopService()
         table.offset_table.clear()
         table.offset_table.update(older.offset_table)
         self.producer.line.lose()
         self.begin()
         self.producer = self.connect_producer()
-        self.transactions.start()
+        self.transactions.startService()
 
 
 def _with_numbers(content: dict[str, Any]) -> dict[Any, Any]:

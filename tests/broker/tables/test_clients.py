@@ -345,9 +345,9 @@ class HousekeepingTests(ClientsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.housekeeping.start()
+        self.housekeeping.startService()
         self.addCleanup(self.assert_nothing_scheduled)
-        self.addCleanup(self.housekeeping.stop)
+        self.addCleanup(self.housekeeping.stopService)
 
     def assert_nothing_scheduled(self) -> None:
         """But the connections' own timeouts, which end with them."""

@@ -129,7 +129,7 @@ class ConsumerOffsetTests(OffsetsTestCase):
         refused = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         self.assertIn(answer.code, (ResponseCode.SUCCESS, *refused, ResponseCode.QUERY_NOT_FOUND))
         self.assertEqual(self.flushLoggedErrors(), [])
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), self.offsets.table.offset_table, "whatever was committed can be read again")
 
     def test_queue_ids_that_java_cannot_hold_do_not_spoil_the_table(self) -> None:
@@ -140,7 +140,7 @@ class ConsumerOffsetTests(OffsetsTestCase):
         ]
         self.assert_refused(refused, ResponseCode.SYSTEM_ERROR, "<queueId>")
         self.commit(1, queue_id=2**31 - 1)
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), {"T@G": {2**31 - 1: 1}})
 
 
@@ -258,14 +258,14 @@ class PersistenceTests(OffsetsTestCase):
         self.serve()
 
     def test_offsets_are_written_now_and_then_and_at_the_end(self) -> None:
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         self.clock.advance(INTERVAL_MS / 1000 - 0.1)
         self.assertEqual(self.written(), {})
         self.clock.advance(0.1)
         self.assertEqual(self.written(), {"T@G": {0: 1}})
         self.commit(2, queue_id=1)
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), {"T@G": {0: 1, 1: 2}})
         self.commit(3, queue_id=2)
         self.clock.advance(2 * INTERVAL_MS / 1000)
@@ -281,7 +281,7 @@ class PersistenceTests(OffsetsTestCase):
             return execute(function)
 
         self.serve(run)
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         self.clock.pump([INTERVAL_MS / 1000] * 3)
         self.commit(1)
@@ -290,7 +290,7 @@ class PersistenceTests(OffsetsTestCase):
         self.commit(2)
         self.clock.pump([INTERVAL_MS / 1000] * 3)
         self.assertEqual(len(runs), 2)
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(len(runs), 2)
 
     def test_writing_elsewhere_sees_the_offsets_of_its_moment_and_the_end_waits_for_it(self) -> None:
@@ -306,13 +306,13 @@ class PersistenceTests(OffsetsTestCase):
             ended.callback(None)
 
         self.serve(run)
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         self.clock.advance(INTERVAL_MS / 1000)
         self.commit(2)
         self.clock.advance(INTERVAL_MS / 1000)
         self.assertEqual(len(waiting), 1, "one after the other: both write the same file")
-        stopped = self.offsets.stop()
+        stopped = self.offsets.stopService()
         go_on()
         self.assertEqual(self.written(), {"T@G": {0: 1}})
         self.assertNoResult(stopped)
@@ -331,7 +331,7 @@ class PersistenceTests(OffsetsTestCase):
             return execute(function)
 
         self.serve(run)
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         with log_lines() as lines:
             self.clock.advance(INTERVAL_MS / 1000)
@@ -339,7 +339,7 @@ class PersistenceTests(OffsetsTestCase):
         refusing = False
         self.clock.advance(INTERVAL_MS / 1000)
         self.assertEqual(self.written(), {"T@G": {0: 1}})
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
 
 
 class MergeTests(OffsetsTestCase):
@@ -360,7 +360,7 @@ class MergeTests(OffsetsTestCase):
         self.assertEqual(self.merge({"T@G": {0: 5, 1: 6}, "T@H": {0: 1}}), "")
         self.assertEqual(self.merge({"T@G": {0: 7, 1: 6, 2: 1}, "U@G": {0: 3}}), "")
         self.assertEqual(self.offsets.table.offset_table, {"T@G": {0: 7, 1: 6, 2: 1}, "T@H": {0: 1}, "U@G": {0: 3}})
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), self.offsets.table.offset_table)
 
     def test_the_masters_offsets_count_but_moving_back_is_logged(self) -> None:

@@ -1,6 +1,7 @@
-"""What all of a broker's processors share, made once a node: the tables, the services and who answers which request.
+"""The broker as one service: its tables, its background services, its ports and its registration.
 
-Each manager, service and family of processors is told only what it needs; here they meet.
+Each table, service and family of processors gets only what it needs. This module connects them, and says in which order
+they start and stop.
 """
 
 import socket
@@ -8,10 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from rmqha.broker.background.laterfeatures import LaterFeatures
 from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses
@@ -36,6 +34,7 @@ from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
+from rmqha.services import OrderedServices
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
@@ -123,10 +122,18 @@ def resolved(address: str, port: int) -> Host:
         return Host.parse(socket.gethostbyname(address), port)
 
 
-class BrokerController:
-    """A broker's front on an open store. ``start`` runs the services of its role, ``stop`` ends them."""
+class BrokerService(OrderedServices):
+    """A broker on an open store, with the services of its role. ``ports`` is for the ports at which clients reach it.
 
-    _log = Logger()
+    The services start in this order, and stop one by one in the reverse order, although some may fail to stop:
+
+    1. The tables: topics, groups, consumer offsets, delayed messages. They are written last, when nothing changes them.
+    2. What counts and watches: statistics, later features, client housekeeping.
+    3. What works in the background: the transaction check of a master, or the copying of tables of a slave.
+    4. Held pulls. They end after the ports have closed, and before consumer offsets are written for the last time.
+    5. The ports. They listen before a name server sends clients here, and close after all name servers know.
+    6. The registration with the name servers.
+    """
 
     def __init__(
         self,
@@ -141,6 +148,7 @@ class BrokerController:
 
         Raises StoreError, OSError (also for a brokerIP1 that no address belongs to).
         """
+        super().__init__()
         self.settings = settings
         self.store = store
         self.clock = clock
@@ -176,7 +184,7 @@ class BrokerController:
             now_ms,
         )
         self._later_features = LaterFeatures(store, clock)
-        self._housekeeping = ClientHousekeepingService(self.producers, self.consumers, clock)
+        self.ports = OrderedServices()
         self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms)
         self.slave_synchronize = SlaveSynchronize(
             self.topics,
@@ -199,6 +207,24 @@ class BrokerController:
             self._told,
         )
         self.topics.subscribe(self.outer_api.topics_changed)
+        self._add_services()
+
+    def _add_services(self) -> None:
+        """In the order of their start."""
+        self.add("topics", self.topics)
+        self.add("groups", self.groups)
+        self.add("consumer offsets", self.consumer_offsets)
+        self.add("delayed messages", self.schedule)
+        self.add("statistics", self.stats)
+        self.add("later features", self._later_features)
+        self.add("client housekeeping", ClientHousekeepingService(self.producers, self.consumers, self.clock))
+        if self.is_slave:
+            self.add("slave synchronize", self.slave_synchronize)
+        else:
+            self.add("transactions", self.transactions)
+        self.add("held pulls", self.held_pulls)
+        self.add("ports", self.ports)
+        self.add("name servers", self.outer_api)
 
     @property
     def broker_addr(self) -> str:
@@ -224,6 +250,11 @@ class BrokerController:
     def warnings(self) -> list[str]:
         """What an operator should know."""
         return [*self.outer_api.warnings(), *self._later_features.warnings]
+
+    @property
+    def stop_problems(self) -> list[str]:
+        """One line for each service, or port, that did not stop cleanly."""
+        return [*self.ports.problems, *self.problems]
 
     def listening(self, port: int) -> None:
         """The main port is this one, whatever the settings say: 0 there means any."""
@@ -298,41 +329,3 @@ class BrokerController:
             ).processors(),
             ConfigProcessor([self.store, topics, groups]).processors(),
         ]
-
-    def start(self) -> None:
-        """Run the services of the role. Raises OSError."""
-        self.consumer_offsets.start()
-        self.held_pulls.start()
-        self._housekeeping.start()
-        self.stats.start()
-        self._later_features.start()
-        if self.is_slave:
-            self.slave_synchronize.start()
-        else:
-            self.schedule.start()
-            self.transactions.start()
-        self.outer_api.start()
-
-    def stop(self) -> Deferred[None]:
-        """Stop all services, also if one of them fails: that is logged. Fires when all have written what they keep."""
-        return Deferred.fromCoroutine(self._stop())
-
-    async def _stop(self) -> None:
-        for stop in (
-            self.schedule.stop,
-            self.transactions.stop,
-            self.held_pulls.stop,
-            self._housekeeping.stop,
-            self._later_features.stop,
-            self.stats.stop,
-            self.slave_synchronize.stop,
-            self.outer_api.stop,
-            self.consumer_offsets.stop,
-            self.topics.finish,
-            self.groups.finish,
-            self.schedule.finish,
-        ):
-            await maybeDeferred(stop).addErrback(self._not_stopped)
-
-    def _not_stopped(self, failure: Failure) -> None:
-        self._log.failure("a service of the broker did not stop cleanly", failure)
