@@ -14,6 +14,7 @@ from twisted.internet.ssl import Certificate, CertificateOptions, TLSVersion
 
 _PEER_NAME = compile_pattern(r"[A-Za-z0-9_*][A-Za-z0-9_.*-]{0,199}")
 """Only such names count, because a name can become a slot's file name and a part of a log line."""
+MAX_SHOWN_NAME = 100
 VERIFY_ERRORS = {  # the common X509_V_ERR_…; others are shown by number
     9: "is not valid yet",
     10: "has expired",
@@ -40,6 +41,18 @@ def names_in(certificate: crypto.X509) -> tuple[str, ...]:
             names = [str(attribute.value) for attribute in content.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         return tuple(name.lower() for name in names if _PEER_NAME.fullmatch(name))
     return ()
+
+
+def common_name(certificate: crypto.X509) -> str:
+    """The CN of a certificate that may be anybody's, for a log line: short, and escaped if it is not plain text."""
+    try:
+        attributes = certificate.to_cryptography().subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except ValueError:
+        return "no readable subject"
+    if not attributes:
+        return "no CN"
+    name = str(attributes[0].value)[:MAX_SHOWN_NAME]
+    return name if name.isprintable() else ascii(name)
 
 
 @dataclass(frozen=True, slots=True)
