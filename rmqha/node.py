@@ -31,7 +31,7 @@ from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.serving import LogServing, confirmed_offset
 from rmqha.ha.slave.contact import iso_of
 from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
-from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
+from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
@@ -46,7 +46,7 @@ from rmqha.remoting.turns import SELDOM
 from rmqha.services import OrderedServices
 from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
-from rmqha.store.log.flush import FlushService
+from rmqha.store.log.flush import Flusher
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
@@ -97,7 +97,7 @@ class Node(ProcessService):
         self._is_stopping = False
         self._services = OrderedServices()
         self._repairing: Deferred[list[Mended]] | None = None
-        self._flusher: FlushService | None = None
+        self._flusher: Flusher | None = None
         self._slave: HASlaveService | None = None
         self._state_file: StateFileService | None = None
         self._told_master = ToldEndpoint(reactor)
@@ -227,7 +227,7 @@ class Node(ProcessService):
         assert self._store is not None, "the store is open while a node runs"
         return self._store
 
-    def run_master(self, store: MessageStore, flusher: FlushService) -> None:
+    def run_master(self, store: MessageStore, flusher: Flusher) -> None:
         """Serve the log on the HA port, and facts about it on the remoting ports."""
         self._serve_slaves(store)
         self._listen_for_remoting()
@@ -245,7 +245,7 @@ class Node(ProcessService):
         if self._broker is not None:
             self._broker.ha_listening(port)
 
-    def run_slave(self, store: MessageStore, flusher: FlushService) -> None:
+    def run_slave(self, store: MessageStore, flusher: Flusher) -> None:
         """Copy the master's log, serve it to slaves of this slave, and facts about it on the remoting ports."""
         plan, clock = self._plan, IReactorTime(self._reactor)
         remoting = plan.master_remoting if plan.master is not None else self._told_master_remoting
@@ -254,14 +254,14 @@ class Node(ProcessService):
             store,
             flusher,
             plan.slave,
-            plan.master if plan.master is not None else self._told_master,
-            ask,
+            MasterAccess(plan.master if plan.master is not None else self._told_master, ask, self._master_ha_address),
+            SlaveHooks(
+                finished=self._leave,
+                disk_failed=self._disk_failed,
+                in_state=self._slave_in_state,
+                queues_behind=lambda: store.derived.dispatcher.behind_bytes,
+            ),
             clock,
-            finished=self._leave,
-            disk_failed=self._disk_failed,
-            in_state=self._slave_in_state,
-            queues_behind=lambda: store.derived.dispatcher.behind_bytes,
-            master_address=self._master_ha_address,
         )
         self._services.add("slave", self._slave)
         if not plan.slave.once:
@@ -477,7 +477,7 @@ def _connections_of(settings: Settings) -> int:
     return min(settings.server_max_connections, max(1, _open_files() // 8))
 
 
-SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {
+SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, Flusher], None]] = {
     BrokerRole.ASYNC_MASTER: Node.run_master,
     BrokerRole.SYNC_MASTER: Node.run_master,
     BrokerRole.SLAVE: Node.run_slave,

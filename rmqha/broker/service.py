@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
 from rmqha.broker.background.laterfeatures import LaterFeatures
-from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses
+from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses, Registrant
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.broker.background.slavesync import Connect, SlaveSynchronize
+from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
 from rmqha.broker.requests.admin import ConfigProcessor, StatsProcessor, TableProcessor, TopicAdminProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.transaction import TransactionalMessageService
 from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import (
     ClientHousekeepingService,
     ClientManageProcessor,
@@ -166,6 +168,8 @@ class BrokerService(OrderedServices):
         self.consumer_offsets = ConsumerOffsetManager(
             folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread, self.turns
         )
+        self.tables = BrokerTables(self.topics, self.groups, self.consumer_offsets)
+        self._stamps = Stamps(lambda: self.store_host, now_ms)
         self.stats = BrokerStats(settings.broker_cluster_name, clock, now_ms)
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
@@ -174,35 +178,26 @@ class BrokerService(OrderedServices):
         self.held_pulls = PullRequestHoldService(clock, lambda topic, queue: store.reader.max_offset(topic, queue))
         store.subscribe(self.held_pulls.message_arrived)
         self.transactions = TransactionalMessageService(
-            store,
-            self.topics,
-            self.consumer_offsets,
-            self.producers,
-            settings,
-            lambda: self.store_host,
-            clock,
-            now_ms,
+            store, settings, self.tables, self.producers, self._stamps, clock
         )
         self._later_features = LaterFeatures(store, clock)
         self.ports = OrderedServices()
         self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms)
         self.slave_synchronize = SlaveSynchronize(
-            self.topics,
-            self.groups,
-            self.consumer_offsets,
+            self.tables,
             self.schedule,
-            surroundings.connect,
-            lambda: self.broker_addr,
+            MasterLookup(surroundings.connect, lambda: self.broker_addr, surroundings.master_address),
             clock,
-            surroundings.master_address,
         )
         self._tell_node = surroundings.told
         self.outer_api = BrokerOuterAPI(
-            settings,
-            self.broker_id,
+            Registrant(
+                settings,
+                self.broker_id,
+                lambda: (self.broker_addr, self.ha_server_addr),
+                lambda: self.topics.table,
+            ),
             surroundings.name_servers,
-            lambda: (self.broker_addr, self.ha_server_addr),
-            lambda: self.topics.table,
             clock,
             self._told,
         )
@@ -298,11 +293,9 @@ class BrokerService(OrderedServices):
             return slave_processors(self.settings)
         return SendMessageProcessor(
             self.store,
-            self.topics,
-            self.groups,
             self.settings,
-            store_host=lambda: self.store_host,
-            now_ms=self.now_ms,
+            self.tables,
+            self._stamps,
             prepare_message=self.transactions.prepare,
             messages_put=self.stats.messages_put,
         ).processors()
@@ -311,10 +304,8 @@ class BrokerService(OrderedServices):
         return PullMessageProcessor(
             self.store,
             self.settings,
-            self.topics,
-            self.groups,
+            self.tables,
             self.consumers,
-            self.consumer_offsets,
             self.held_pulls,
             self.stats.messages_got,
         ).processors()
@@ -325,7 +316,7 @@ class BrokerService(OrderedServices):
             TopicAdminProcessor(topics, groups, offsets, self.stats, self.is_slave).processors(),
             TableProcessor(topics, groups, offsets, lambda: self.schedule.table).processors(),
             StatsProcessor(
-                self.store, self.settings.broker_name, topics, self.consumers, offsets, self.stats, self.now_ms
+                self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
             ).processors(),
             ConfigProcessor([self.store, topics, groups]).processors(),
         ]

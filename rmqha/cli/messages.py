@@ -21,7 +21,7 @@ from rmqha.cli.shared import (
     with_options,
 )
 from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult, SendStatus
-from rmqha.client.bulk import BulkPull, Edge, StoredSince, put_all
+from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.exitcodes import ExitCode
 from rmqha.times import parse_time
 from rmqha.wire.record import Record
@@ -169,7 +169,7 @@ def pull(
         else:
             say(record_line(record.physical_offset, record, as_json))
 
-    work = BulkPull(PullConsumer(client, group), reactor, got, start, follow, tags, most)
+    work = BulkPull(PullConsumer(client, group), reactor, got, Selection(start, follow, tags, most))
     try:
         _run_client(reactor, client, work.run(topic))
     except Interrupted:

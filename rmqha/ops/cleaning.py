@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from rmqha.services import PeriodicService
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.retention import Retention, Slot, SlotFolder
+from rmqha.store.retention import HeldLog, Retention, Slot, SlotFolder
 
 FIRST_RUN_SECONDS = 60.0
 
@@ -56,8 +56,7 @@ class CleaningService(PeriodicService):
             store.derived.queues,
             store.derived.index,
             store.settings,
-            self._held_from,
-            self._hold.max_bytes,
+            HeldLog(self._held_from, self._hold.max_bytes),
         )
         try:
             if self._hold.enabled:

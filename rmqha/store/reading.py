@@ -9,7 +9,7 @@ from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
 from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
 from rmqha.store.derived.dispatch import QueueTable
-from rmqha.store.derived.index import IndexService
+from rmqha.store.derived.index import KeyIndex
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.wire.record import (
     BLANK_HEADER,
@@ -80,7 +80,7 @@ class MessageReader:
     """Reads a store's messages through its queues and index."""
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, index: IndexService | None, settings: Settings, is_slave: bool
+        self, log: CommitLog, queues: QueueTable, index: KeyIndex | None, settings: Settings, is_slave: bool
     ) -> None:
         self._commit_log = log
         self._queues = queues

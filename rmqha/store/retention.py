@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.store.derived.dispatch import QueueTable
-from rmqha.store.derived.index import IndexService
+from rmqha.store.derived.index import KeyIndex
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.nodestate import NODE_FOLDER, replace_file
@@ -67,12 +67,19 @@ class Cleaning:
     held_at: int | None = None
 
 
-class Retention:
-    """Deletes old segments and the files derived from them.
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """``first_offset`` gives the offset from which the log is held for slaves, None for no hold.
 
-    ``held_from`` returns the offset from which on the log is kept, None for no hold. ``max_hold_bytes`` limits this,
-    counted back from the log's end. ``used_ratio`` returns how full a folder's partition is, 0 to 1.
+    No more than ``max_bytes`` before the log's end are held, if that is not None.
     """
+
+    first_offset: Callable[[], int | None] = lambda: None
+    max_bytes: int | None = None
+
+
+class Retention:
+    """Deletes old segments and the files derived from them. ``used_ratio`` returns how full a folder's partition is, from 0 to 1."""
 
     _log = Logger()
 
@@ -80,18 +87,17 @@ class Retention:
         self,
         log: CommitLog,
         queues: QueueTable,
-        index: IndexService | None,
+        index: KeyIndex | None,
         settings: Settings,
-        held_from: Callable[[], int | None] = lambda: None,
-        max_hold_bytes: int | None = None,
+        held: HeldLog = HeldLog(),
         used_ratio: Callable[[Path], float] | None = None,
     ) -> None:
         self._commit_log = log
         self._queues = queues
         self._index = index
         self._settings = settings
-        self._held_from = held_from
-        self._max_hold_bytes = max_hold_bytes
+        self._held_from = held.first_offset
+        self._max_hold_bytes = held.max_bytes
         self._used_ratio = used_ratio if used_ratio is not None else disk_used_ratio
 
     def clean(self, now: datetime) -> Cleaning:

@@ -2,7 +2,7 @@
 
 Twisted parses the strings; our plugin (``twisted/plugins/rmqha_plugin.py``) gets their pieces. The prefix is our own,
 because Twisted has plugins for ``tls:`` and ``ssl:``, and takes any one of two plugins with the same prefix.
-Twisted's own endpoints accept certificates that ours refuse (ARCHITECTURE.md, "Strangers and TLS").
+Twisted's own endpoints accept certificates that ours refuse (ARCHITECTURE.md, "We judge certificates ourselves").
 """
 
 from collections.abc import Mapping

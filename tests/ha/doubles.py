@@ -18,6 +18,8 @@ from zope.interface import implementer
 
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterProtocol
+from rmqha.ha.slave.protocol import IConnectionOwner
+from rmqha.ha.slave.replica import MasterView
 from rmqha.interfaces import ICommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_record
@@ -327,3 +329,34 @@ def log_lines() -> Iterator[Callable[[], str]]:
 
 def _line(event: LogEvent) -> str:
     return f"{event['log_level'].name}: {formatEvent(event)}"
+
+
+@implementer(IConnectionOwner)
+@dataclass(frozen=True, slots=True)
+class ConnectionOwner:
+    """Owns a slave's connection, with a function for each method."""
+
+    ask: Callable[[], Deferred[MasterView | None]]
+    completed: Callable[[], None]
+    durable: Callable[[], int]
+    given_up: Callable[[Failure], None]
+    lost: Callable[[], None]
+    ended: Callable[[str], None] = lambda _: None
+
+    def ask_master(self) -> Deferred[MasterView | None]:
+        return self.ask()
+
+    def read_completed(self) -> None:
+        self.completed()
+
+    def durable_offset(self) -> int:
+        return self.durable()
+
+    def gave_up(self, failure: Failure) -> None:
+        self.given_up(failure)
+
+    def connection_lost(self) -> None:
+        self.lost()
+
+    def ended_by_peer(self, reason: str) -> None:
+        self.ended(reason)

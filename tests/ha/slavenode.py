@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.replica import MasterView, StartFrom
-from rmqha.ha.slave.service import HASlaveService, OnGap, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, MasterAccess, OnGap, SlaveHooks, SlaveOptions
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.transfer import TransferDecoder
@@ -78,13 +78,14 @@ class SlaveNodeTestCase(SynchronousTestCase):
             self.store,
             self.flusher,
             SlaveOptions(StartFrom.parse(start_from), on_gap, once, observer),
-            self.endpoint,
-            self.ask_remoting if remoting else None,
+            MasterAccess(self.endpoint, self.ask_remoting if remoting else None),
+            SlaveHooks(
+                finished=lambda code, reason: self.ends.append((code, reason)),
+                disk_failed=self.disk_failures.append,
+                queues_behind=lambda: self.behind,
+                wall_clock=time.time,
+            ),
             self.clock,
-            finished=lambda code, reason: self.ends.append((code, reason)),
-            disk_failed=self.disk_failures.append,
-            queues_behind=lambda: self.behind,
-            wall_clock=time.time,
         )
         self.service.startService()
         self.addCleanup(self.stop)

@@ -12,10 +12,10 @@ from twisted.test import iosim
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.master.protocol import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
-from rmqha.ha.slave.protocol import HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, PeerBreach, Replica, StartFrom
 from rmqha.ha.slave.states import ReplicaState
-from tests.ha.doubles import PEER, LogImage, append, content_of, make_image, memory_log, progress_of
+from tests.ha.doubles import PEER, ConnectionOwner, LogImage, append, content_of, make_image, memory_log, progress_of
 
 EVERYTHING = 1 << 30
 
@@ -84,13 +84,14 @@ class Pair:
         slave = HASlaveProtocol(
             self.replica,
             self.slave_log,
-            SlaveTimes(),
             self.clock,
-            ask_master=self.ask,
-            progressed=lambda: slave.report_progress(),
-            durable_offset=lambda: self.slave_log.max_offset,
-            gave_up=self.gave_up,
-            lost=self.replica.connection_lost,
+            ConnectionOwner(
+                ask=self.ask,
+                completed=lambda: slave.report_progress(),
+                durable=lambda: self.slave_log.max_offset,
+                given_up=self.gave_up,
+                lost=self.replica.connection_lost,
+            ),
         )
         return Line(master, slave, self.clock)
 

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
-from rmqha.store.retention import MAX_FILES_PER_RUN, Cleaning, Retention, Slot, SlotFolder, disk_used_ratio
+from rmqha.store.retention import MAX_FILES_PER_RUN, Cleaning, HeldLog, Retention, Slot, SlotFolder, disk_used_ratio
 from tests.fixtures import new_folder
 from tests.store.derived.test_dispatch import DispatchTestCase
 from tests.store.logs import SEGMENT_SIZE
@@ -51,8 +51,7 @@ class RetentionTestCase(DispatchTestCase):
             self.queues,
             self.index,
             Settings(**settings),
-            lambda: self.held_from,
-            max_hold_bytes,
+            HeldLog(lambda: self.held_from, max_hold_bytes),
             lambda folder: self.ratio if folder == self.log.folder else 1.0,
         )
 
@@ -191,7 +190,7 @@ class HoldTests(RetentionTestCase):
             self.queues,
             self.index,
             Settings(),
-            lambda: min(slot.offset for slot in slots.slots()),
+            HeldLog(lambda: min(slot.offset for slot in slots.slots())),
             used_ratio=lambda _: 0.99,
         )
         bases = self.log.segment_bases

@@ -51,8 +51,8 @@ class MasterAddresses:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
-    """Who registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics."""
+class Registrant:
+    """The broker that registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics."""
 
     settings: Settings
     broker_id: int
@@ -127,7 +127,7 @@ class NameServerLink(Service):
         self,
         name: str,
         endpoint: IStreamClientEndpoint,
-        broker: Broker,
+        broker: Registrant,
         clock: IReactorTime,
         answered: Callable[["NameServerLink"], None],
     ) -> None:
@@ -325,29 +325,25 @@ class NameServerLink(Service):
 
 
 class BrokerOuterAPI(Service):
-    """Keeps a broker registered. ``table`` gives its topics, ``told`` hears what name servers tell a slave."""
+    """Keeps a broker registered. ``told`` is called with what name servers know of a slave's master."""
 
     _log = Logger()
 
     def __init__(
         self,
-        settings: Settings,
-        broker_id: int,
+        broker: Registrant,
         endpoints: Sequence[tuple[str, IStreamClientEndpoint]],
-        addresses: Callable[[], tuple[str, str]],
-        table: Callable[[], TopicConfigTable],
         clock: IReactorTime,
         told: Callable[[MasterAddresses], None] = lambda _: None,
     ) -> None:
-        """``endpoints`` are the name servers with their names; ``addresses`` gives brokerAddr and haServerAddr."""
-        self._settings = settings
+        """``endpoints`` are the name servers with their names."""
+        self._settings = settings = broker.settings
         self._clock = clock
         self._told = told
-        self._is_slave = broker_id > 0
+        self._is_slave = broker.broker_id > 0
         self._last_told: MasterAddresses | None = None
-        broker = Broker(settings, broker_id, addresses, table)
         self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
-        self._table = table
+        self._table = broker.table
         self._soon: IDelayedCall | None = None
         self._rounds = PeriodicService(
             "registering with the name servers",

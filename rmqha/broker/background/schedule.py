@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.tables.configmanager import ConfigManager
+from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
 from rmqha.broker.tables.topics import TRANS_HALF_TOPIC
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
@@ -49,7 +49,7 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         run_in_thread: RunInThread = execute,
     ) -> None:
         """Reads delayOffset.json of ``folder``. Raises StoreError, OSError."""
-        super().__init__(folder, DelayOffsetTable, run_in_thread)
+        super().__init__(TableStorage(folder, run_in_thread), DelayOffsetTable)
         self._store = store
         self._delay_levels = settings.message_delay_level
         self._delivery_clock = clock

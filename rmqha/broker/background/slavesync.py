@@ -7,6 +7,7 @@ log may be in sync, and the tables not.
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
@@ -16,9 +17,7 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager
-from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
 from rmqha.ha.slave.contact import iso_of
@@ -90,6 +89,19 @@ class MasterClient:
         return gatherResults([client.stop() for client in self._clients])
 
 
+@dataclass(frozen=True, slots=True)
+class MasterLookup:
+    """How a slave finds its master's remoting port.
+
+    ``configured_address`` counts while no name server knows of a master. A master at
+    ``own_address`` is the slave itself.
+    """
+
+    connect: Connect
+    own_address: Callable[[], str]
+    configured_address: str | None = None
+
+
 class SlaveSynchronize(PeriodicService):
     """Follows the master at the address that name servers tell, or that was configured, while there is one."""
 
@@ -97,30 +109,25 @@ class SlaveSynchronize(PeriodicService):
 
     def __init__(
         self,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        consumer_offsets: ConsumerOffsetManager,
+        tables: BrokerTables,
         schedule: ScheduleMessageService,
-        connect: Connect,
-        own_address: Callable[[], str],
+        lookup: MasterLookup,
         clock: IReactorTime,
-        configured_address: str | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``configured_address`` counts while no name server knows of a master."""
         super().__init__(
             "copying the master's tables", SYNC_SECONDS, self._synchronize, clock, first_after=FIRST_SYNC_SECONDS
         )
         self._wall_clock = wall_clock
-        self._topics = topics
-        self._groups = groups
-        self._consumer_offsets = consumer_offsets
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._consumer_offsets = tables.consumer_offsets
         self._schedule = schedule
-        self._connect = connect
-        self._own_address = own_address
+        self._connect = lookup.connect
+        self._own_address = lookup.own_address
         self._clock = clock
         self._turns = Turns(clock)
-        self._configured_address = configured_address
+        self._configured_address = lookup.configured_address
         self._told_address: str | None = None
         self._master: MasterClient | None = None
         self._master_address: str | None = None

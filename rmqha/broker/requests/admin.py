@@ -10,6 +10,7 @@ import javaproperties
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import ConfigManager
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager
@@ -301,17 +302,16 @@ class StatsProcessor:
         self,
         store: MessageStore,
         broker_name: str,
-        topics: TopicConfigManager,
+        tables: BrokerTables,
         consumers: ConsumerManager,
-        consumer_offsets: ConsumerOffsetManager,
         stats: BrokerStats,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._broker_name = broker_name
-        self._topics = topics
+        self._topics = tables.topics
         self._consumers = consumers
-        self._consumer_offsets = consumer_offsets
+        self._consumer_offsets = tables.consumer_offsets
         self._stats = stats
         self._now_ms = now_ms
 

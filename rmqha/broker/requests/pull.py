@@ -9,10 +9,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
-from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager, queue_id_of
-from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.broker.tables.offsets import queue_id_of
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
@@ -223,19 +222,17 @@ class PullMessageProcessor:
         self,
         store: MessageStore,
         settings: Settings,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
+        tables: BrokerTables,
         consumers: ConsumerManager,
-        consumer_offsets: ConsumerOffsetManager,
         held_pulls: PullRequestHoldService,
         pulled: Pulled,
     ) -> None:
         self._store = store
         self._settings = settings
-        self._topics = topics
-        self._groups = groups
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._consumers = consumers
-        self._consumer_offsets = consumer_offsets
+        self._consumer_offsets = tables.consumer_offsets
         self._held_pulls = held_pulls
         self._pulled = pulled
         self._corrects_offsets = not store.is_slave or settings.offset_check_in_slave

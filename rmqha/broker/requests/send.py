@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from twisted.internet.defer import Deferred, succeed
 
-from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.topics import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     UNIT_FLAG,
     UNIT_SUB_FLAG,
-    TopicConfigManager,
     topic_problem,
 )
 from rmqha.remoting.header import Header
@@ -83,20 +83,18 @@ class SendMessageProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
         settings: Settings,
-        store_host: Callable[[], Host],
-        now_ms: Callable[[], int],
+        tables: BrokerTables,
+        stamps: Stamps,
         prepare_message: PrepareMessage,
         messages_put: MessagesPut,
     ) -> None:
         self._store = store
-        self._topics = topics
-        self._groups = groups
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._settings = settings
-        self._store_host = store_host
-        self._now_ms = now_ms
+        self._store_host = stamps.store_host
+        self._now_ms = stamps.now_ms
         self._prepare_message = prepare_message
         self._messages_put = messages_put
         self._is_writable = bool(settings.broker_permission & PERM_WRITE)

@@ -9,7 +9,6 @@ All that is known is in the log, and how far the two queues are done with among 
 started anew, or takes over, goes on where those say. Only masters ask.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
@@ -22,13 +21,13 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.background.schedule import NEVER_STORED
 from rmqha.broker.requests.send import CODES, REMARKS
+from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ProducerManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
-    TopicConfigManager,
 )
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
@@ -44,7 +43,6 @@ from rmqha.wire.record import (
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,
     Blank,
-    Host,
     Record,
     decode_record,
     encode_record,
@@ -262,24 +260,22 @@ class TransactionalMessageService(PeriodicService):
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicConfigManager,
-        consumer_offsets: ConsumerOffsetManager,
-        producers: ProducerManager,
         settings: Settings,
-        store_host: Callable[[], Host],
+        tables: BrokerTables,
+        producers: ProducerManager,
+        stamps: Stamps,
         clock: IReactorTime,
-        now_ms: Callable[[], int],
     ) -> None:
         seconds = settings.transaction_check_interval_ms / 1000
         super().__init__("checking half messages", seconds, self.check, clock, first_after=seconds)
         self._store = store
-        self._topics = topics
-        self._consumer_offsets = consumer_offsets
+        self._topics = tables.topics
+        self._consumer_offsets = tables.consumer_offsets
         self._producers = producers
         self._settings = settings
-        self._store_host = store_host
+        self._store_host = stamps.store_host
         self._clock = clock
-        self._now_ms = now_ms
+        self._now_ms = stamps.now_ms
         self._half_offset = 0
         self._operations = Operations(store, 0)
         self._checking: Deferred[None] | None = None

@@ -5,6 +5,7 @@ A thread of its own writes the tables, one write of each at a time; all changes 
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -34,6 +35,15 @@ def breathe() -> None:
     time.sleep(BREATH_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class TableStorage:
+    """The folder of a table's file, what writes it, and the clock by which a failed write is tried again, if any."""
+
+    folder: Path
+    run_in_thread: RunInThread = execute
+    clock: IReactorTime | None = None
+
+
 class ConfigManager(Service, Generic[Table]):
     """Holds ``table``; ``persist`` writes it, ``written`` tells when that is done. It stops when all is written.
 
@@ -42,18 +52,12 @@ class ConfigManager(Service, Generic[Table]):
 
     _log = Logger()
 
-    def __init__(
-        self,
-        folder: Path,
-        kind: type[Table],
-        run_in_thread: RunInThread = execute,
-        clock: IReactorTime | None = None,
-    ) -> None:
-        """Reads it from ``folder``. Raises StoreError, OSError."""
-        self._file = TableFile(folder, kind)
+    def __init__(self, storage: TableStorage, kind: type[Table]) -> None:
+        """Reads the table. Raises StoreError, OSError."""
+        self._file = TableFile(storage.folder, kind)
         self.table = self._file.read()
-        self._run_in_thread = run_in_thread
-        self._clock = clock
+        self._run_in_thread = storage.run_in_thread
+        self._clock = storage.clock
         self._retry: IDelayedCall | None = None
         self.changes = 0
         """How often the table has changed: while it is the same, so is the table."""
@@ -132,17 +136,15 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
 
     def __init__(
         self,
-        folder: Path,
+        storage: TableStorage,
         kind: type[NamedTable[Row]],
         settings: Settings,
         seeds: dict[str, Row],
         new_names: NewNames,
         now_ms: Callable[[], int],
-        run_in_thread: RunInThread = execute,
-        clock: IReactorTime | None = None,
     ) -> None:
-        """Reads the table of ``folder``, and adds those of ``seeds`` that are missing. Raises StoreError, OSError."""
-        super().__init__(folder, kind, run_in_thread, clock)
+        """Reads the table, and adds those of ``seeds`` that are missing. Raises StoreError, OSError."""
+        super().__init__(storage, kind)
         self.settings = settings
         self._now_ms = now_ms
         self._new = new_names

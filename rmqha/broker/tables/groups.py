@@ -7,7 +7,7 @@ from twisted.internet.defer import execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.broker.tables.configmanager import NamedConfigManager
+from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import MOST_TABLE_BYTES, NewNameLimits, NewNames
 from rmqha.broker.tables.topics import TOPIC_CHARACTERS
 from rmqha.remoting.protocol import RequestRefused
@@ -73,7 +73,8 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
         limits = NewNameLimits.of_groups(settings)
         names = NewNames("group", limits, lambda: now_ms() / 1000, LONGEST_ROW, MOST_TABLE_BYTES)
         seeds = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
-        super().__init__(folder, SubscriptionGroupTable, settings, seeds, names, now_ms, run_in_thread, clock)
+        storage = TableStorage(folder, run_in_thread, clock)
+        super().__init__(storage, SubscriptionGroupTable, settings, seeds, names, now_ms)
 
     def find_or_create(self, name: str, by: object | None = None) -> SubscriptionGroupConfig | None:
         """The group, made with the defaults if it was not there; None if that is not allowed.

@@ -1,6 +1,7 @@
 """How far consumer groups have read, and where queues begin and end (spec/remoting.md 2.4, 2.5)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,14 @@ KEYS_AT_ONCE = 1000
 """Copied in a turn."""
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetLimits:
+    """How many offsets a broker keeps, and how many bytes the table may have as JSON."""
+
+    offsets: int = MOST_OFFSETS
+    table_bytes: int = MOST_TABLE_BYTES
+
+
 class ConsumerOffsetManager(PeriodicService):
     """The next offset of each group in each queue: consumerOffset.json, written now and then, and at the end.
 
@@ -50,16 +59,14 @@ class ConsumerOffsetManager(PeriodicService):
         flush_interval_ms: int,
         run_in_thread: RunInThread,
         turns: Turns | None = None,
-        most_offsets: int = MOST_OFFSETS,
-        most_bytes: int = MOST_TABLE_BYTES,
+        limits: OffsetLimits = OffsetLimits(),
     ) -> None:
         """Reads consumerOffset.json of ``folder``. Raises StoreError, OSError."""
         seconds = flush_interval_ms / 1000
         super().__init__("writing consumer offsets", seconds, self.persist, clock, first_after=seconds)
         self._file = TableFile(folder, ConsumerOffsetTable)
         self._turns = Turns(clock) if turns is None else turns
-        self._most_offsets = most_offsets
-        self._most_bytes = most_bytes
+        self._limits = limits
         self._run_in_thread = run_in_thread
         self.table = self._file.read()
         self._count = sum(map(len, self.table.offset_table.values()))
@@ -103,7 +110,7 @@ class ConsumerOffsetManager(PeriodicService):
             _check_names(group, topic)
             key_bytes = _key_bytes(key)
         held_bytes = self._key_bytes + key_bytes + (self._count + 1) * BYTES_OF_AN_OFFSET
-        if self._count >= self._most_offsets or held_bytes > self._most_bytes:
+        if self._count >= self._limits.offsets or held_bytes > self._limits.table_bytes:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._count} offsets are kept, and no more are taken")
         self._count += 1
         self._key_bytes += key_bytes

@@ -8,7 +8,7 @@ from twisted.internet.defer import execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.broker.tables.configmanager import NamedConfigManager
+from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import NewNameLimits, NewNames
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
@@ -80,7 +80,8 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
         self.system_topics = frozenset(seeds) | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
         names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, LONGEST_ROW)
-        super().__init__(folder, TopicConfigTable, settings, seeds, names, now_ms, run_in_thread, clock)
+        storage = TableStorage(folder, run_in_thread, clock)
+        super().__init__(storage, TopicConfigTable, settings, seeds, names, now_ms)
 
     def is_system(self, name: str) -> bool:
         """Whether clients may neither change nor delete the topic."""

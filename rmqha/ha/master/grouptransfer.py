@@ -1,4 +1,4 @@
-"""GroupTransferService: when enough slaves hold a message (spec/ha.md 7).
+"""Java's GroupTransferService: when enough slaves hold a message (spec/ha.md 7).
 
 A slave counts through its connection's ``SlaveProgress``, and is forgotten when the connection ends. So a report
 completes nothing if its peer has disconnected, or if the peer cannot hold what it reports (spec/ha.md 14 row 2).
@@ -16,7 +16,7 @@ from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import PutMessageStatus
 
 
-class GroupTransferService:
+class GroupTransfer:
     """Completes the waits of puts in the order of their offsets, each no later than its own deadline.
 
     ``confirmed_offset`` is the end of the log that enough slaves have confirmed. It starts at the given value and never

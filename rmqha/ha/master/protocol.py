@@ -22,7 +22,7 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
 from rmqha.ha.framing import ReportReceiver, send_at_once
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.handed import HandedOffset
 from rmqha.ha.master.progress import UNKNOWN_FACTS, SlaveProgress
 from rmqha.interfaces import ICommitLog
@@ -401,7 +401,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         commit_log: ICommitLog,
         clock: IReactorTime,
         options: MasterOptions,
-        group_transfer: GroupTransferService | None = None,
+        group_transfer: GroupTransfer | None = None,
         check: SlaveCheck | None = None,
     ) -> None:
         self.commit_log = commit_log

@@ -3,7 +3,7 @@
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.admission.allowlist import SlaveCheck
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.messagestore import MessageStore
@@ -21,11 +21,11 @@ class LogServing:
         max_connections: int | None = None,
     ) -> None:
         """``max_connections`` is how many the process can open, None for no limit. The store must be flushing."""
-        self.group_transfer: GroupTransferService | None = None
+        self.group_transfer: GroupTransfer | None = None
         if settings.broker_role is BrokerRole.SYNC_MASTER:
             log = store.commit_log
             confirmed = max(log.min_offset, min(log.verified_offset, store.node_state.offsets.confirmed))
-            self.group_transfer = GroupTransferService(log, settings, clock, confirmed_offset=confirmed)
+            self.group_transfer = GroupTransfer(log, settings, clock, confirmed_offset=confirmed)
             store.replicate_by(self.group_transfer)
         options = MasterOptions.of(settings, max_connections)
         self.factory = HAMasterFactory(store.commit_log, clock, options, self.group_transfer, check)

@@ -13,13 +13,14 @@ from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.connecting import GROWING_RETRIES, Reconnecting, RetryLines, WatchedEndpoint, connect_protocol, reason_of
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.throttle import ReceiveThrottle
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.contact import Contact, iso_of
-from rmqha.ha.slave.protocol import HASlaveFactory, HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.protocol import ConnectionOptions, HASlaveFactory, HASlaveProtocol, IConnectionOwner, SlaveTimes
 from rmqha.ha.slave.replica import (
     Gap,
     MasterView,
@@ -33,7 +34,7 @@ from rmqha.ha.slave.replica import (
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.services import PeriodicService
 from rmqha.settings import FlushDiskType
-from rmqha.store.log.flush import FlushService
+from rmqha.store.log.flush import Flusher
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.transfer import FrameError, Transfer
 
@@ -121,48 +122,66 @@ async def probe_last_segment(endpoint: IStreamClientEndpoint, clock: IReactorTim
     return found
 
 
-class HASlaveService(Service):
-    """A slave: its replica, its connection, and the questions it asks on the master's remoting port.
+@dataclass(frozen=True, slots=True)
+class MasterAccess:
+    """How a slave reaches its master.
 
-    ``view_of_master`` asks there, for the segment size too if given True; None if there is no such port. ``finished``
-    is called with an exit code when a ``--once`` run is done; ``disk_failed`` when the disk refuses. ``in_state`` hears
-    of each change of state, ``queues_behind`` tells how many bytes of the log are in no queue yet, ``master_address``
-    where the master is, as far as that is known.
+    ``endpoint`` leads to the HA port. ``view`` asks the remoting port, for the segment size too if it is called with
+    True; None if there is no such port. ``address`` gives the address of the HA port, if it is known, for log lines.
     """
+
+    endpoint: IStreamClientEndpoint
+    view: Callable[[bool], Awaitable[MasterView]] | None = None
+    address: Callable[[], str | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveHooks:
+    """What a slave calls in the node around it.
+
+    ``finished`` is called with an exit code when a ``--once`` run is done, ``disk_failed`` when a read or write of the
+    disk fails, ``in_state`` after each change of state. ``queues_behind`` gives how many bytes of the log are in no
+    queue yet, ``wall_clock`` the seconds since 1970.
+    """
+
+    finished: Callable[[ExitCode, str], None]
+    disk_failed: Callable[[Failure], None]
+    in_state: Callable[[ReplicaState], None] = lambda _: None
+    queues_behind: Callable[[], int] = lambda: 0
+    wall_clock: Callable[[], float] = time.time
+
+
+@implementer(IConnectionOwner)
+class HASlaveService(Service):
+    """A slave: its replica, its connection, and the questions it asks on the master's remoting port."""
 
     _log = Logger()
 
     def __init__(
         self,
         store: MessageStore,
-        flusher: FlushService,
+        flusher: Flusher,
         options: SlaveOptions,
-        endpoint: IStreamClientEndpoint,
-        view_of_master: Callable[[bool], Awaitable[MasterView]] | None,
+        master: MasterAccess,
+        hooks: SlaveHooks,
         clock: IReactorTime,
-        finished: Callable[[ExitCode, str], None],
-        disk_failed: Callable[[Failure], None],
-        in_state: Callable[[ReplicaState], None] = lambda _: None,
-        queues_behind: Callable[[], int] = lambda: 0,
-        master_address: Callable[[], str | None] = lambda: None,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._flusher = flusher
         self._options = options
-        self._endpoint = endpoint
-        self._view_of_master = view_of_master
+        self._endpoint = master.endpoint
+        self._view_of_master = master.view
+        self._master_address = master.address
         self._clock = clock
-        self._finished = finished
-        self._disk_failed = disk_failed
+        self._finished = hooks.finished
+        self._disk_failed = hooks.disk_failed
+        self._in_state = hooks.in_state
+        self._queues_behind = hooks.queues_behind
         self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._target: int | None = None
         self._fruitless_connections = 0
         self._verified_at_connect = -1
         self._remoting_answers = True
-        self._in_state = in_state
-        self._queues_behind = queues_behind
-        self._master_address = master_address
         self._failure, self._failure_is_told = "the connection is gone", False
         self._obstacle: str | None = None
         self._acl_warning: str | None = None
@@ -177,12 +196,12 @@ class HASlaveService(Service):
             store.settings.ha_send_heartbeat_interval_ms / 1000, store.settings.ha_housekeeping_interval_ms / 1000
         )
         self._contact = Contact(
-            self.replica, log, clock, wall_clock, 2 * self._times.heartbeat_interval, store.node_state
+            self.replica, log, clock, hooks.wall_clock, 2 * self._times.heartbeat_interval, store.node_state
         )
         rate = store.settings.max_ha_receive_bytes_in_second
         self._throttle = ReceiveThrottle(rate, clock) if rate else None
         self._factory = HASlaveFactory(self._make_protocol)
-        watched = WatchedEndpoint(endpoint, self._connect_failed)
+        watched = WatchedEndpoint(master.endpoint, self._connect_failed)
         self._client = Reconnecting(watched, self._factory, retryPolicy=self._retry_delay, clock=clock)
         self._retries = RetryLines(self._log, self._master_name, clock)
         self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
@@ -238,17 +257,9 @@ class HASlaveService(Service):
         return HASlaveProtocol(
             self.replica,
             self._store.commit_log,
-            self._times,
             self._clock,
-            ask_master=lambda: Deferred.fromCoroutine(self._ask_master()),
-            progressed=self._heard,
-            durable_offset=self._durable_offset,
-            gave_up=self._gave_up,
-            lost=self._connection_lost,
-            ended_by_peer=self._ended_by_peer,
-            observes=self._options.observer,
-            throttle=self._throttle,
-            quiet=self._is_quiet,
+            self,
+            ConnectionOptions(self._times, self._options.observer, self._throttle, self._is_quiet),
         )
 
     @property
@@ -310,6 +321,10 @@ class HASlaveService(Service):
             self._log.error("{reason}", reason=reason)
         self._obstacle = reason
         self._finish(ExitCode.USAGE, reason)
+
+    def ask_master(self) -> Deferred[MasterView | None]:
+        """What can be learned about the master before the first report."""
+        return Deferred.fromCoroutine(self._ask_master())
 
     async def _ask_master(self) -> MasterView | None:
         """Find out about the master before the first report: from its remoting port, or else by a probe of its HA port.
@@ -441,10 +456,10 @@ class HASlaveService(Service):
             )
         self._progress_mark = now, end
 
-    def _durable_offset(self) -> int:
+    def durable_offset(self) -> int:
         return self._flusher.durable_offset if self._sync_flush else self._store.commit_log.max_offset
 
-    def _heard(self) -> None:
+    def read_completed(self) -> None:
         """A read has brought data or a heartbeat from the master."""
         self._contact.heard()
         self._progressed()
@@ -502,7 +517,7 @@ class HASlaveService(Service):
             self._retries.connected()
         self._in_state(state)
 
-    def _gave_up(self, failure: Failure) -> None:
+    def gave_up(self, failure: Failure) -> None:
         """Our side has ended the connection."""
         error = failure.value
         self._failure, self._failure_is_told = reason_of(error), not self._is_quiet
@@ -529,7 +544,7 @@ class HASlaveService(Service):
             self._told_verdict = str(verdict)
             self._log.error("{state}: {reason}", state=verdict.state.name, reason=str(verdict))
 
-    def _ended_by_peer(self, reason: str) -> None:
+    def ended_by_peer(self, reason: str) -> None:
         """The connection ended, but not from our side."""
         self._failure, self._failure_is_told = reason, not self._is_quiet
 
@@ -549,7 +564,7 @@ class HASlaveService(Service):
             self._client.startService()
             self._expect_connection()
 
-    def _connection_lost(self) -> None:
+    def connection_lost(self) -> None:
         try:
             self.replica.connection_lost()
         except OSError:
@@ -561,7 +576,7 @@ class HASlaveService(Service):
             return
         if self._fruitless_connections >= FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP and self._is_before_last_segment():
             what = f"the master closed {self._fruitless_connections} connections in a row and has a later segment"
-            self._gave_up(Failure(Gap(f"{what}: it has deleted the bytes that come next", None)))
+            self.gave_up(Failure(Gap(f"{what}: it has deleted the bytes that come next", None)))
         if self._fruitless_connections >= ONCE_FRUITLESS_CONNECTIONS:
             reason = f"{self._fruitless_connections} connections to the master brought nothing"
             self._finish(ExitCode.STALLED, reason)

@@ -11,6 +11,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, cast
@@ -113,10 +114,19 @@ Unflushed = dict["ConsumeQueue", int]
 """Queues, and the byte from which on their files are not flushed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """The queues of a store with units that are not written, or not flushed."""
+
+    dirty: Marks = field(default_factory=dict)
+    unflushed: Unflushed = field(default_factory=dict)
+
+
 class ConsumeQueue:
     """One queue of one topic. Offsets are queue offsets: ordinals of messages, unless they are named physical.
 
-    It enters itself in ``dirty`` when it has units to write, and in ``unflushed`` when it has written some.
+    It adds itself to the ``dirty`` queues of ``unwritten`` when it has units to write, and to the ``unflushed`` ones
+    when it has written some.
     """
 
     def __init__(
@@ -126,16 +136,14 @@ class ConsumeQueue:
         queue_id: int,
         file_size: int,
         owned: bool = True,
-        listing: list[tuple[int, int]] | None = None,
-        dirty: Marks | None = None,
-        unflushed: Unflushed | None = None,
+        unwritten: Unwritten | None = None,
     ) -> None:
-        """Opens it as its files are; ``listing`` has their offsets and sizes, if known. Raises StoreError, OSError."""
+        """Opens it as its files are. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
-        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", listing=listing)
-        self._dirty: Marks = dirty if dirty is not None else {}
-        self._unflushed: Unflushed = unflushed if unflushed is not None else {}
+        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue")
+        unwritten = unwritten if unwritten is not None else Unwritten()
+        self._dirty, self._unflushed = unwritten.dirty, unwritten.unflushed
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, what is pending not counted
         self._min = self._queue.first_base or 0

@@ -20,11 +20,10 @@ from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
     BLANKS_ALLOWED_BYTES,
     ConsumeQueue,
-    Marks,
-    Unflushed,
     UnflushedQueues,
     Unit,
     Units,
+    Unwritten,
 )
 from rmqha.store.derived.dispatchrequest import (
     DispatchRequest,
@@ -33,7 +32,7 @@ from rmqha.store.derived.dispatchrequest import (
     next_sound_position,
     read_if_sound,
 )
-from rmqha.store.derived.index import IndexedKey, IndexService
+from rmqha.store.derived.index import IndexedKey, KeyIndex
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
@@ -98,8 +97,8 @@ class QueueTable:
         self.file_size = file_size
         self._owned = owned
         self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
-        self._dirty: Marks = {}
-        self._unflushed: Unflushed = {}
+        self._unwritten = Unwritten()
+        self._dirty, self._unflushed = self._unwritten.dirty, self._unwritten.unflushed
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self._topic_folder = folder
         """Of the topic asked for last: making paths takes long where queues are many."""
@@ -113,9 +112,7 @@ class QueueTable:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         folder = self.folder_of(topic, queue_id)
-        queue = ConsumeQueue(
-            folder, topic, queue_id, self.file_size, self._owned, dirty=self._dirty, unflushed=self._unflushed
-        )
+        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._unwritten)
         self.queues[topic, queue_id] = queue
         return queue
 
@@ -259,7 +256,7 @@ class Dispatcher:
         self,
         log: CommitLog,
         queues: QueueTable,
-        index: IndexService | None,
+        index: KeyIndex | None,
         delay_levels: DelayLevels,
         start: int,
     ) -> None:

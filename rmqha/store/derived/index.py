@@ -293,8 +293,8 @@ class IndexFile:
         os.fdatasync(self._fd)
 
 
-class IndexService:
-    """All index files of a store, oldest first."""
+class KeyIndex:
+    """All index files of a store, oldest first; Java's IndexService."""
 
     def __init__(
         self, folder: Path, slot_count: int, max_index_num: int, files: Sequence[tuple[Path, Geometry]] | None = None

@@ -5,7 +5,7 @@ dropped the bytes after it, so a second attempt proves nothing, and nothing afte
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -41,8 +41,16 @@ class DerivedFiles(Protocol):
         """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
 
 
-class FlushService:
-    """Flushes the log and advances ``log.flushed_offset``. ``failed`` is called once, with the disk's error."""
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """Where the checkpoint is, and the files beside the log that it vouches for."""
+
+    path: Path
+    derived: DerivedFiles | None = None
+
+
+class Flusher:
+    """Keeps ``log.flushed_offset`` moving (Java's FlushCommitLogService). ``failed`` is called once, with the error."""
 
     _log = Logger()
 
@@ -52,18 +60,17 @@ class FlushService:
         settings: Settings,
         clock: IReactorTime,
         run_in_thread: RunInThread,
-        checkpoint_path: Path,
+        checkpoint: CheckpointFile,
         failed: Callable[[Failure], None],
-        derived: DerivedFiles | None = None,
     ) -> None:
         self._commit_log = log
-        self._derived = derived
+        self._derived = checkpoint.derived
         self._interval = settings.flush_interval_commit_log_ms / 1000
         self._thorough_interval = settings.flush_commit_log_thorough_interval_ms / 1000
         self._least_bytes = settings.flush_commit_log_least_pages * OS_PAGE_SIZE
         self._clock = clock
         self._run_in_thread = run_in_thread
-        self._checkpoint_path = checkpoint_path
+        self._checkpoint_path = checkpoint.path
         self._failed = failed
         self._listeners: list[Callable[[], None]] = []
         self._running: Deferred[None] | None = None
@@ -71,7 +78,7 @@ class FlushService:
         self.broken = False
         self._durable_offset = min(log.flushed_offset, log.verified_offset)
         self._last_thorough = clock.seconds()
-        self._checkpoint = Checkpoint.read(checkpoint_path, log.disk)
+        self._checkpoint = Checkpoint.read(checkpoint.path, log.disk)
         self._loop = PeriodicService(
             "flushing the log", self._interval, self._flush_if_due, clock, first_after=self._interval
         )

@@ -15,12 +15,12 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing, confirmed_offset
 from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import HASlaveService, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
 from rmqha.ops.statefile import StateFileService
 from rmqha.settings import BrokerRole, Settings, make_settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.flush import FlushService
+from rmqha.store.log.flush import Flusher
 from rmqha.store.log.recovery import LogDamaged, MayCut
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
@@ -71,7 +71,7 @@ class SimNode:
         self.power = True
         self.process: Process | None = None
         self.store: MessageStore | None = None
-        self.flusher: FlushService | None = None
+        self.flusher: Flusher | None = None
         self.serving: LogServing | None = None
         self._state_file: StateFileService | None = None
         self._schedule: ScheduleMessageService | None = None
@@ -220,11 +220,12 @@ class SimSlave(SimNode):
             store,
             self.flusher,
             self.options,
-            self.network.endpoint(process, self.master_name),
-            ask,
+            MasterAccess(self.network.endpoint(process, self.master_name), ask),
+            SlaveHooks(
+                finished=lambda code, reason: process.die(f"exit {code.value}: {reason}"),
+                disk_failed=self._disk_failed,
+            ),
             process.clock,
-            finished=lambda code, reason: process.die(f"exit {code.value}: {reason}"),
-            disk_failed=self._disk_failed,
         )
         self.service.startService()
 

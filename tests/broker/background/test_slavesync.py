@@ -7,7 +7,8 @@ from twisted.internet.defer import execute
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.broker.background.slavesync import SlaveSynchronize
+from rmqha.broker.background.slavesync import MasterLookup, SlaveSynchronize
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
@@ -82,14 +83,10 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
     def follow(self, configured: str | None = None) -> None:
         """Begin to synchronise."""
         self.sync = SlaveSynchronize(
-            self.topics,
-            self.groups,
-            self.offsets,
+            BrokerTables(self.topics, self.groups, self.offsets),
             self.schedule,
-            self.connect,
-            lambda: self.own_address,
+            MasterLookup(self.connect, lambda: self.own_address, configured),
             self.clock,
-            configured,
         )
         self.sync.startService()
         self.addCleanup(self.end)

@@ -18,6 +18,7 @@ from rmqha.broker.requests.admin import (
     TopicAdminProcessor,
     by_queue,
 )
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -82,7 +83,12 @@ class AdminTestCase(BrokerStoreTestCase):
                     self.topics, self.groups, self.offsets, lambda: DelayOffsetTable({1: 3, 3: 2})
                 ).processors(),
                 **StatsProcessor(
-                    self.store, "broker-a", self.topics, self.consumers, self.offsets, self.stats, self.now_ms
+                    self.store,
+                    "broker-a",
+                    BrokerTables(self.topics, self.groups, self.offsets),
+                    self.consumers,
+                    self.stats,
+                    self.now_ms,
                 ).processors(),
                 **self.config.processors(),
             }

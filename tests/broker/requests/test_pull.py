@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests import pull
 from rmqha.broker.requests.pull import CHECK_SECONDS, MOST_HOLD_SECONDS, PullMessageProcessor, PullRequestHoldService
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager, MessageModel
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -59,10 +60,8 @@ class PullTestCase(BrokerStoreTestCase):
         self.processor = PullMessageProcessor(
             self.store,
             self.settings,
-            self.topics,
-            self.groups,
+            BrokerTables(self.topics, self.groups, self.offsets),
             self.consumers,
-            self.offsets,
             self.held,
             lambda *read: self.reads.append(read),
         )

@@ -5,10 +5,13 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, execute, succeed
 
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig, TopicFilterType
@@ -60,11 +63,9 @@ class SendTestCase(BrokerStoreTestCase):
         self.counted: list[tuple[str, int, int]] = []
         self.processor = SendMessageProcessor(
             self.store,
-            self.topics,
-            self.groups,
             self.settings,
-            lambda: STORE_HOST,
-            lambda: NOW_MS,
+            BrokerTables(self.topics, self.groups, ConsumerOffsetManager(self.folder, self.clock, 5000, execute)),
+            Stamps(lambda: STORE_HOST, lambda: NOW_MS),
             self.prepare,
             lambda *counts: self.counted.append(counts),
         )

@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred, execute
 
 from rmqha.broker.requests import transaction
+from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.transaction import (
     STEPS_AT_ONCE,
     TRANSACTION_GROUP,
@@ -19,6 +20,7 @@ from rmqha.broker.requests.transaction import (
     TransactionalMessageService,
     Verdict,
 )
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -54,7 +56,7 @@ class TransactionTestCase(BrokerStoreTestCase):
         self.open(role, **properties)
         self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
         self.consumer_offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
-        groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
+        self.groups = groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
         self.producers = ProducerManager()
         consumers = ConsumerManager(self.settings, groups)
         self.clients_processors = ClientManageProcessor(
@@ -67,13 +69,11 @@ class TransactionTestCase(BrokerStoreTestCase):
         """A service that knows only what the store and the offsets tell."""
         self.transactions = TransactionalMessageService(
             self.store,
-            self.topics,
-            self.consumer_offsets,
-            self.producers,
             self.settings,
-            lambda: STORE_HOST,
+            BrokerTables(self.topics, self.groups, self.consumer_offsets),
+            self.producers,
+            Stamps(lambda: STORE_HOST, self.now_ms),
             self.clock,
-            self.now_ms,
         )
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.tables.configmanager import RETRY_SECONDS, ConfigManager
+from rmqha.broker.tables.configmanager import RETRY_SECONDS, ConfigManager, TableStorage
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from tests.ha.doubles import log_lines
 
@@ -40,7 +40,7 @@ class ConfigManagerTests(SynchronousTestCase):
         self.folder = Path(self.mktemp())
         self.clock = Clock()
         self.thread = Thread()
-        self.manager = ConfigManager(self.folder, TopicConfigTable, self.thread, self.clock)
+        self.manager = ConfigManager(TableStorage(self.folder, self.thread, self.clock), TopicConfigTable)
 
     def change(self, name: str) -> None:
         self.manager.table.topic_config_table[name] = TopicConfig(name)

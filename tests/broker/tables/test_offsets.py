@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 from twisted.python.failure import Failure
 
-from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
+from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetLimits, OffsetProcessors
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import at_once
 from rmqha.store.log.flush import RunInThread
@@ -166,7 +166,9 @@ class HostileCommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets.query("old group", "T", 0), 5)
 
     def test_the_table_always_fits_a_frame(self) -> None:
-        self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, execute, most_bytes=100_000)
+        self.offsets = ConsumerOffsetManager(
+            self.folder, self.clock, INTERVAL_MS, execute, limits=OffsetLimits(table_bytes=100_000)
+        )
         self.peer = self.client(OffsetProcessors(self.store, self.offsets).processors())
         last = 2**63 - 1
         answers = []
@@ -178,7 +180,9 @@ class HostileCommitTests(OffsetsTestCase):
         self.assertTrue(50_000 < encoded <= 100_000, encoded)
 
     def test_a_group_that_is_deleted_leaves_its_room(self) -> None:
-        self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, execute, most_bytes=100)
+        self.offsets = ConsumerOffsetManager(
+            self.folder, self.clock, INTERVAL_MS, execute, limits=OffsetLimits(table_bytes=100)
+        )
         for _ in range(10):
             self.offsets.commit("G", "T", 0, 1, "client")
             self.offsets.commit("G", "T", 1, 1, "client")

@@ -5,7 +5,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.admission.allowlist import LOGGED_AGAIN_SECONDS, MAX_LOGGED, AllowList, SlaveCheck
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings import make_settings
 from rmqha.store.message import PutMessageStatus
@@ -97,7 +97,7 @@ class MasterTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.log = memory_log(IMAGE)
-        self.transfer = GroupTransferService(
+        self.transfer = GroupTransfer(
             self.log, make_settings({"storePathRootDir": self.mktemp(), "brokerRole": "SYNC_MASTER"}), self.clock, 0
         )
 

@@ -4,7 +4,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings import make_settings
@@ -34,7 +34,7 @@ class ReplicationTestCase(SynchronousTestCase):
 
     def begin(self, confirmed_offset: int = 0, **properties: str) -> None:
         settings = make_settings({"slaveTimeout": str(int(TIMEOUT * 1000)), **properties})
-        self.replication = GroupTransferService(self.log, settings, self.clock, confirmed_offset)
+        self.replication = GroupTransfer(self.log, settings, self.clock, confirmed_offset)
         self.slaves: dict[str, SlaveProgress] = {}
 
     def tearDown(self) -> None:

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
+from twisted.application.service import IService
 from twisted.internet.defer import Deferred, execute
+from zope.interface.verify import verifyObject
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
+from rmqha.ha.slave.protocol import IConnectionOwner
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.ha.slave.service import OnGap
 from rmqha.ha.slave.states import ReplicaState
@@ -21,6 +24,13 @@ IMAGE = make_image([300] * 30)
 PREFIX = IMAGE.prefix(IMAGE.messages[12])
 VIEW = MasterView(0, IMAGE.end, segment_size=SEGMENT_SIZE)
 LATE_VIEW = MasterView(2 * SEGMENT_SIZE, IMAGE.end, segment_size=SEGMENT_SIZE)
+
+
+class InterfaceTests(SlaveNodeTestCase):
+    def test_a_slave_owns_its_connections(self) -> None:
+        self.start()
+        verifyObject(IConnectionOwner, self.service)
+        verifyObject(IService, self.service)
 
 
 class OnceTests(SlaveNodeTestCase):

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.steps import at_once
 from rmqha.store.derived.geometry import Geometry
-from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, IndexService, index_paths, read_entries
+from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, KeyIndex, index_paths, read_entries
 from rmqha.store.errors import StoreError
 from rmqha.wire.javahash import index_hashes
 from tests.fixtures import new_folder, open_files
@@ -69,12 +69,12 @@ class IndexTestCase(SynchronousTestCase):
         self.folders += 1
         self.folder = self.root / str(self.folders) / "index"
 
-    def open(self, slots: int = SLOTS, most: int = MOST, folder: Path | None = None) -> IndexService:
-        index = IndexService(folder or self.folder, slots, most)
+    def open(self, slots: int = SLOTS, most: int = MOST, folder: Path | None = None) -> KeyIndex:
+        index = KeyIndex(folder or self.folder, slots, most)
         self.addCleanup(index.close)
         return index
 
-    def make(self, keys: Sequence[IndexedKey], slots: int = SLOTS, most: int = MOST) -> IndexService:
+    def make(self, keys: Sequence[IndexedKey], slots: int = SLOTS, most: int = MOST) -> KeyIndex:
         """An index of these keys, put at once."""
         index = self.open(slots, most)
         if keys:
@@ -95,7 +95,7 @@ class IndexTestCase(SynchronousTestCase):
             found.append((header, unpack_from(f">{slots}i", raw, HEADER_BYTES), entries))
         return found
 
-    def check_answers(self, index: IndexService, keys: Sequence[IndexedKey]) -> None:
+    def check_answers(self, index: KeyIndex, keys: Sequence[IndexedKey]) -> None:
         """Every key is found, with the offsets that it was put with and no other."""
         for text in {each.text for each in keys}:
             name = text.removeprefix("T#")
