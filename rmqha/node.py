@@ -1,7 +1,7 @@
-"""A running node: opens its store, runs the services of its role, and leaves everything clean.
+"""A running node: opens its store, runs the services of its role, and stops cleanly.
 
-``makeService`` in ``tap`` builds it; nothing of it runs before ``startService``, for twistd may change into a daemon
-until then, and a store's lock does not survive that.
+``makeService`` in ``tap`` builds it. Nothing runs before ``startService``, because twistd may become a daemon until
+then, and the lock of a store does not survive that.
 """
 
 import gc
@@ -24,7 +24,7 @@ from rmqha.broker.background.mastersearch import MasterSearch
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.slavesync import Connect
 from rmqha.broker.runtimeinfo import runtime_processors
-from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits, no_way
+from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits, connect_nowhere
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
@@ -58,13 +58,14 @@ from rmqha.tls.endpoints import ServerTLS
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """All that a node is told: its settings, and what only the command line says.
+    """The configuration of a node: its settings, and what only the command line gives.
 
-    ``master`` and ``master_remoting`` are a slave's ways to its master; both are None where name servers tell it, the
-    latter where there is none. ``master_address`` is where ``master_remoting`` leads; ``connect`` makes such ways.
-    ``tls`` is for the ports listened at, None leaves them plain; ``allow_list`` is of the slaves served, None for all.
-    ``name_servers`` are registered with, and one of the node's own runs at ``embedded_port``, if that is not None.
-    ``observer`` writes the node's events, None leaves that to twistd. A node that manages its process handles signals.
+    ``master`` and ``master_remoting`` are a slave's endpoints of its master. Both are None if name servers give the
+    address, and ``master_remoting`` is None if the master has no remoting port. ``master_address`` is the address of
+    ``master_remoting``. ``connect`` makes endpoints from addresses. ``tls`` is for our ports; None leaves them plain.
+    ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
+    at ``embedded_port`` if that is not None. ``observer`` writes the node's log events; None leaves that to twistd. A
+    node that manages its process handles signals.
     """
 
     settings: Settings
@@ -72,7 +73,7 @@ class NodePlan:
     master: IStreamClientEndpoint | None = None
     master_remoting: IStreamClientEndpoint | None = None
     master_address: str | None = None
-    connect: Connect = no_way
+    connect: Connect = connect_nowhere
     bind_address: str = ""
     hold: Hold = Hold()
     tls: ServerTLS | None = None
@@ -84,7 +85,7 @@ class NodePlan:
 
 
 class Node(ProcessService):
-    """One node as a service. When it ends by itself it calls ``leave`` with an exit code and the reason in one line."""
+    """One node as a service. To end the process it calls ``leave`` with an exit code and the reason in one line."""
 
     _log = Logger()
 
@@ -110,7 +111,7 @@ class Node(ProcessService):
         self._table_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
 
     def open(self) -> None:
-        """Begin to open the store; when it is open, the services of the node's role start."""
+        """Start to open the store. When it is open, the services of the node's role start."""
         self._threads.start()
         self._table_threads.start()
         self._opened = Deferred.fromCoroutine(self._open())
@@ -139,7 +140,7 @@ class Node(ProcessService):
             self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
 
     async def _open_store(self) -> MessageStore:
-        """The store, opened in a thread: meanwhile the reactor answers signals, and nobody else. Can be tried again.
+        """Open the store in a thread, so that the reactor answers signals. Nothing else runs yet.
 
         Raises OpeningStopped, StoreInUse, StoreError, OSError.
         """
@@ -152,11 +153,11 @@ class Node(ProcessService):
         return self.store
 
     async def _repair(self, damaged: LogDamaged) -> None:
-        """Recovery must not go on with the log as it is: a slave fetches the bad bytes from its master again, once.
+        """The log is damaged, and recovery cannot continue: a slave fetches the bad bytes from its master, once.
 
         Raises LogDamaged for a master, CannotRepair, OpeningStopped, StoreError, OSError.
         """
-        master = self._way_to_master()
+        master = self._master_before_open()
         if master is None:
             raise damaged
         settings, once = self._plan.settings, self._plan.slave.once
@@ -173,13 +174,13 @@ class Node(ProcessService):
         try:
             done = await self._repairing
         except CancelledError:
-            raise OpeningStopped("the node is to stop before its log is repaired") from None
+            raise OpeningStopped("the node stops before its log is repaired") from None
         except (RepairError, SourceUnreachable) as error:
             raise CannotRepair(damaged, error) from error
         self._log.info("{count} bad stretches are repaired; opening the store", count=len(done))
 
-    def _way_to_master(self) -> IStreamClientEndpoint | None:
-        """Where a slave finds its master before its store is open; None for a master, or if nobody can tell."""
+    def _master_before_open(self) -> IStreamClientEndpoint | None:
+        """How a slave reaches its master before its store is open; None for a master, or if the address is unknown."""
         plan = self._plan
         if plan.settings.broker_role is not BrokerRole.SLAVE:
             return None
@@ -189,7 +190,7 @@ class Node(ProcessService):
         return MasterSearch([endpoint for _, endpoint in plan.name_servers], plan.settings, plan.connect, clock)
 
     def _start_services(self, store: MessageStore) -> None:
-        """Make the services of the node's role, and start them together."""
+        """Create and start the services of the node's role."""
         plan, clock = self._plan, IReactorTime(self._reactor)
         self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
         store.start_dispatching(clock, self._disk_failed)
@@ -200,25 +201,25 @@ class Node(ProcessService):
         self._services.add("state file", self._state_file)
         self._services.setServiceParent(self)
         gc.set_threshold(*SELDOM)
-        gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
+        gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
 
     def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
         return running
 
     def _run_in_table_thread(self, function: Callable[[], None]) -> Deferred[None]:
-        """For tables: no flush that puts wait for stands in line behind one."""
+        """For writes of tables, which would delay flushes that puts wait for."""
         running: Deferred[None] = deferToThreadPool(self._reactor, self._table_threads, function)
         return running
 
     def when_open(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once the store is open and the services run; never if the node ends before that."""
+        """Call ``call`` when the store is open and the services run; never if the node stops before that."""
 
         def opened(_: None) -> None:
             if self._services.running:
                 call()
 
-        assert self._opened is not None, "it was started"
+        assert self._opened is not None, "the node was started"
         self._opened.addCallback(opened)
 
     @property
@@ -234,12 +235,12 @@ class Node(ProcessService):
 
     def _serve_slaves(self, store: MessageStore) -> None:
         settings = self._plan.settings
-        half_of_files = max(1, _open_files() // 2)  # the rest is left to the store and the other ports
+        half_of_files = max(1, _open_files() // 2)  # the rest is for the store and the other ports
         self._serving = LogServing(
             store, settings, IReactorTime(self._reactor), self._slave_check, max_connections=half_of_files
         )
         factory = self._serving.factory
-        self._listen("ha", settings.ha_port, factory, ": whoever reaches it can read the log", self._ha_listening)
+        self._listen("ha", settings.ha_port, factory, ": everyone who reaches it can read the log", self._ha_listening)
 
     def _ha_listening(self, port: int) -> None:
         if self._broker is not None:
@@ -269,7 +270,7 @@ class Node(ProcessService):
             self._listen_for_remoting()
 
     def _listen_for_remoting(self) -> None:
-        """Answer clients, as a master that takes their messages or as a slave that does not."""
+        """Answer clients. A master takes their messages, a slave does not."""
         settings, clock = self._plan.settings, IReactorTime(self._reactor)
         broker = BrokerService(
             settings,
@@ -281,7 +282,7 @@ class Node(ProcessService):
                 [*self._plan.name_servers, *self._embed_name_server()],
                 self._plan.connect,
                 self._plan.master_address,
-                self._master_told,
+                self._master_found,
             ),
         )
         self._broker = broker
@@ -305,7 +306,7 @@ class Node(ProcessService):
         self._services.add("broker", broker)
 
     def _embed_name_server(self) -> NameServers:
-        """Run a name server if the plan has one; its name and the way there, which needs no port."""
+        """Run a name server if the plan has one. Returns its name and an endpoint, which needs no port."""
         if self._plan.embedded_port is None:
             return ()
         clock, settings = IReactorTime(self._reactor), self._plan.settings
@@ -320,8 +321,8 @@ class Node(ProcessService):
         self._listen("name server", self._plan.embedded_port, factory, mode=settings.tls_server_mode)
         return [("of this node", LoopbackEndpoint(factory, clock))]
 
-    def _master_told(self, addresses: MasterAddresses) -> None:
-        """A name server knows our master. Of one that is gone the last addresses stay, for it may come back."""
+    def _master_found(self, addresses: MasterAddresses) -> None:
+        """Take the master's addresses from a name server. They stay when the master is gone: it may return."""
         if addresses.master_addr is not None:
             self._told_master_remoting.tell(addresses.master_addr)
         if addresses.ha_server_addr is not None:
@@ -350,13 +351,13 @@ class Node(ProcessService):
         (self._services if services is None else services).add(f"{name} port", service)
 
     def _runtime_info(self) -> dict[str, str]:
-        assert self._broker is not None, "it answers this"
+        assert self._broker is not None, "the broker answers this request"
         return {**self._broker.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
     def _slave_in_state(self, state: ReplicaState) -> None:
-        """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again.
+        """Unregister a slave whose log does not fit its master's, until it fits again, so that it serves no consumers.
 
-        Readers of state.json learn of the change as soon as readers of the log do.
+        Write state.json as soon as the log has the new state.
         """
         if self._state_file is not None:
             self._state_file.write_soon()
@@ -367,7 +368,7 @@ class Node(ProcessService):
         return self._plan.settings.ha_master_address or self._told_master.address
 
     def state(self) -> NodeState:
-        """What this node tells of itself now."""
+        """The current state, for state.json."""
         return replace(
             self.store.node_state,
             role=self._plan.settings.broker_role.value,
@@ -390,7 +391,7 @@ class Node(ProcessService):
         }
 
     def _warnings(self) -> list[str]:
-        """What an operator should know, whatever the state is."""
+        """What an operator should know in any state."""
         found = [] if self._slave is None else self._slave.warnings
         progress = self.store.derived.dispatcher.progress
         if progress is not None:
@@ -404,7 +405,7 @@ class Node(ProcessService):
         return [*self._services.problems, *(() if self._broker is None else self._broker.stop_problems)]
 
     def _final_state(self) -> NodeState:
-        """What is told of a node that has stopped by itself."""
+        """The state after a clean stop."""
         state = self.state()
         return state if self._slave is not None else replace(state, state=STOPPED, since=iso_of(time.time()))
 
@@ -412,9 +413,7 @@ class Node(ProcessService):
         return () if self._serving is None else tuple(each.facts() for each in self._serving.factory.connections)
 
     def _disk_failed(self, failure: Failure) -> None:
-        self.stop_with(
-            ExitCode.IO_ERROR, f"the disk refuses, nothing more is acknowledged: {failure.getErrorMessage()}"
-        )
+        self.stop_with(ExitCode.IO_ERROR, f"the disk failed, nothing more is acknowledged: {failure.getErrorMessage()}")
 
     def stopService(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._stop())
@@ -454,14 +453,14 @@ class CannotRepair(StoreError):
 
 
 def _note_state(settings: Settings, state: ReplicaState) -> None:
-    """Tell readers of state.json what keeps the store from being opened. Raises StoreError, OSError."""
+    """Write into state.json why the store is not open yet. Raises StoreError, OSError."""
     root = settings.store_path_root_dir
     known = NodeState.read(root) or NodeState.new()
     replace(known, role=settings.broker_role.value, state=state.name, peers=()).write(root)
 
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:
-    """Of a node that has no master itself."""
+    """The facts of a node that has no master."""
     unknown = dict.fromkeys(("lag_bytes", "lag_seconds", "master", "last_contact", "reason", "tables"))
     return {"state": "SERVING", "since": iso_of(started_at), **unknown}
 
@@ -473,7 +472,7 @@ def _open_files() -> int:
 
 
 def _connections_of(settings: Settings) -> int:
-    """How many connections each remoting port takes: of the files the process may open at most an eighth."""
+    """The limit of connections of each remoting port: at most an eighth of the files that the process may open."""
     return min(settings.server_max_connections, max(1, _open_files() // 8))
 
 

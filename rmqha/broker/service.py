@@ -47,21 +47,21 @@ from rmqha.wire.record import Host
 MASTER_ID = 0
 FIRST_SLAVE_ID = 1
 SOME_ADDRESS_ELSEWHERE = ("192.0.2.1", 9)
-"""Nothing is sent there: only the way to it is looked up."""
+"""Used to find our own address on the way there. Nothing is sent."""
 ANY_ADDRESSES = ("", "0.0.0.0", "::")
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
-"""Names as the settings have them, and the ways there."""
+"""Addresses from the settings, with their endpoints."""
 
 LARGE_BODY = BodyLimit(1024 * 1024)
 SMALL_BODY = BodyLimit(64 * 1024)
 PROPERTIES_BODY = BodyLimit(2 * 1024)
-"""Tools send one setting, or a few. Reading properties takes many calls for each byte."""
+"""Tools send a few settings. Parsing properties takes many calls for each byte."""
 
 
 def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
-    """What a broker's ports take of each request: far more than clients send, and no more than a turn can bear."""
+    """The limits of a broker's ports for each request: far more than clients send, and not too much for one turn."""
     message = BodyLimit(settings.max_message_size_bytes, ResponseCode.MESSAGE_ILLEGAL)
     sends = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     batches = (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
@@ -78,33 +78,33 @@ def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
     )
 
 
-def no_way(address: str) -> IStreamClientEndpoint:
-    """For a broker that is to connect to nobody. Raises ValueError."""
-    raise ValueError(f"no way to {address}")
+def connect_nowhere(address: str) -> IStreamClientEndpoint:
+    """For a broker that makes no connections. Raises ValueError."""
+    raise ValueError(f"this broker does not connect to {address}")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a broker listens, and what it knows of others.
+    """Where a broker listens, and how it finds others.
 
-    ``master_address`` is the main port of a slave's master, if it is configured; ``told`` hears what name servers say
-    of the master.
+    ``master_address`` is the main port of a slave's master, if it is configured. ``master_found`` is called with the
+    master's addresses from name servers.
     """
 
     bind_address: str = ""
     name_servers: NameServers = ()
-    connect: Connect = no_way
+    connect: Connect = connect_nowhere
     master_address: str | None = None
-    told: Callable[[MasterAddresses], None] = lambda _: None
+    master_found: Callable[[MasterAddresses], None] = lambda _: None
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def default_ip(bind_address: str) -> str:
-    """brokerIP1 where it is not set: the address listened at; if that is any, the one that leads out of the machine."""
+    """The default of brokerIP1: the address of the ports or, if they listen on all, the one used for other hosts."""
     if bind_address not in ANY_ADDRESSES:
         return bind_address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -117,7 +117,7 @@ def default_ip(bind_address: str) -> str:
 
 
 def resolved(address: str, port: int) -> Host:
-    """An address, be it named: brokerIP1 may be a name that clients, too, know. Raises OSError."""
+    """A host from an address or a name. brokerIP1 may be a name that clients can resolve. Raises OSError."""
     try:
         return Host.parse(address, port)
     except ValueError:
@@ -130,10 +130,10 @@ class BrokerService(OrderedServices):
     The services start in this order, and stop one by one in the reverse order, although some may fail to stop:
 
     1. The tables: topics, groups, consumer offsets, delayed messages. They are written last, when nothing changes them.
-    2. What counts and watches: statistics, later features, client housekeeping.
-    3. What works in the background: the transaction check of a master, or the copying of tables of a slave.
+    2. Statistics, later features, client housekeeping.
+    3. The transaction check of a master, or the copying of tables of a slave.
     4. Held pulls. They end after the ports have closed, and before consumer offsets are written for the last time.
-    5. The ports. They listen before a name server sends clients here, and close after all name servers know.
+    5. The ports. They listen before the broker registers, and close after it has unregistered.
     6. The registration with the name servers.
     """
 
@@ -146,9 +146,9 @@ class BrokerService(OrderedServices):
         surroundings: Surroundings = Surroundings(),
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Reads the tables; ``run_in_thread`` is for writing them.
+        """Reads the tables. ``run_in_thread`` runs their writes.
 
-        Raises StoreError, OSError (also for a brokerIP1 that no address belongs to).
+        Raises StoreError, OSError (also if brokerIP1 cannot be resolved).
         """
         super().__init__()
         self.settings = settings
@@ -189,7 +189,7 @@ class BrokerService(OrderedServices):
             MasterLookup(surroundings.connect, lambda: self.broker_addr, surroundings.master_address),
             clock,
         )
-        self._tell_node = surroundings.told
+        self._tell_node = surroundings.master_found
         self.outer_api = BrokerOuterAPI(
             Registrant(
                 settings,
@@ -199,7 +199,7 @@ class BrokerService(OrderedServices):
             ),
             surroundings.name_servers,
             clock,
-            self._told,
+            self._master_found,
         )
         self.topics.subscribe(self.outer_api.topics_changed)
         self._add_services()
@@ -223,20 +223,20 @@ class BrokerService(OrderedServices):
 
     @property
     def broker_addr(self) -> str:
-        """Where clients reach this broker, as name servers tell it: brokerIP1 and the main port."""
+        """The address for clients, as registered with name servers: brokerIP1 and the main port."""
         return f"{self.broker_ip1}:{self.store_host.port}"
 
     @property
     def ha_server_addr(self) -> str:
-        """Where slaves reach it."""
+        """The address for slaves: brokerIP2 and the HA port."""
         return f"{self.broker_ip2}:{self._ha_port}"
 
-    def _told(self, addresses: MasterAddresses) -> None:
-        self.slave_synchronize.told(addresses)
+    def _master_found(self, addresses: MasterAddresses) -> None:
+        self.slave_synchronize.master_found(addresses)
         self._tell_node(addresses)
 
     def set_fit(self, is_fit: bool, reason: str) -> None:
-        """Whether consumers may be sent here: if not, leave the name servers, and come back when it is again."""
+        """Register with the name servers if the broker is fit to serve consumers, else unregister."""
         if is_fit:
             self.outer_api.come_back()
         else:
@@ -252,15 +252,15 @@ class BrokerService(OrderedServices):
         return [*self.ports.problems, *self.problems]
 
     def listening(self, port: int) -> None:
-        """The main port is this one, whatever the settings say: 0 there means any."""
+        """The main port is this one. (With port 0 in the settings the system chooses it.)"""
         self.store_host = self.store_host._replace(port=port)
 
     def ha_listening(self, port: int) -> None:
-        """The HA port is this one."""
+        """The HA port is this one. (With port 0 in the settings the system chooses it.)"""
         self._ha_port = port
 
     def config(self) -> dict[str, str]:
-        """The settings by RocketMQ's names, as they are in effect: also those that nobody has set."""
+        """The effective settings by RocketMQ's names, defaults included."""
         settings = self.store.settings
         in_effect = {
             "brokerIP1": self.broker_ip1,
@@ -274,7 +274,7 @@ class BrokerService(OrderedServices):
         return {**config_of(self.store), **{key: str(value) for key, value in in_effect.items()}}
 
     def processors(self, fast_port: bool = False) -> Processors:
-        """What answers each request; the fast port lacks pulls, as a Java broker's does."""
+        """The processor of each request code. The fast port does not answer pulls, as in Java."""
         families = [
             self._send_processors(),
             self._pull_processors(),

@@ -79,7 +79,7 @@ class HeldLog:
 
 
 class Retention:
-    """Deletes old segments and the files derived from them. ``used_ratio`` returns how full a folder's partition is, from 0 to 1."""
+    """Deletes old segments and the files derived from them. ``used_ratio`` returns how full a folder's partition is."""
 
     _log = Logger()
 

@@ -108,10 +108,10 @@ class BrokerServiceTests(BrokerStoreTestCase):
     def test_what_name_servers_say_of_the_master_reaches_the_node_and_the_tables_copying(self) -> None:
         told: list[MasterAddresses] = []
         self.open("SLAVE")
-        surroundings = Surroundings("127.0.0.1", told=told.append)
+        surroundings = Surroundings("127.0.0.1", master_found=told.append)
         broker = BrokerService(self.settings, self.store, self.clock, execute, surroundings)
         addresses = MasterAddresses("192.0.2.1:10911", "192.0.2.1:10912")
-        broker._told(addresses)
+        broker._master_found(addresses)
         self.assertEqual((told, broker.slave_synchronize.master_address), ([addresses], "192.0.2.1:10911"))
 
     def test_a_slave_takes_none(self) -> None:

@@ -87,7 +87,7 @@ def test_an_acl_is_reported_with_a_remedy_and_an_unknown_size_is_not_diverged(
             status = rmqha("status", slave.store)
             assert status.returncode == REFUSED
             assert "topics, groups and offsets are not the master's" in status.stderr
-            assert len(slave.events("not taken over")) == 1
+            assert len(slave.events("not copied")) == 1
             assert len(slave.events("the master's segment size is not known: using")) >= 1
             driver.send(TOPIC, 2 * SEGMENT_SIZE // 1000, 1000)
             state = slave.wait_for_state(

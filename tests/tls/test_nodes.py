@@ -219,7 +219,7 @@ def test_every_port_says_at_the_start_what_it_is(world: World) -> None:
     for node, security in (
         (world.sync_master, "TLS, peers must show a certificate"),
         (world.open_master, "TLS, peers need no certificate"),
-        (world.plain_master, "plain: whoever reaches it can read the log"),
+        (world.plain_master, "plain: everyone who reaches it can read the log"),
     ):
         (said,) = node.events("ha port is ")
         assert str(said["message"]).endswith(security)

@@ -1,8 +1,8 @@
-"""SlaveSynchronize: a slave takes over its master's topics, groups and offsets (spec/remoting.md 9, spec/ha.md 10).
+"""SlaveSynchronize: a slave copies its master's topics, groups and offsets (spec/remoting.md 9, spec/ha.md 10).
 
-Every ten seconds four tables are asked for; each is kept as the slave's own, and answers to its clients follow it. One
-that cannot be had, or read, stays as it is until the next time. Whether they are the master's is a fact of its own: the
-log may be in sync, and the tables not.
+Every ten seconds the slave asks for four tables and replaces its own with them. A table that it cannot get, or cannot
+read, stays as it is until the next time. state.json says whether the tables are in sync, separately from the log,
+because the log may be in sync while the tables are not.
 """
 
 import time
@@ -36,26 +36,26 @@ from rmqha.wire.fastjson import loads_table_in_steps
 
 FIRST_SYNC_SECONDS = 3.0
 SYNC_SECONDS = 10.0
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 TABLE_NAMES = {
     RequestCode.GET_ALL_TOPIC_CONFIG: "topicConfigTable",
     RequestCode.GET_ALL_CONSUMER_OFFSET: "offsetTable",
     RequestCode.GET_ALL_DELAY_OFFSET: "offsetTable",
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscriptionGroupTable",
 }
-"""What the rows of each table are called."""
+"""The JSON key of each table's rows."""
 
 Connect = Callable[[str], IStreamClientEndpoint]
-"""The way to an address. Raises ValueError for one that is none."""
+"""Makes an endpoint from an address. Raises ValueError for an invalid address."""
 Take = Callable[[Any], Awaitable[None]]
-"""Takes a table over, from Java's form. Raises ValueError."""
+"""Replaces a table by one in Java's form. Raises ValueError."""
 
 
 class MasterClient:
-    """Kept connections to a master's main port and, if its address tells of one, to its fast port."""
+    """Connections to a master's main port and, if its address gives one, to its fast port."""
 
     def __init__(self, address: str, connect: Connect, clock: IReactorTime) -> None:
-        """Raises ValueError for an address that is none."""
+        """Raises ValueError for an invalid address."""
         fast_address = fast_address_of(address)
         self._turns = Turns(clock)
         self._main = RemotingClient(connect(address), clock)
@@ -74,14 +74,14 @@ class MasterClient:
                 return await self._ask(self._fast, code)
             except CancelledError:
                 raise
-            except Exception:  # whatever is wrong with that port, the main one answers the same
+            except Exception:  # of any kind: the main port answers the same
                 pass
         return await self._ask(self._main, code)
 
     async def _ask(self, client: RemotingClient, code: RequestCode) -> Any:
-        """A table's rows are read in turns: it may be as large as a frame."""
+        """Ask, and parse the rows in turns, because a table may be as large as a frame."""
         body, name = (await client.call(code)).body, TABLE_NAMES[code]
-        content, rows = await self._turns.run(loads_table_in_steps(body, name, MOST_ROWS))
+        content, rows = await self._turns.run(loads_table_in_steps(body, name, MAX_ROWS))
         return {**content, name: rows} if rows else content
 
     def stop(self) -> Deferred[list[None]]:
@@ -103,7 +103,7 @@ class MasterLookup:
 
 
 class SlaveSynchronize(PeriodicService):
-    """Follows the master at the address that name servers tell, or that was configured, while there is one."""
+    """Copies the tables of the master, whose address is from a name server or configured, while it is known."""
 
     _log = Logger()
 
@@ -128,7 +128,7 @@ class SlaveSynchronize(PeriodicService):
         self._clock = clock
         self._turns = Turns(clock)
         self._configured_address = lookup.configured_address
-        self._told_address: str | None = None
+        self._found_address: str | None = None
         self._master: MasterClient | None = None
         self._master_address: str | None = None
         self._failing: dict[RequestCode, str] = {}
@@ -138,13 +138,13 @@ class SlaveSynchronize(PeriodicService):
 
     @property
     def master_address(self) -> str | None:
-        """Where the tables come from; None while that is not known."""
-        address = self._told_address or self._configured_address
+        """The address that the tables are copied from; None while it is unknown."""
+        address = self._found_address or self._configured_address
         return None if address == self._own_address() else address
 
-    def told(self, addresses: MasterAddresses) -> None:
-        """A name server says where the master is, or that there is none."""
-        self._told_address = addresses.master_addr
+    def master_found(self, addresses: MasterAddresses) -> None:
+        """Take the master's address from a name server; None in it if there is no master."""
+        self._found_address = addresses.master_addr
 
     def stopService(self) -> Deferred[None]:
         """Synchronise no more; fires when all connections are closed."""
@@ -158,10 +158,10 @@ class SlaveSynchronize(PeriodicService):
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("taking over the master's tables failed", failure)
+            self._log.failure("copying the master's tables failed", failure)
 
     async def synchronize(self) -> None:
-        """Take over all tables now, if the master's address is known."""
+        """Copy all tables now, if the master's address is known."""
         await self._follow(self.master_address)
         if self._master is None:
             return
@@ -171,12 +171,12 @@ class SlaveSynchronize(PeriodicService):
                 await take(await self._master.ask(code))
             except CancelledError:
                 raise
-            except Exception as error:  # of any kind: the other tables, and the next time, are not concerned
+            except Exception as error:  # of any kind: the other tables are copied all the same
                 failing[code] = reason_of(error)
         self._judge(failing)
 
     def _tables(self) -> Mapping[RequestCode, Take]:
-        """In the order in which they are asked for."""
+        """The functions that take each table, in the order of the requests."""
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._take_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._take_consumer_offsets,
@@ -185,7 +185,7 @@ class SlaveSynchronize(PeriodicService):
         }
 
     async def _follow(self, address: str | None) -> None:
-        """Have connections to the master there, and to no other."""
+        """Keep connections to the master at this address only; None for no connection."""
         if address == self._master_address:
             return
         former, self._master, self._master_address = self._master, None, address
@@ -193,14 +193,14 @@ class SlaveSynchronize(PeriodicService):
             await former.stop()
         if address is not None:
             self._failing.clear()
-            self._log.info("taking over the tables of the master at {address}", address=address)
+            self._log.info("copying the tables of the master at {address}", address=address)
             try:
                 self._master = MasterClient(address, self._connect, self._clock)
             except ValueError as error:
-                self._log.error("no tables are taken over from {address}: {error}", address=address, error=str(error))
+                self._log.error("no tables are copied from {address}: {error}", address=address, error=str(error))
 
     def _judge(self, failing: dict[RequestCode, str]) -> None:
-        """Say once, however long it lasts, which tables are not taken over; those with the same reason together."""
+        """Log once which tables are not copied, those with the same reason together."""
         in_sync = not failing
         if in_sync is not self._in_sync:
             self._in_sync, self._in_sync_since = in_sync, self._wall_clock()
@@ -208,7 +208,7 @@ class SlaveSynchronize(PeriodicService):
         for reason in dict.fromkeys(new.values()):
             tables = [code.name for code in new if new[code] == reason]
             self._log.warn(
-                "{tables} of the master at {address} {are} not taken over: {reason}",
+                "{tables} of the master at {address} {are} not copied: {reason}",
                 tables=", ".join(tables),
                 are="is" if len(tables) == 1 else "are",
                 address=self._master_address,
@@ -216,11 +216,11 @@ class SlaveSynchronize(PeriodicService):
             )
         again = [code.name for code in self._failing if code not in failing]
         if again:
-            self._log.info("taken over from the master again: {tables}", tables=", ".join(again))
+            self._log.info("copied from the master again: {tables}", tables=", ".join(again))
         self._failing = failing
 
     def facts(self) -> dict[str, Any]:
-        """Whether topics, groups and offsets are the master's (None: never asked for), since when, and why not."""
+        """Whether topics, groups and offsets equal the master's (None: not asked yet), since when, and why not."""
         reasons = dict.fromkeys(self._failing.values())
         return {
             "inSync": self._in_sync,
@@ -230,7 +230,7 @@ class SlaveSynchronize(PeriodicService):
 
     @staticmethod
     def _is_known(content: Any, version: DataVersion) -> bool:
-        """Whether the table has the version that is held: then its rows need not be looked at."""
+        """Whether the table has the version that we have. Then its rows are ignored."""
         return isinstance(content, dict) and DataVersion.from_json(content.get("dataVersion")) == version
 
     async def _take_topics(self, content: Any) -> None:

@@ -1,6 +1,6 @@
-"""A table of the config folder, as a broker holds it: read at its start, written when it changes.
+"""A table of the config folder: read when the broker starts, written when it changes.
 
-A thread of its own writes the tables, one write of each at a time; all changes that come meanwhile go into the next.
+A separate thread writes the tables, one write of each table at a time. Changes during a write go into the next write.
 """
 
 import time
@@ -25,19 +25,19 @@ Table = TypeVar("Table", bound=ConfigTable)
 Row = TypeVar("Row")
 
 RETRY_SECONDS = 5.0
-"""After a write that failed."""
+"""The delay after a write that failed."""
 BREATH_SECONDS = 0.0002
-"""For which a thread that encodes a table lets others run, every few rows."""
+"""How long a thread that encodes a table pauses after every few rows, so that others run."""
 
 
 def breathe() -> None:
-    """Give way to the reactor's thread."""
+    """Let the reactor's thread run."""
     time.sleep(BREATH_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class TableStorage:
-    """The folder of a table's file, what writes it, and the clock by which a failed write is tried again, if any."""
+    """The folder of a table's file, what runs its writes, and a clock. Without it failed writes are not retried."""
 
     folder: Path
     run_in_thread: RunInThread = execute
@@ -45,9 +45,9 @@ class TableStorage:
 
 
 class ConfigManager(Service, Generic[Table]):
-    """Holds ``table``; ``persist`` writes it, ``written`` tells when that is done. It stops when all is written.
+    """Holds ``table``. ``persist`` starts a write, ``written`` fires when it is done. It stops when all is written.
 
-    A write that fails is logged, and tried again at the next change, or after ``RETRY_SECONDS`` where there is a clock.
+    A write that fails is logged, and tried again at the next change or, with a clock, after ``RETRY_SECONDS``.
     """
 
     _log = Logger()
@@ -60,14 +60,14 @@ class ConfigManager(Service, Generic[Table]):
         self._clock = storage.clock
         self._retry: IDelayedCall | None = None
         self.changes = 0
-        """How often the table has changed: while it is the same, so is the table."""
+        """The number of changes. If it is unchanged, the table is unchanged."""
         self._is_changed = False
         self._is_writing = False
         self._waiting_for_next: list[Deferred[None]] = []
         self._waiting_for_this: list[Deferred[None]] = []
 
     def persist(self) -> None:
-        """The table has changed: write it, durably, soon."""
+        """Write the changed table durably, soon."""
         self.changes += 1
         self._is_changed = True
         if not self._is_writing:
@@ -82,7 +82,7 @@ class ConfigManager(Service, Generic[Table]):
         return waiting
 
     def stopService(self) -> Deferred[None]:
-        """Write what is not written yet, for the last time; fires when that is done, or has failed."""
+        """Write the remaining changes. Fires when that is done, or has failed."""
         Service.stopService(self)
         self._stop_retrying()
         if self._is_changed and not self._is_writing:
@@ -100,7 +100,9 @@ class ConfigManager(Service, Generic[Table]):
         self._waiting_for_this, self._waiting_for_next = self._waiting_for_next, []
         write: Callable[[], None] = partial(self._file.write, self.table.snapshot(), breathe)
         self._run_in_thread(write).addCallbacks(self._is_written, self._is_not_written).addErrback(
-            lambda failure: self._log.failure("after writing {file}", failure, file=self.table.FILE_NAME)
+            lambda failure: self._log.failure(
+                "the callbacks after a write of {file} failed", failure, file=self.table.FILE_NAME
+            )
         )
 
     def _is_written(self, _: object) -> None:
@@ -129,9 +131,9 @@ class ConfigManager(Service, Generic[Table]):
 
 
 class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
-    """Holds a table of named rows. Each change is persisted, and gives the table its next version.
+    """Holds a table of named rows. Each change is written, and gives the table its next version.
 
-    ``settings`` say whether rows may be made, and may be changed meanwhile.
+    ``settings`` say whether rows may be created. They may change at run time.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         new_names: NewNames,
         now_ms: Callable[[], int],
     ) -> None:
-        """Reads the table, and adds those of ``seeds`` that are missing. Raises StoreError, OSError."""
+        """Reads the table, and adds the rows of ``seeds`` that are missing. Raises StoreError, OSError."""
         super().__init__(storage, kind)
         self.settings = settings
         self._now_ms = now_ms
@@ -157,16 +159,16 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         new_names.hold(self.table.rows)
 
     def get(self, name: str) -> Row | None:
-        """The row; None if there is none."""
+        """The row with this name, or None."""
         return self.table.rows.get(name)
 
     def take_new(self, name: str, by: object | None) -> None:
-        """Count a row that ``by`` makes, if it is new. Raises RequestRefused for too many, or without room for it."""
+        """Count a row that ``by`` creates, if it is new. Raises RequestRefused if there are too many, or no room."""
         if name not in self.table.rows:
             self._new.take(name, len(self.table.rows), by)
 
     def update(self, row: Row) -> None:
-        """Make the row, or let it take the place of the one with its name."""
+        """Add the row, or replace the row with its name."""
         name = self._name_of(row)
         if name not in self.table.rows:
             self._new.added(name)
@@ -174,7 +176,7 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         self._changed(row)
 
     def delete(self, name: str) -> bool:
-        """Forget the row; whether there was one."""
+        """Delete the row. False if it does not exist."""
         if self.table.rows.pop(name, None) is None:
             return False
         self._new.removed(name)
@@ -182,7 +184,7 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         return True
 
     def replace(self, table: NamedTable[Row]) -> None:
-        """Hold this table instead, with its version: a slave that follows its master."""
+        """Replace the table and its version, on a slave that copies its master's."""
         self.table = table
         self._new.hold(table.rows)
         self.persist()
@@ -197,4 +199,4 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         raise NotImplementedError
 
     def _tell(self, row: Row | None) -> None:
-        """Whoever wants to know hears of a row made or changed; of None if any number of them did, or one is gone."""
+        """Called with a row that was added or changed, or with None after a deletion or several changes."""

@@ -328,7 +328,7 @@ class ToldTests(OuterAPITestCase):
         with log_lines() as lines:
             self.clock.advance(PERIOD_SECONDS)
             line.take_registration()
-        self.assertIn("no name server knows of a live master", lines())
+        self.assertIn("no name server knows a live master", lines())
         self.assertEqual(self.told, [NOBODY, TOLD, TOLD, NOBODY])
 
     def test_a_master_hears_nothing(self) -> None:

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, succeed
 
 from rmqha.broker.background.schedule import (
     DELAY_FOR_A_PERIOD_SECONDS,
+    DELIVERY_BATCH,
     FIRST_DELAY_SECONDS,
-    MOST_DELIVERIES_AT_ONCE,
     ScheduleMessageService,
 )
 from rmqha.store.derived.dispatch import QueueTable
@@ -139,14 +139,14 @@ class DeliveryTests(ScheduleTestCase):
         self.service.stopService()
         self.open(messageDelayLevel="1s 1s")
         self.service = self.serve()
-        count = 3 * MOST_DELIVERIES_AT_ONCE + 1
+        count = 3 * DELIVERY_BATCH + 1
         for number in range(count):
             self.delay(1, b"%d" % number)
             self.delay(2, b"%d" % number, "Other")
         with patch.object(self.store, "put_message", wraps=self.store.put_message) as put:
             self.pass_time(3)
         topics = [call.args[0].topic for call in put.call_args_list]
-        self.assertLessEqual(topics.index("Other"), MOST_DELIVERIES_AT_ONCE)
+        self.assertLessEqual(topics.index("Other"), DELIVERY_BATCH)
         self.assertIn("T", topics[topics.index("Other") :])
         self.assertEqual(self.arrived(), [b"%d" % number for number in range(count)])
         self.assertEqual(len(self.records("Other")), count)
@@ -175,7 +175,7 @@ class DeliveryTests(ScheduleTestCase):
         self.delay(1, b"good")
         with log_lines() as lines:
             self.pass_time(2)
-        self.assertEqual((self.arrived(), lines().count("has no place to go")), ([b"good"], 3))
+        self.assertEqual((self.arrived(), lines().count("has no topic to go to")), ([b"good"], 3))
         self.assertEqual(self.records("RMQ_SYS_TRANS_HALF_TOPIC"), [])
 
     def test_how_far_it_is_can_be_seen(self) -> None:

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests import pull
-from rmqha.broker.requests.pull import CHECK_SECONDS, MOST_HOLD_SECONDS, PullMessageProcessor, PullRequestHoldService
+from rmqha.broker.requests.pull import CHECK_SECONDS, MAX_HOLD_SECONDS, PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager, MessageModel
 from rmqha.broker.tables.groups import SubscriptionGroupManager
@@ -314,7 +314,7 @@ class RefusedTests(PullTestCase):
         peer.send(RequestCode.PULL_MESSAGE, asked)
         self.assertEqual(len(peer.answers()) + self.held.count, 1)
         self.assertEqual(self.flushLoggedErrors(), [])
-        self.clock.pump([MOST_HOLD_SECONDS / 4] * 4)
+        self.clock.pump([MAX_HOLD_SECONDS / 4] * 4)
         self.assertEqual(self.held.count, 0)
 
     def test_a_refused_pull_commits_nothing_and_is_not_held(self) -> None:
@@ -351,7 +351,7 @@ class SubscriptionTests(PullTestCase):
     def test_a_subscription_newer_than_the_heartbeat(self) -> None:
         """The tags would be the old ones; the client tries again, and its heartbeat has come by then."""
         self.subscribe("*", version=4)
-        self.assert_refused([self.push()], ResponseCode.SUBSCRIPTION_NOT_LATEST, "no heartbeat has told of it yet")
+        self.assert_refused([self.push()], ResponseCode.SUBSCRIPTION_NOT_LATEST, "its heartbeat has not arrived yet")
         self.subscribe("*", version=5)
         self.assertEqual(self.push().code, ResponseCode.PULL_NOT_FOUND)
         self.assertEqual(self.push(subVersion=3).code, ResponseCode.PULL_NOT_FOUND)
