@@ -778,6 +778,13 @@ class StatusCheckTests(CommandTestCase):
             self.check(0, state=state, last_contact=None)
             self.check(6, state=state, last_contact=iso_of(now - 3600))
 
+    def test_how_long_a_slave_may_note_no_contact_follows_from_its_settings(self) -> None:
+        contact = iso_of(time.time() - 50)
+        self.check(0, state="IN_SYNC", last_contact=contact)
+        self.check(6, state="IN_SYNC", last_contact=contact, contact_limit=30.0, says="the node hangs")
+        self.check(0, state="IN_SYNC", last_contact=contact, contact_limit=3600.0)
+        self.check(0, state="IN_SYNC", last_contact=iso_of(time.time() + 50), contact_limit=30.0)
+
     def test_a_handshake_is_fine_soon_after_the_last_contact(self) -> None:
         now = iso_of(time.time())
         self.check(0, state="HANDSHAKE", last_contact=now)

@@ -1,13 +1,16 @@
 """``rmqha repair`` between folders, and ``rmqha restore-cut``."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from rmqha.settings import make_settings
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
@@ -159,6 +162,29 @@ class RestoreCutTests(CommandTestCase):
         self.assertEqual(log_files(store), before)
         self.assertEqual(self.output_of("restore-cut", store), "nothing is kept\n")
         self.assertEqual(self.run_command("recover", store).exit_code, 1)
+
+    def test_a_failed_restore_leaves_the_store_as_it_was(self) -> None:
+        """The abort file stayed, and a part of the bytes: the next start took the store for one that had crashed."""
+        store, at, before = self.cut(60)
+        cut = files_of(store)
+        self.assertNotIn(ABORT_FILE, cut)
+        mend = CommitLog.mend
+        for error, code in ((OSError(errno.ENOSPC, "full"), 8), (KeyboardInterrupt(), 130)):
+            with self.subTest(code=code):
+                mended: list[int] = []
+
+                def fail_late(log: CommitLog, offset: int, data: bytes, left: BaseException = error) -> None:
+                    mend(log, offset, data)
+                    mended.append(offset)  # noqa: B023  # called before the next turn
+                    if len(mended) == 3:  # noqa: B023
+                        raise left
+
+                with patch.object(CommitLog, "mend", fail_late):
+                    self.complaint(code, "restore-cut", store, at, "--apply", "--force")
+                self.assertTrue(files_of(store) == cut)  # a difference of megabytes takes minutes to print
+        self.output_of("restore-cut", store, at, "--apply", "--force")
+        self.assertEqual(log_files(store), before)
+        self.assertFalse((store / ABORT_FILE).exists())
 
     def test_sound_bytes_come_back_and_the_next_start_goes_on_with_them(self) -> None:
         """As after a forced cut that a repair would have made needless: the rotten record is whole again."""

@@ -213,7 +213,7 @@ class RefusedTests(OptionsTestCase):
             (["--role=async-master", "--max-rate=1k", "--set=haMaxBytesInFlight=1"], ("haMaxBytesInFlight=1",)),
             (["--role=slave"], ("a slave needs --master=HOST:PORT", "--namesrv")),
             (["--role=slave", "--namesrv=;"], ("a slave needs --master=HOST:PORT", "--namesrv")),
-            (["--role=slave", "--namesrv=h:1", "--once"], ("--once needs --master=HOST:PORT", "name servers")),
+            (["--role=slave", "--once"], ("a slave needs --master=HOST:PORT", "--namesrv")),
             (["--role=slave", "--namesrv=h:1", "--master-remoting=h:2"], ("--master-remoting needs --master",)),
             ([*slave, "--namesrv=h"], ("'h' is neither HOST:PORT",)),
             ([*slave, "--once", "--embed-namesrv=9876"], ("--once", "--embed-namesrv")),

@@ -38,8 +38,9 @@ class NodeState:
     log may differ from what an earlier epoch confirmed. The lag behind the master is a slave's, None where it is not
     known, and so are ``master``, its address, ``last_contact`` with it, and ``tables``: whether topics, groups and
     offsets are the master's too (``inSync``, with ``since`` and ``reason``). ``since`` and ``reason`` are the state's.
-    Times are ISO 8601, UTC. ``warnings`` are what an operator should know, ``peers`` the nodes connected, with what is
-    known of each.
+    Times are ISO 8601, UTC. ``contact_limit`` is the longest time in seconds between two contacts that a slave which
+    copies notes: if more time has passed, its process hangs. ``warnings`` are what an operator should know, ``peers``
+    the nodes connected, with what is known of each.
     """
 
     store_id: str
@@ -57,6 +58,7 @@ class NodeState:
     reason: str | None = None
     tables: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    contact_limit: float | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -137,6 +139,7 @@ class NodeState:
             "lagSeconds": self.lag_seconds,
             "master": self.master,
             "lastContact": self.last_contact,
+            "contactLimitSeconds": self.contact_limit,
             "since": self.since,
             "reason": self.reason,
             "tables": None if self.tables is None else dict(self.tables),
@@ -161,10 +164,11 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """What older nodes do not write; anything else in their place counts as nothing."""
     names = {"master": "master", "last_contact": "lastContact", "since": "since", "reason": "reason"}
     texts = {field: content.get(name) for field, name in names.items()}
-    tables, warnings = content.get("tables"), content.get("warnings")
+    tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")
     return {
         **{field: text if isinstance(text, str) else None for field, text in texts.items()},
         "tables": tables if isinstance(tables, dict) else None,
+        "contact_limit": float(limit) if isinstance(limit, int | float) and limit > 0 else None,
         "warnings": tuple(filter(lambda text: isinstance(text, str), warnings if isinstance(warnings, list) else ())),
     }
 

@@ -303,7 +303,7 @@ def keep(disk: Disk, pieces: Iterator[memoryview], folder: Path, name: str) -> P
         path = folder / f"{name}.{number}"
     try:
         disk.write_new(path, pieces)
-    except OSError:  # a disk that is full: what is there of the file helps nobody, and each try would leave more
+    except BaseException:  # a full disk, or Ctrl-C: part of the file helps nobody, and each try would leave more
         with suppress(OSError):
             disk.remove(path)
         raise

@@ -365,6 +365,13 @@ class ContactTests(SlaveNodeTestCase):
         self.silence(15)
         self.assertEqual(self.facts(), (0, 15.0))
 
+    def test_the_longest_time_between_contacts_follows_from_the_intervals(self) -> None:
+        self.start(haHousekeepingInterval="45000", haSendHeartbeatInterval="7000")
+        self.assertEqual(self.service.contact_limit, 45 + 2 * 7)
+        self.stop()
+        self.start(haHousekeepingInterval="1000", haSendHeartbeatInterval="300")
+        self.assertEqual(self.service.contact_limit, 1 + 10)
+
     def test_what_an_earlier_process_knew_is_taken_up(self) -> None:
         self.start(PREFIX)
         store = self.store.root
