@@ -444,7 +444,7 @@ class FolderTests(CommandTestCase):
     def test_a_missing_segment_in_the_middle(self) -> None:
         path = segment_of(self.path, SEGMENT_SIZE)
         path.unlink()
-        self.assert_names(path, f"is missing; the next segment is {2 * SEGMENT_SIZE:020d}: a stopped replica's file")
+        self.assert_names(path, f"is missing; the next segment is {2 * SEGMENT_SIZE:020d}: 'rmqha repair ")
 
     def test_a_foreign_file(self) -> None:
         for name in ("core.1234", "00000000000000000000.bak", "1"):

@@ -109,6 +109,7 @@ class OnceTests(SlaveNodeTestCase):
         line, request = self.connect()
         line.deliver(wire(IMAGE.with_byte_changed(request + 50).transfers(request)))
         self.assert_ended(ExitCode.DIVERGED, f"DIVERGED: the master's byte at {request + 50} is")
+        self.assertIn(f"Bytes before {request} were not compared", self.ends[-1][1])
         self.assertEqual(self.content(), PREFIX.content)
 
     def test_diverged_by_a_record_that_is_damaged_each_time(self) -> None:
