@@ -10,11 +10,13 @@ from datetime import date
 from operator import attrgetter
 from typing import NamedTuple
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.remoting.turns import Turns
 from rmqha.steps import Steps
 
 SAMPLING_SECONDS = 10.0
@@ -23,6 +25,8 @@ RATE_SECONDS = (10, 60, 600)
 
 PLACES_AT_ONCE = 5000
 """Looked at in a turn."""
+SAMPLED_AT_ONCE = 1000
+"""Sampled in a turn, which takes some milliseconds."""
 
 GroupAndTopic = tuple[str, str]
 
@@ -124,6 +128,7 @@ class BrokerStats:
         self._recent: deque[BrokerTotals] = deque(maxlen=int(RATE_SECONDS[-1] / SAMPLING_SECONDS) + 2)
         self._today = self._date()
         self.put_days = self.got_days = Days()
+        self._turns = Turns(clock)
         self._loop = LoopingCall(self._sample)
         self._loop.clock = clock
 
@@ -180,20 +185,30 @@ class BrokerStats:
     def _date(self) -> date:
         return date.fromtimestamp(self._now_ms() / 1000)
 
-    def _sample(self) -> None:
+    def _sample(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._turns.run(self._sampling()))
+
+    def _sampling(self) -> Steps[None]:
+        """Sample all places: the sums at once, then topics and groups in steps."""
         now = self._clock.seconds()
         self._recent.append(self._totals())
-        places = [self.puts, self.gets, *self._topic_puts.values(), *self._group_gets.values()]
-        for at, window in enumerate(WINDOWS):
-            if self._samplings % window.every == 0:
-                self._times[at].append(now)
-                for traffic in places:
-                    traffic.sample(at, window.samples)
+        due = [(at, window.samples) for at, window in enumerate(WINDOWS) if self._samplings % window.every == 0]
         self._samplings += 1
+        for at, _ in due:
+            self._times[at].append(now)
         if self._date() != self._today:
             self._today = self._date()
             self.put_days = Days(self.put_days.today_morning, self.puts.messages)
             self.got_days = Days(self.got_days.today_morning, self.gets.messages)
+        places = [self.puts, self.gets, *self._topic_puts.values(), *self._group_gets.values()]
+        for start in range(0, len(places), SAMPLED_AT_ONCE):
+            if start:
+                yield
+                if not self._loop.running:
+                    return
+            for traffic in places[start : start + SAMPLED_AT_ONCE]:
+                for at, most in due:
+                    traffic.sample(at, most)
 
     def _totals(self) -> BrokerTotals:
         return BrokerTotals(self._clock.seconds(), self.puts.messages, self.gets.calls, self.missed, self.gets.messages)
