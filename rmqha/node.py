@@ -37,7 +37,7 @@ from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
-from rmqha.ops.logs import NodeLogObserver
+from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.ops.process import MOST_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
 from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
@@ -79,7 +79,7 @@ class NodePlan:
     allow_list: AllowList | None = None
     name_servers: NameServers = ()
     embedded_port: int | None = None
-    observer: NodeLogObserver | None = None
+    observer: NodeLogObserver | SyslogObserver | None = None
     manages_process: bool = False
 
 

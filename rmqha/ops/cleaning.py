@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from twisted.application.service import Service
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.remoting.turns import Turns
+from rmqha.steps import Steps
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.retention import Retention, Slot, SlotFolder
+from rmqha.store.retention import Cleaning, Retention, Slot, SlotFolder
 
 FIRST_RUN_SECONDS = 60.0
 
@@ -49,6 +52,7 @@ class CleaningService(Service):
         self._failed = failed
         self._slots = SlotFolder(store.root)
         self._interval = store.settings.clean_resource_interval_ms / 1000
+        self._turns = Turns(clock)
         self._loop = LoopingCall(self._clean)
         self._loop.clock = clock
 
@@ -59,7 +63,10 @@ class CleaningService(Service):
     def _begin(self) -> None:
         self._loop.start(self._interval, now=True).addErrback(self._failed)
 
-    def _clean(self) -> None:
+    def _clean(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._turns.run(self._cleaning()))
+
+    def _cleaning(self) -> Steps[None]:
         store = self._store
         retention = Retention(
             store.commit_log,
@@ -72,14 +79,28 @@ class CleaningService(Service):
         try:
             if self._hold.enabled:
                 self._save_slots()
-            cleaning = retention.clean(datetime.now())
+            cleaning = yield from self._while_running(retention.cleaning(datetime.now()))
         except StoreError as error:
             self._log.error("nothing is deleted: {error}", error=str(error))
+            return
+        if cleaning is None:
             return
         if cleaning.disk_full != store.disk_full:
             store.disk_full = cleaning.disk_full
             state = "too full to take messages" if cleaning.disk_full else "no longer too full"
             self._log.warn("the disk is {state}", state=state)
+
+    def _while_running(self, steps: Steps[Cleaning]) -> Steps[Cleaning | None]:
+        """What the steps give; None if this service is stopped before: then the store may be closed."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: Cleaning = done.value
+                return result
+            yield
+            if not self.running:
+                return None
 
     def _save_slots(self) -> None:
         known = {slot.name: slot.offset for slot in self._slots.slots()}
