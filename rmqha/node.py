@@ -36,7 +36,7 @@ from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
-from rmqha.ops.logs import NodeLogObserver
+from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.ops.process import MOST_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
 from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
@@ -80,7 +80,7 @@ class NodePlan:
     allow_list: AllowList | None = None
     name_servers: NameServers = ()
     embedded_port: int | None = None
-    observer: NodeLogObserver | None = None
+    observer: NodeLogObserver | SyslogObserver | None = None
     manages_process: bool = False
 
 
@@ -103,6 +103,7 @@ class Node(ProcessService):
         self._state_file: StateFileService | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
+        self._searched_master: MasterSearch | None = None
         self._serving: LogServing | None = None
         self._broker: BrokerService | None = None
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
@@ -186,8 +187,23 @@ class Node(ProcessService):
             return None
         if plan.master is not None or not plan.name_servers:
             return plan.master
-        clock = IReactorTime(self._reactor)
-        return MasterSearch([endpoint for _, endpoint in plan.name_servers], plan.settings, plan.connect, clock)
+        return self._search_master()
+
+    def _search_master(self) -> MasterSearch:
+        """The way to the master for a slave that does not register with the name servers, or not yet."""
+        plan = self._plan
+        endpoints = [endpoint for _, endpoint in plan.name_servers]
+        return MasterSearch(endpoints, plan.settings, plan.connect, IReactorTime(self._reactor))
+
+    def _ways_to_master(self) -> tuple[IStreamClientEndpoint, IStreamClientEndpoint | None]:
+        """The endpoints of the master's HA port and remoting port; None if its remoting port must not be asked."""
+        plan = self._plan
+        if plan.master is not None:
+            return plan.master, plan.master_remoting
+        if plan.slave.once:  # it does not register, so no name server tells it by itself
+            self._searched_master = self._search_master()
+            return self._searched_master, self._searched_master.remoting
+        return self._told_master, self._told_master_remoting
 
     def _start_services(self, store: MessageStore) -> None:
         """Create and start the services of the node's role."""
@@ -249,13 +265,13 @@ class Node(ProcessService):
     def run_slave(self, store: MessageStore, flusher: Flusher) -> None:
         """Copy the master's log, serve it to slaves of this slave, and facts about it on the remoting ports."""
         plan, clock = self._plan, IReactorTime(self._reactor)
-        remoting = plan.master_remoting if plan.master is not None else self._told_master_remoting
+        master, remoting = self._ways_to_master()
         ask = None if remoting is None else partial(view_of_master, remoting, clock)
         self._slave = HASlaveService(
             store,
             flusher,
             plan.slave,
-            MasterAccess(plan.master if plan.master is not None else self._told_master, ask, self._master_ha_address),
+            MasterAccess(master, ask, self._master_ha_address),
             SlaveHooks(
                 finished=self._leave,
                 disk_failed=self._disk_failed,
@@ -365,7 +381,8 @@ class Node(ProcessService):
             self._broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
     def _master_ha_address(self) -> str | None:
-        return self._plan.settings.ha_master_address or self._told_master.address
+        searched = None if self._searched_master is None else self._searched_master.ha_address
+        return self._plan.settings.ha_master_address or searched or self._told_master.address
 
     def state(self) -> NodeState:
         """The current state, for state.json."""
@@ -385,6 +402,7 @@ class Node(ProcessService):
             "lag_seconds": slave.lag_seconds,
             "master": self._master_ha_address(),
             "last_contact": slave.last_contact,
+            "contact_limit": slave.contact_limit,
             "since": slave.since,
             "reason": slave.reason,
             "tables": None if self._broker is None else self._broker.slave_synchronize.facts(),
@@ -461,7 +479,7 @@ def _note_state(settings: Settings, state: ReplicaState) -> None:
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:
     """The facts of a node that has no master."""
-    unknown = dict.fromkeys(("lag_bytes", "lag_seconds", "master", "last_contact", "reason", "tables"))
+    unknown = dict.fromkeys(("lag_bytes", "lag_seconds", "master", "last_contact", "contact_limit", "reason", "tables"))
     return {"state": "SERVING", "since": iso_of(started_at), **unknown}
 
 

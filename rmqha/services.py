@@ -102,6 +102,11 @@ class PeriodicService(TimerService):
         stopped: Deferred[None] = TimerService.stopService(self)
         return stopped
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the service was stopped: a call that still runs, in several reactor turns, should end."""
+        return not self._is_looping
+
     def _call_once(self) -> Deferred[Any]:
         return maybeDeferred(self._function).addCallbacks(self._succeeded, self._call_failed)
 

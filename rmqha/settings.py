@@ -499,7 +499,13 @@ class Settings:
         128 * 1024**2,
         "Bytes of answers that the clients of a port, all together, have not read yet.",
     )
-    max_groups: int = _setting("maxGroups", COUNT, 50_000, "Consumer groups of a broker. Known groups always work.")
+    max_groups: int = _setting(
+        "maxGroups",
+        COUNT,
+        50_000,
+        "Consumer groups of a broker. Known groups always work. The table must also fit into one frame of 16 MiB, in "
+        "which slaves receive it: about 40,000 groups with names of 20 characters.",
+    )
     max_new_groups_at_once: int = _setting("maxNewGroupsAtOnce", COUNT, 5_000, "New groups after a quiet time.")
     max_new_groups_per_second: int = _setting("maxNewGroupsPerSecond", COUNT, 100, "New groups in a second.")
     max_new_groups_at_once_per_connection: int = _setting(
@@ -508,7 +514,13 @@ class Settings:
     max_new_groups_per_second_per_connection: int = _setting(
         "maxNewGroupsPerSecondPerConnection", COUNT, 20, "New groups of one connection in a second."
     )
-    max_topics: int = _setting("maxTopics", COUNT, 100_000, "Topics of a broker. Known topics always work.")
+    max_topics: int = _setting(
+        "maxTopics",
+        COUNT,
+        100_000,
+        "Topics of a broker. Known topics always work. The table must also fit into seven eighths of one frame of "
+        "16 MiB, in which slaves receive it: about 70,000 topics with names of 20 characters.",
+    )
     max_new_topics_at_once: int = _setting("maxNewTopicsAtOnce", COUNT, 5_000, "New topics after a quiet time.")
     max_new_topics_per_second: int = _setting("maxNewTopicsPerSecond", COUNT, 100, "New topics in a second.")
     max_new_topics_at_once_per_connection: int = _setting(

@@ -93,8 +93,8 @@ class Options(ProcessOptions):
             "namesrv",
             None,
             None,
-            "name servers, host:port;host:port (namesrvAddr). The node registers with all of them, and a slave without "
-            "--master asks them for its master",
+            "name servers, host:port;host:port (namesrvAddr). The node registers with all of them (not with --once); "
+            "a slave without --master asks them for its master",
         ],
         ["embed-namesrv", None, None, "also run a name server on this port, usually 9876; 0 for any free port"],
         ["set", None, None, "any other setting of broker.conf, as KEY=VALUE; may be repeated"],
@@ -250,12 +250,9 @@ class Options(ProcessOptions):
     def _check_master(self) -> None:
         if self.settings.ha_master_address:
             return
-        if self["once"] or not (self._name_server_addresses() or self["embed-namesrv"]):
+        if not (self._name_server_addresses() or self["embed-namesrv"]):
             raise SettingsError(
-                "--once needs --master=HOST:PORT, the master's HA port (haMasterAddress): name servers may not know "
-                "the master in time"
-                if self["once"]
-                else "a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress), or a name server that "
+                "a slave needs --master=HOST:PORT, its master's HA port (haMasterAddress), or a name server that "
                 "knows it (--namesrv)"
             )
         if self["master-remoting"] is not None:

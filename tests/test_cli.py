@@ -444,7 +444,7 @@ class FolderTests(CommandTestCase):
     def test_a_missing_segment_in_the_middle(self) -> None:
         path = segment_of(self.path, SEGMENT_SIZE)
         path.unlink()
-        self.assert_names(path, f"is missing; the next segment is {2 * SEGMENT_SIZE:020d}: a stopped replica's file")
+        self.assert_names(path, f"is missing; the next segment is {2 * SEGMENT_SIZE:020d}: 'rmqha repair ")
 
     def test_a_foreign_file(self) -> None:
         for name in ("core.1234", "00000000000000000000.bak", "1"):
@@ -777,6 +777,13 @@ class StatusCheckTests(CommandTestCase):
             self.check(0, state=state, last_contact=iso_of(now - 5))
             self.check(0, state=state, last_contact=None)
             self.check(6, state=state, last_contact=iso_of(now - 3600))
+
+    def test_how_long_a_slave_may_note_no_contact_follows_from_its_settings(self) -> None:
+        contact = iso_of(time.time() - 50)
+        self.check(0, state="IN_SYNC", last_contact=contact)
+        self.check(6, state="IN_SYNC", last_contact=contact, contact_limit=30.0, says="the node hangs")
+        self.check(0, state="IN_SYNC", last_contact=contact, contact_limit=3600.0)
+        self.check(0, state="IN_SYNC", last_contact=iso_of(time.time() + 50), contact_limit=30.0)
 
     def test_a_handshake_is_fine_soon_after_the_last_contact(self) -> None:
         now = iso_of(time.time())

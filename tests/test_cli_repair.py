@@ -1,18 +1,23 @@
 """``rmqha repair`` between folders, and ``rmqha restore-cut``."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from rmqha.settings import make_settings
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
-from rmqha.store.offline.repair import Gap, StoreRepair
+from rmqha.store.offline.repair import Gap, Mend, StoreRepair
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.testing.records import write_log
 from rmqha.wire.record import Record, encode_blank
 from tests.fixtures import copy_of, max_offset, new_folder, segment_size
 from tests.store.logs import make_log, write_at
@@ -49,7 +54,9 @@ class RepairCommandTests(CommandTestCase):
         self.assertEqual(log_files(self.one), self.good)
         self.assertIn("identical", self.output_of("verify", self.one, "--against", self.other))
         self.assertEqual(self.output_of("repair", self.one, "--from", self.other), "nothing repaired\n")
-        self.assertEqual(self.json_of("repair", self.one, "--from", self.other), {"dryRun": False, "stretches": []})
+        self.assertEqual(
+            self.json_of("repair", self.one, "--from", self.other), {"dryRun": False, "files": [], "stretches": []}
+        )
 
     def test_what_follows_from_bad_bytes_is_summed_up(self) -> None:
         self.spoil(10 * SIZE, bytes(SIZE))
@@ -83,7 +90,8 @@ class RepairCommandTests(CommandTestCase):
         self.spoil(8 * SIZE + 33)
         before = log_files(self.one)
         shutil.rmtree(self.other)
-        other = self.store()
+        other = self.folder / "short"
+        write_log(other / "commitlog", 2 * SIZE, 100, SIZE)
         line = self.complaint(1, "repair", self.one, "--from", other)
         self.assertRegex(line, rf"^{self.one} is not repaired: {other}: the other log has nothing for \d+")
         self.assertEqual(log_files(self.one), before)
@@ -109,6 +117,86 @@ class RepairCommandTests(CommandTestCase):
         text = self.output_of("repair", bad, "--from", good)
         self.assertIn(f"bytes from {start} to {offsets[9]}, 4 messages", text)
         self.assertEqual(log_files(bad), log_files(good))
+
+    def file(self, number: int) -> Path:
+        return self.one / "commitlog" / f"{number * SIZE:020d}"
+
+    def test_files_that_are_missing_or_too_short_come_back(self) -> None:
+        """A start, verify and repair only said that they are missing; copying them by hand was the way back."""
+        for number in (2, 5, 6):
+            self.file(number).unlink()
+        os.truncate(self.file(8), 1000)
+        os.truncate(self.file(0), SIZE - 1)
+        self.file(10).write_bytes(b"")
+        self.spoil(12 * SIZE + 29)
+        self.assertIn(f"'rmqha repair {self.one} --from REPLICA'", self.complaint(1, "verify", self.one))
+        before = files_of(self.one)
+        told = self.output_of("repair", self.one, "--from", self.other, "--dry-run")
+        self.assertEqual(told.count("\ncan repair "), 6, told)
+        self.assertTrue(files_of(self.one) == before)
+        text = self.output_of("repair", self.one, "--from", self.other)
+        for line in (
+            f"{self.file(2)} is missing",
+            f"{self.file(8)} has only 1000 of its {SIZE} bytes",
+            f"{self.file(10)} has only 0 of its {SIZE} bytes",
+        ):
+            self.assertIn(line + "\n", told)
+            self.assertIn(line + "\n", text)
+        self.assertTrue(log_files(self.one) == self.good)
+        self.assertIn("identical", self.output_of("verify", self.one, "--against", self.other))
+        self.assertFalse((self.one / "commitlog.repair").exists())
+        self.assertEqual(self.output_of("repair", self.one, "--from", self.other), "nothing repaired\n")
+
+    def test_a_last_file_that_is_too_short_comes_back_as_far_as_it_was_confirmed(self) -> None:
+        last = END // SIZE
+        for left in (10, END % SIZE - 1, END % SIZE - 20):
+            NodeState(store_id="s", state=STOPPED, offsets=Offsets(0, END, END, END, END)).write(self.one)
+            os.truncate(self.file(last), left)
+            found = self.json_of("repair", self.one, "--from", self.other)
+            self.assertEqual(found["files"], [{"file": str(self.file(last)), "bytes": left, "fullBytes": SIZE}])
+            self.assertTrue(log_files(self.one) == self.good)
+
+    def test_a_file_may_be_short_by_any_number_of_bytes(self) -> None:
+        """It may end where no CRC looks: in properties, in a topic, in the blank at the file's end."""
+        content = self.file(3).read_bytes()
+        record, size = SIZE * 3, int.from_bytes(content[:4], "big")
+        sizes = [1, 3, 4, 20, 87, 88, *range(size - 130, size + 5, 7), SIZE - 9, SIZE - 8, SIZE - 1]
+        for left in sizes:
+            with self.subTest(left=left, record=record):
+                os.truncate(self.file(3), left)
+                self.output_of("repair", self.one, "--from", self.other)
+                self.assertTrue(self.file(3).read_bytes() == content)
+
+    def test_a_repair_that_fails_leaves_short_and_missing_files_as_they_are(self) -> None:
+        self.file(2).unlink()
+        os.truncate(self.file(8), 1000)
+        before = files_of(self.one)
+        for path in sorted((self.other / "commitlog").iterdir())[:6]:
+            path.unlink()  # as if the replica had let them expire
+        line = self.complaint(1, "repair", self.one, "--from", self.other)
+        self.assertIn("the other log has nothing for", line)
+        self.assertTrue(files_of(self.one) == before)
+        with patch.object(Mend, "feed", side_effect=KeyboardInterrupt):
+            self.complaint(130, "repair", self.one, "--from", copy_of("slave", self.folder / "third"))
+        self.assertTrue(files_of(self.one) == before)
+
+    def test_a_file_that_a_killed_repair_left_is_in_nobodys_way(self) -> None:
+        self.file(2).unlink()
+        work = self.one / "commitlog.repair"
+        work.mkdir()
+        (work / self.file(2).name).write_bytes(b"part")
+        self.output_of("repair", self.one, "--from", self.other)
+        self.assertTrue(log_files(self.one) == self.good)
+        self.assertFalse(work.exists())
+
+    def test_a_file_with_a_wrong_name_does_not_make_thousands_of_files(self) -> None:
+        self.file(2).rename(self.one / "commitlog" / f"{SIZE * 10**9:020d}")
+        self.assertIn("too many files are missing", self.complaint(1, "repair", self.one, "--from", self.other))
+
+    def test_a_replica_with_other_segments_is_refused(self) -> None:
+        write_log(self.folder / "third" / "commitlog", 4 * SIZE, 100, 2 * SIZE)
+        line = self.complaint(1, "repair", self.one, "--from", self.folder / "third")
+        self.assertIn(f"its segments have {2 * SIZE} bytes, ours {SIZE}", line)
 
     def test_wrong_usage(self) -> None:
         self.assertIn("there is no such store", self.complaint(2, "repair", "/no/store", "--from", self.other))
@@ -161,6 +249,29 @@ class RestoreCutTests(CommandTestCase):
         self.assertEqual(log_files(store), before)
         self.assertEqual(self.output_of("restore-cut", store), "no files are kept\n")
         self.assertEqual(self.run_command("recover", store).exit_code, 1)
+
+    def test_a_failed_restore_leaves_the_store_as_it_was(self) -> None:
+        """The abort file stayed, and a part of the bytes: the next start took the store for one that had crashed."""
+        store, at, before = self.cut(60)
+        cut = files_of(store)
+        self.assertNotIn(ABORT_FILE, cut)
+        mend = CommitLog.mend
+        for error, code in ((OSError(errno.ENOSPC, "full"), 8), (KeyboardInterrupt(), 130)):
+            with self.subTest(code=code):
+                mended: list[int] = []
+
+                def fail_late(log: CommitLog, offset: int, data: bytes, left: BaseException = error) -> None:
+                    mend(log, offset, data)
+                    mended.append(offset)  # noqa: B023  # called before the next turn
+                    if len(mended) == 3:  # noqa: B023
+                        raise left
+
+                with patch.object(CommitLog, "mend", fail_late):
+                    self.complaint(code, "restore-cut", store, at, "--apply", "--force")
+                self.assertTrue(files_of(store) == cut)  # a difference of megabytes takes minutes to print
+        self.output_of("restore-cut", store, at, "--apply", "--force")
+        self.assertEqual(log_files(store), before)
+        self.assertFalse((store / ABORT_FILE).exists())
 
     def test_sound_bytes_come_back_and_the_next_start_goes_on_with_them(self) -> None:
         """As after a forced cut that a repair would have made needless: the rotten record is whole again."""

@@ -140,6 +140,26 @@ def test_a_slave_that_only_name_servers_lead_to_its_master_heals_too(tmp_path: P
     assert log_of(store) == good
 
 
+def test_once_finds_its_master_at_the_name_servers(tmp_path: Path, good: bytes) -> None:
+    shutil.copytree(tmp_path / "slave-store", tmp_path / "master-store")
+    shutil.rmtree(tmp_path / "slave-store")
+    with NameServerNode(tmp_path) as namesrv:
+        ways = ["--port=0", f"--namesrv={namesrv.address}"]
+        options = ["--role=slave", "--broker-id=1", "--once", *ways]
+        with master(tmp_path, *ways, "--name=broker-x") as serving:
+            serving.wait_for_event("registered with name server")
+            store = tmp_path / "slave-store"
+            with TwistdNode(tmp_path, [*options, "--name=broker-x"], store, "slave") as copying:
+                assert copying.wait() == 0, copying.errors()
+                assert copying.state().master == f"127.0.0.1:{serving.port()}"  # type: ignore[union-attr]  # it has one
+            assert log_of(store) == good
+            with TwistdNode(tmp_path, [*options, "--name=broker-y"], tmp_path / "none", "lost") as lost:
+                assert lost.wait() == 7
+                (line,) = [line for line in lost.errors() if line.startswith("rmqha: ")]
+                assert "know no master of brokerName broker-y: they know broker-x (--name)" in line
+            assert serving.stop() == 0
+
+
 def test_a_slave_that_name_servers_lead_to_its_master_can_be_stopped_as_it_connects(tmp_path: Path) -> None:
     """A report in the same turn as the stop kept the connection open until the master counted as silent."""
     with NameServerNode(tmp_path) as namesrv:

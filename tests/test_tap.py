@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.node import Node, NodePlan
-from rmqha.ops.logs import LogFormat, NodeLogObserver
+from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
 from rmqha.settings import BrokerRole, FlushDiskType
 from rmqha.tap import Options
 from tests.fixtures import new_folder
@@ -213,7 +213,7 @@ class RefusedTests(OptionsTestCase):
             (["--role=async-master", "--max-rate=1k", "--set=haMaxBytesInFlight=1"], ("haMaxBytesInFlight=1",)),
             (["--role=slave"], ("a slave needs --master=HOST:PORT", "--namesrv")),
             (["--role=slave", "--namesrv=;"], ("a slave needs --master=HOST:PORT", "--namesrv")),
-            (["--role=slave", "--namesrv=h:1", "--once"], ("--once needs --master=HOST:PORT", "name servers")),
+            (["--role=slave", "--once"], ("a slave needs --master=HOST:PORT", "--namesrv")),
             (["--role=slave", "--namesrv=h:1", "--master-remoting=h:2"], ("--master-remoting needs --master",)),
             ([*slave, "--namesrv=h"], ("'h' is neither HOST:PORT",)),
             ([*slave, "--once", "--embed-namesrv=9876"], ("--once", "--embed-namesrv")),
@@ -319,12 +319,16 @@ class PlanTests(OptionsTestCase):
 
 
 class WhereEventsGoTests(OptionsTestCase):
-    def observer(self, twistd_options: dict[str, Any] | None, *arguments: str) -> NodeLogObserver | None:
+    def observer(
+        self, twistd_options: dict[str, Any] | None, *arguments: str
+    ) -> NodeLogObserver | SyslogObserver | None:
         options = self.options("--role=async-master", *arguments, twistd_options=twistd_options)
         return options.plan(MemoryReactorClock()).observer
 
+    def test_syslog_gets_escaped_lines(self) -> None:
+        self.assertIsInstance(self.observer({"syslog": True, "prefix": "rmqha"}), SyslogObserver)
+
     def test_another_logger_of_twistds_stays(self) -> None:
-        self.assertIsNone(self.observer({"syslog": True}))
         self.assertIsNone(self.observer({"logger": "my.logger", "nodaemon": True}))
 
     def test_twistds_log_file_is_ours(self) -> None:

@@ -35,6 +35,7 @@ from rmqha.store.messagestore import CUT_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.offline.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
+from rmqha.store.offline.standins import FileFault
 from rmqha.tls.endpoints import ClientTLS
 
 Progress = Callable[[int], None]
@@ -79,8 +80,9 @@ def repair(
     """Replace bad stretches of the log with bytes from a replica: from another store, or from a running node.
 
     This checks the whole log. For each bad stretch it fetches the bytes, checks each record, and compares the bytes on
-    both sides of the stretch. Then it moves the bad bytes to STORE/rmqha/cut and writes the good ones. No node may have
-    the store open. You can interrupt it at any time, and run it again.
+    both sides of the stretch. Then it moves the bad bytes to STORE/rmqha/cut and writes the good ones. It replaces
+    segment files that are missing between others, or too short, in the same way. No node may have the store open. You
+    can interrupt it at any time, and run it again.
 
     Exit status 0: repaired, or nothing to do. 1: the replica cannot help. 7: the node cannot be reached.
     """
@@ -88,14 +90,21 @@ def repair(
     if Path(source).is_dir() and Path(source).samefile(store):
         raise Trouble(ExitCode.USAGE, f"--from {source} is the damaged store itself: give another copy of its log")
     done: list[Done] = []
+    faults: list[FileFault] = []
     try:
         with StoreRepair(settings, changes=not dry_run) as opened:
+            faults = opened.faults
+            if not as_json:
+                for fault in faults:
+                    say(str(fault))
             _repair(opened, source, tls_files(tls_cert, tls_key, tls_ca).client(), dry_run, done)
+            if not dry_run:
+                opened.install()
     except (RepairError, SourceUnreachable) as error:
-        _tell(store, done, dry_run, as_json)
+        _tell(store, faults, done, dry_run, as_json)
         code = ExitCode.CORRUPT if isinstance(error, RepairError) else ExitCode.CANNOT_CONNECT
         raise Trouble(code, f"{store} is not repaired: {source}: {error}") from error
-    _tell(store, done, dry_run, as_json)
+    _tell(store, faults, done, dry_run, as_json)
 
 
 def _repair(opened: StoreRepair, source: str, tls: ClientTLS, dry_run: bool, done: list[Done]) -> None:
@@ -103,6 +112,9 @@ def _repair(opened: StoreRepair, source: str, tls: ClientTLS, dry_run: bool, don
     gaps = _find(opened, opened.log.min_offset)
     if Path(source).is_dir():
         with open_store(Path(source)) as other:
+            ours, theirs = opened.log.segment_size, other.log.segment_size
+            if ours != theirs and opened.log.segment_bases and other.log.segment_bases:
+                raise RepairError(f"its segments have {theirs} bytes, ours {ours} (mappedFileSizeCommitLog)")
 
             async def feed(mend: Mend, progress: Progress) -> None:
                 feed_from_store(other, mend, progress)
@@ -162,9 +174,10 @@ async def _mend_one(opened: StoreRepair, gap: Gap, feed: Feed, dry_run: bool, pr
         mend.discard()
 
 
-def _tell(store: Path, done: list[Done], dry_run: bool, as_json: bool) -> None:
+def _tell(store: Path, faults: list[FileFault], done: list[Done], dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"dryRun": dry_run, "stretches": [_as_json(each) for each in done]})
+        files = [{"file": str(fault.path), "bytes": fault.size, "fullBytes": fault.full_size} for fault in faults]
+        print_json({"dryRun": dry_run, "files": files, "stretches": [_as_json(each) for each in done]})
         return
     for each in done:
         range_text = f"{each.end - each.gap.start} bytes from {each.gap.start} to {each.end}, {each.messages} messages"

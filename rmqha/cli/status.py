@@ -20,6 +20,7 @@ from rmqha.cli.shared import (
     tls_files,
     with_options,
 )
+from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store
@@ -101,4 +102,4 @@ def _ask(address: str, certificate: str | None, key: str | None, authorities: st
     except Interrupted:
         raise
     except Exception as error:  # the user gets one line for any error
-        raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {error or type(error).__name__}") from error
+        raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {reason_of(error)}") from error

@@ -4,14 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
+from rmqha.steps import Steps
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.retention import HeldLog, Retention, Slot, SlotFolder
+from rmqha.store.retention import Cleaning, HeldLog, Retention, Slot, SlotFolder
 
 FIRST_RUN_SECONDS = 60.0
 
@@ -48,8 +51,12 @@ class CleaningService(PeriodicService):
         self._acknowledged = acknowledged
         self._disk_failed = failed
         self._slots = SlotFolder(store.root)
+        self._turns = Turns(clock)
 
-    def _clean(self) -> None:
+    def _clean(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._turns.run(self._cleaning()))
+
+    def _cleaning(self) -> Steps[None]:
         store = self._store
         retention = Retention(
             store.commit_log,
@@ -61,17 +68,31 @@ class CleaningService(PeriodicService):
         try:
             if self._hold.enabled:
                 self._save_slots()
-            cleaning = retention.clean(datetime.now())
+            cleaning = yield from self._while_running(retention.cleaning(datetime.now()))
         except StoreError as error:
             self._log.error("nothing is deleted: {error}", error=str(error))
             return
         except OSError:
             self._disk_failed(Failure())
             return
+        if cleaning is None:
+            return
         if cleaning.disk_full != store.disk_full:
             store.disk_full = cleaning.disk_full
             state = "too full to accept messages" if cleaning.disk_full else "no longer too full"
             self._log.warn("the disk is {state}", state=state)
+
+    def _while_running(self, steps: Steps[Cleaning]) -> Steps[Cleaning | None]:
+        """What the steps give; None if this service is stopped before: then the store may be closed."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: Cleaning = done.value
+                return result
+            yield
+            if self.is_stopping:
+                return None
 
     def _save_slots(self) -> None:
         known = {slot.name: slot.offset for slot in self._slots.slots()}

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
-from twisted.logger import FileLogObserver, ILogObserver, LogEvent, eventAsText, formatEvent
+from twisted.logger import FileLogObserver, ILogObserver, LogEvent, LogLevel, eventAsText, formatEvent
 from twisted.python.reflect import safe_str
+from twisted.python.syslog import SyslogObserver as TwistedSyslogObserver
 from zope.interface import implementer
 
 from rmqha.printing import printable, printable_json
@@ -65,6 +66,27 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 64):
         return value
     return safe_str(value).encode("utf-8", "backslashreplace").decode()
+
+
+@implementer(ILogObserver)
+class SyslogObserver:
+    """Writes a process's events to syslog, each with all escaped that a terminal would obey."""
+
+    def __init__(self, prefix: str) -> None:
+        self._emit = TwistedSyslogObserver(prefix).emit
+
+    def __call__(self, event: LogEvent) -> None:
+        text = format_event_as_text(event)
+        if text is None:
+            return
+        level = event.get("log_level")
+        _, _, rest = text.rstrip().partition("] ")  # Twisted's observer puts the namespace before each line
+        system = f"{event.get('log_namespace', '-')}#{getattr(level, 'name', '-')}"
+        is_error = level is not None and level >= LogLevel.error
+        self._emit({"message": (rest,), "isError": is_error, "system": printable(system)})
+
+    def reopen(self) -> None:
+        """As SIGHUP asks: there is no file."""
 
 
 class ReopenedFile:

@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -18,9 +18,10 @@ from twisted.internet.interfaces import IReactorCore
 from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
+from twisted.scripts.twistd import ServerOptions  # type: ignore[attr-defined]  # it is public there
 
 from rmqha.exitcodes import ExitCode
-from rmqha.ops.logs import LogFormat, NodeLogObserver
+from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
 from rmqha.printing import printable
 from rmqha.settings import MAX_PORT, SettingsError
 
@@ -59,21 +60,40 @@ class ProcessOptions(usage.Options):
             members = " or ".join(member.value for member in kind)
             raise SettingsError(f"{name} is {self[name]!r}, not {members}") from None
 
-    def observer(self) -> NodeLogObserver | None:
-        """Our log observer, or None if twistd was given another one.
-
-        Under a .tac file, where twistd's options are not visible, it is ours only for JSON.
-        """
+    def observer(self) -> NodeLogObserver | SyslogObserver | None:
+        """Our log observer, or None if --logger names another one. Twisted's do not escape what strangers send."""
         log_format: LogFormat = self.choice(LogFormat, "log-format")
-        twistd_options = self.parent
-        if twistd_options is None:
+        twistd_options = self.parent if self.parent is not None else options_of_twistd(sys.argv)
+        if twistd_options is None:  # another program runs the service
             return NodeLogObserver(log_format, None) if log_format is LogFormat.JSON else None
-        if twistd_options.get("syslog") or twistd_options.get("logger"):
+        if twistd_options.get("logger"):
             return None
+        if twistd_options.get("syslog"):
+            return SyslogObserver(twistd_options.get("prefix") or "twisted")
         path = twistd_options.get("logfile")
         if path == "-" or (path is None and twistd_options.get("nodaemon")):
             return NodeLogObserver(log_format, None)
         return NodeLogObserver(log_format, Path(path or "twistd.log"))
+
+
+class _TwistdOptions(ServerOptions):
+    """Twisted's options of twistd, read a second time: nothing is done about them."""
+
+    def opt_reactor(self, shortName: str) -> None:
+        """which reactor to use"""
+
+
+def options_of_twistd(arguments: Sequence[str]) -> Mapping[str, Any] | None:
+    """The options of the twistd that loads a .tac file. None if another program loads it."""
+    if not arguments or Path(arguments[0]).stem != "twistd":
+        return None
+    options = _TwistdOptions()
+    try:
+        options.parseOptions(list(arguments[1:]))
+    except (usage.UsageError, SystemExit):
+        return None
+    found: Mapping[str, Any] = options
+    return found
 
 
 def parse_port(name: str, text: str) -> int:
@@ -105,7 +125,11 @@ class ProcessService(MultiService):
     _log = Logger()
 
     def __init__(
-        self, reactor: Any, leave: Leave, observer: NodeLogObserver | None = None, manages_process: bool = False
+        self,
+        reactor: Any,
+        leave: Leave,
+        observer: NodeLogObserver | SyslogObserver | None = None,
+        manages_process: bool = False,
     ) -> None:
         MultiService.__init__(self)
         self._reactor = reactor

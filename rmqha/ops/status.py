@@ -1,7 +1,8 @@
 """What ``rmqha status`` shows: the state of a store on this machine, or of a broker, ours or Java's."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
@@ -22,8 +23,8 @@ KILLED = "KILLED"
 """The state of a node that does not run and did not stop cleanly."""
 HANDSHAKE_SECONDS = 30.0
 """A handshake is not a problem until this time after the last contact."""
-LONGEST_SILENCE_SECONDS = 60.0
-"""A slave that copies notes a contact with its master every few seconds. One that does not for so long stands still."""
+CONTACT_LIMIT_SECONDS = 60.0
+"""For a state.json of an older version, which does not have a limit."""
 COPYING = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 EXIT_CODES = {
     ReplicaState.GAP.name: ExitCode.GAP,
@@ -59,6 +60,8 @@ class Status:
     reason: str | None = None
     tables: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    contact_limit: float | None = None
+    """Seconds after which a slave that copies must have noted a contact; None if its node does not tell."""
 
     @classmethod
     def of_node(cls, state: NodeState, running: bool, killed: bool = False) -> "Status":
@@ -85,6 +88,7 @@ class Status:
             reason=f"no process has the store open; it was {state.state}" if killed else state.reason,
             tables=state.tables if running else None,
             warnings=state.warnings if running else (),
+            contact_limit=state.contact_limit,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -163,7 +167,7 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
         code = ExitCode.FINE
     if code is not ExitCode.FINE:
         return code, f"{status.state}{reason}"
-    if status.state in COPYING and _is_old(status.last_contact, now):
+    if status.state in COPYING and _is_old(status, now):
         return ExitCode.STALLED, f"{status.state}, but no contact is noted since {status.last_contact}: the node hangs"
     breach = max_lag.breach(status) if max_lag is not None and status.role == BrokerRole.SLAVE.value else None
     if breach is not None:
@@ -179,10 +183,10 @@ def _is_recent(contact: str | None, now: float) -> bool:
     return seconds is not None and now - seconds < HANDSHAKE_SECONDS
 
 
-def _is_old(contact: str | None, now: float) -> bool:
-    """Whether a slave that copies has noted no contact for so long that the process must be standing still."""
-    seconds = seconds_of(contact)
-    return seconds is not None and now - seconds > LONGEST_SILENCE_SECONDS
+def _is_old(status: Status, now: float) -> bool:
+    """Whether a slave that copies has noted no contact for so long that its process must hang."""
+    seconds = seconds_of(status.last_contact)
+    return seconds is not None and now - seconds > (status.contact_limit or CONTACT_LIMIT_SECONDS)
 
 
 def status_of_store(store: StoreReader) -> Status:
@@ -199,7 +203,8 @@ async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime)
     table = await ask_runtime_info(endpoint, clock)
     if NODE_STATE_KEY in table:
         try:
-            return Status.of_node(NodeState.from_json(table[NODE_STATE_KEY]), running=True)
+            found = Status.of_node(NodeState.from_json(table[NODE_STATE_KEY]), running=True)
+            return replace(found, contact_limit=math.inf)  # it answers, so it does not hang; its clock is not ours
         except ValueError as error:
             raise RemotingError(f"the node's state is not readable: {error}") from error
     min_offset, max_offset = log_range(table)

@@ -40,6 +40,8 @@ class NodeState:
     ``tables``: whether topics, groups and offsets match the master's (``inSync``, with ``since`` and ``reason``). All
     of these are None if they are not known. ``since`` and ``reason`` belong to ``state``. Times are ISO 8601 in UTC.
     ``warnings`` are for the operator. ``peers`` are the connected nodes, with what is known about each.
+    ``contact_limit`` is the longest time in seconds between two contacts of a slave that copies: if more has passed,
+    its process hangs.
     """
 
     store_id: str
@@ -57,6 +59,7 @@ class NodeState:
     reason: str | None = None
     tables: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    contact_limit: float | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -137,6 +140,7 @@ class NodeState:
             "lagSeconds": self.lag_seconds,
             "master": self.master,
             "lastContact": self.last_contact,
+            "contactLimitSeconds": self.contact_limit,
             "since": self.since,
             "reason": self.reason,
             "tables": None if self.tables is None else dict(self.tables),
@@ -161,10 +165,11 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that older nodes do not write. A value of the wrong type counts as missing."""
     names = {"master": "master", "last_contact": "lastContact", "since": "since", "reason": "reason"}
     texts = {field: content.get(name) for field, name in names.items()}
-    tables, warnings = content.get("tables"), content.get("warnings")
+    tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")
     return {
         **{field: text if isinstance(text, str) else None for field, text in texts.items()},
         "tables": tables if isinstance(tables, dict) else None,
+        "contact_limit": float(limit) if isinstance(limit, int | float) and limit > 0 else None,
         "warnings": tuple(filter(lambda text: isinstance(text, str), warnings if isinstance(warnings, list) else ())),
     }
 

@@ -13,6 +13,7 @@ import orjson
 from twisted.logger import Logger
 
 from rmqha.settings import Settings
+from rmqha.steps import Steps, at_once
 from rmqha.store.derived.dispatch import QueueTable
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.errors import StoreError
@@ -22,6 +23,8 @@ from rmqha.store.nodestate import NODE_FOLDER, replace_file
 DISK_SPACE_WARNING_RATIO = 0.90
 DISK_SPACE_CLEAN_FORCIBLY_RATIO = 0.85
 MAX_FILES_PER_RUN = 10
+QUEUES_AT_ONCE = 100
+"""Queues examined per reactor turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +105,17 @@ class Retention:
 
     def clean(self, now: datetime) -> Cleaning:
         """Delete at most MAX_FILES_PER_RUN segments, but never the last one. Raises StoreError, OSError."""
+        return at_once(self.cleaning(now))
+
+    def cleaning(self, now: datetime) -> Steps[Cleaning]:
+        """The same in steps: a store may have very many queues."""
         ratio = self._used_ratio(self._commit_log.folder)
         must_go = ratio > DISK_SPACE_CLEAN_FORCIBLY_RATIO
         deleted, held_at = 0, None
         if must_go or ratio > self._settings.disk_max_used_space_ratio / 100 or self._is_hour(now):
             deleted, held_at = self._delete_segments(now, must_go)
         if deleted:
-            self.delete_derived()
+            yield from self.deleting_derived()
         return Cleaning(deleted, ratio > DISK_SPACE_WARNING_RATIO, held_at)
 
     def _is_hour(self, now: datetime) -> bool:
@@ -142,9 +149,16 @@ class Retention:
 
     def delete_derived(self) -> None:
         """Delete the queue and index files whose messages are all deleted. Raises OSError."""
+        at_once(self.deleting_derived())
+
+    def deleting_derived(self) -> Steps[None]:
+        """The same in steps."""
         min_offset = self._commit_log.min_offset
-        for queue in self._queues.queues.values():
-            queue.delete_files_before(min_offset)
+        for number, (key, queue) in enumerate(list(self._queues.queues.items())):
+            if number and number % QUEUES_AT_ONCE == 0:
+                yield
+            if self._queues.queues.get(key) is queue:  # else its topic was deleted meanwhile
+                queue.delete_files_before(min_offset)
         if self._index is not None:
             self._index.delete_files_before(min_offset)
 

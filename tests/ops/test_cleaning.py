@@ -9,6 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ops.cleaning import FIRST_RUN_SECONDS, CleaningService, Hold
 from rmqha.settings import make_settings
+from rmqha.store import retention
+from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Slot, SlotFolder
 from rmqha.testing.records import write_log
@@ -49,6 +51,25 @@ class CleaningServiceTests(SynchronousTestCase):
     @property
     def segments(self) -> list[int]:
         return [base // SEGMENT_SIZE for base in self.store.commit_log.segment_bases]
+
+    def test_queues_are_looked_at_in_turns_which_end_with_the_service(self) -> None:
+        self.store.derived.dispatcher.catch_up()
+        self.assertEqual(len(self.store.derived.queues.queues), 4)
+        self.patch(retention, "QUEUES_AT_ONCE", 1)
+        looked_at: list[ConsumeQueue] = []
+
+        def look(queue: ConsumeQueue, offset: int) -> int:
+            looked_at.append(queue)
+            if len(looked_at) == 2:
+                assert self.service is not None
+                self.service.stopService()
+            return 0
+
+        self.patch(ConsumeQueue, "delete_files_before", look)
+        self.run_service(Hold())
+        self.clock.advance(FIRST_RUN_SECONDS)
+        self.assertEqual((len(looked_at), len(self.segments)), (2, 1))
+        self.service = None
 
     def test_nothing_is_deleted_in_the_first_minute(self) -> None:
         before = self.segments

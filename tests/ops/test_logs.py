@@ -2,17 +2,28 @@
 
 import json
 import os
+import subprocess
 import sys
+import syslog
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from twisted.logger import LogEvent, Logger, LogLevel
 from twisted.python.failure import Failure
+from twisted.python.syslog import SyslogObserver as TwistedSyslogObserver
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ops.logs import LogFormat, NodeLogObserver, ReopenedFile, format_event_as_json, format_event_as_text
+from rmqha.ops.logs import (
+    LogFormat,
+    NodeLogObserver,
+    ReopenedFile,
+    SyslogObserver,
+    format_event_as_json,
+    format_event_as_text,
+)
 from tests.fixtures import new_folder
 
 
@@ -204,3 +215,46 @@ class ObserverTests(SynchronousTestCase):
 
     def test_a_folder_that_is_not_there_is_an_os_error(self) -> None:
         self.assertRaises(OSError, NodeLogObserver, LogFormat.TEXT, self.path / "none" / "node.log")
+
+
+class SyslogTests(SynchronousTestCase):
+    """Twisted's observer for --syslog escapes nothing."""
+
+    def test_what_strangers_chose_is_escaped(self) -> None:
+        told: list[tuple[int, str]] = []
+        sent = staticmethod(lambda priority, text: told.append((priority, text)))
+        self.patch(TwistedSyslogObserver, "syslog", sent)
+        log = Logger(namespace="rmqha.test", observer=SyslogObserver("rmqha"))
+        log.info("a group named {name}", name="\x1b[31mred\nline 2")
+        log.error("bad")
+        info, error = told
+        self.assertEqual(info[1], "[rmqha.test#info] a group named \\x1b[31mred\\nline 2")
+        self.assertEqual(error[0] & 7, syslog.LOG_ALERT)
+
+
+TAC = """
+from twisted.application.service import Application
+from twisted.internet import reactor
+from twisted.logger import Logger
+from rmqha.namesrv_tap import Options, makeService
+
+options = Options()
+options.parseOptions(["--port=0", "--bind=127.0.0.1", "--folder=namesrv"])
+application = Application("rmqha")
+makeService(options).setServiceParent(application)
+reactor.callWhenRunning(lambda: Logger(namespace="rmqha.evil").warn("{name}", name="\\x1b[31mred"))
+reactor.callWhenRunning(lambda: reactor.callLater(0, reactor.stop))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("options", [[], ["--logfile=node.log"]])
+def test_a_tac_file_logs_no_control_characters(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "node.tac").write_text(TAC)
+    twistd = Path(sys.executable).with_name("twistd")
+    done = subprocess.run(
+        [twistd, "-n", "--pidfile=", *options, "-y", "node.tac"], cwd=tmp_path, capture_output=True, check=False
+    )
+    written = (tmp_path / "node.log").read_bytes() if options else done.stdout
+    assert b"\\x1b[31mred" in written, (written, done.stderr)
+    assert b"\x1b" not in written

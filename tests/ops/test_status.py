@@ -1,5 +1,6 @@
 """What ``rmqha status`` shows of stores and of brokers."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from rmqha.broker.runtimeinfo import runtime_processors
-from rmqha.ops.status import Status, status_of_broker, status_of_store
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.slave.contact import seconds_of
+from rmqha.ops.status import Status, judge, status_of_broker, status_of_store
 from rmqha.remoting.asking import NODE_STATE_KEY
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
 from rmqha.settings import make_settings
@@ -165,10 +168,18 @@ class BrokerTests(SynchronousTestCase):
             SLAVE_STATE, role="SYNC_MASTER", state="SERVING", lag_bytes=None, lag_seconds=None, peers=(PEER,)
         )
         endpoint = self.endpoint({**JAVA_TABLE, NODE_STATE_KEY: orjson.dumps(state.as_json()).decode()})
-        expected = Status("SYNC_MASTER", "SERVING", True, 0, 70, 60, 50, 50, None, None, (PEER,))
+        expected = Status(
+            "SYNC_MASTER", "SERVING", True, 0, 70, 60, 50, 50, None, None, (PEER,), contact_limit=math.inf
+        )
         self.assertEqual(self.successResultOf(self.ask(endpoint)), expected)
         self.assertEqual(endpoint.connections, 1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_node_that_answers_does_not_hang_whatever_its_clock_says(self) -> None:
+        state = replace(SLAVE_STATE, last_contact="2026-11-22T10:00:00.000Z", contact_limit=30.0)
+        endpoint = self.endpoint({**JAVA_TABLE, NODE_STATE_KEY: orjson.dumps(state.as_json()).decode()})
+        found = self.successResultOf(self.ask(endpoint))
+        self.assertEqual(judge(found, now=seconds_of("2026-11-23T10:00:00Z") or 0.0), (ExitCode.FINE, ""))
 
     def test_a_java_broker_tells_role_and_range(self) -> None:
         endpoint = self.endpoint(JAVA_TABLE, {"brokerRole": "SYNC_MASTER", "brokerName": "broker-a"})

@@ -1,4 +1,4 @@
-"""Finds a slave's master through the name servers, for a slave that has not registered yet."""
+"""Finds a slave's master through the name servers, for a slave that has not registered yet, or does not register."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +7,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from zope.interface import implementer
 
+from rmqha.connecting import reason_of
 from rmqha.remoting.asking import ask_config
 from rmqha.remoting.protocol import RemotingError, call_once
 from rmqha.settings import Settings
@@ -14,13 +15,14 @@ from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 
 MASTER_ID = "0"
+MOST_NAMES_SHOWN = 5
 
 
 @implementer(IStreamClientEndpoint)
 class MasterSearch:
     """Connects to the HA port of the master of our brokerName. Each attempt asks the name servers for its address.
 
-    ``connect`` makes an endpoint from an address.
+    ``remoting`` connects to its remoting port in the same way. ``connect`` makes an endpoint from an address.
     """
 
     def __init__(
@@ -34,6 +36,9 @@ class MasterSearch:
         self._broker_name = settings.broker_name
         self._make_endpoint = connect
         self._clock = clock
+        self.ha_address: str | None = None
+        """The HA port that was found last, host:port; None before that."""
+        self.remoting: IStreamClientEndpoint = _MasterRemoting(self)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         return Deferred.fromCoroutine(self._connect(protocolFactory))
@@ -43,35 +48,58 @@ class MasterSearch:
         config = await ask_config(self._make_endpoint(address), self._clock)
         host, _, port = address.rpartition(":")
         ha_port = config.get("haListenPort", "")
-        ha_endpoint = self._make_endpoint(f"{host}:{ha_port if ha_port.isdecimal() else int(port) + 1}")
-        protocol: IProtocol = await ha_endpoint.connect(factory)
+        self.ha_address = f"{host}:{ha_port if ha_port.isdecimal() else int(port) + 1}"
+        protocol: IProtocol = await self._make_endpoint(self.ha_address).connect(factory)
+        return protocol
+
+    async def connect_to_remoting(self, factory: IProtocolFactory) -> IProtocol:
+        """Connect to the master's remoting port. Raises ConnectError, or what connecting raises."""
+        protocol: IProtocol = await self._make_endpoint(await self._master_address()).connect(factory)
         return protocol
 
     async def _master_address(self) -> str:
-        """The address at which the master answers clients. Raises ConnectError."""
-        reason = "no name server is configured"
+        """The address of the master's remoting port. Raises ConnectError."""
+        reason = "there is no name server"
         for endpoint in self._name_servers:
             try:
-                address = await self._ask(endpoint)
+                return await self._ask(endpoint)
             except CancelledError:
                 raise
+            except _MasterUnknown as error:
+                reason = str(error)
             except Exception as error:  # of any kind: the next name server may know it
-                reason = f"a name server does not answer: {error or type(error).__name__}"
-                continue
-            if address is not None:
-                return address
-            reason = f"the name servers know no master of {self._broker_name}"
+                reason = f"a name server does not answer: {reason_of(error)}"
         raise ConnectError(string=reason)
 
-    async def _ask(self, endpoint: IStreamClientEndpoint) -> str | None:
+    async def _ask(self, endpoint: IStreamClientEndpoint) -> str:
+        """What this name server says. Raises _MasterUnknown, RemotingError or what connecting raises."""
         answer = await call_once(endpoint, RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
         try:
             brokers = loads_lenient(answer.body)["brokerAddrTable"]
-            addresses = {
-                str(number): str(address) for number, address in brokers[self._broker_name]["brokerAddrs"].items()
-            }
-        except KeyError:
-            return None
-        except (ValueError, TypeError, AttributeError) as error:
+            addresses = brokers.get(self._broker_name, {"brokerAddrs": {}})["brokerAddrs"]
+            found = {str(number): str(address) for number, address in addresses.items()}.get(MASTER_ID)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise RemotingError(f"the cluster info is invalid: {error!r}") from error
-        return addresses.get(MASTER_ID)
+        if found is None:
+            raise _MasterUnknown(self._broker_name, sorted(map(str, brokers)))
+        return found
+
+
+class _MasterUnknown(Exception):
+    """A name server answered, and has no master of this brokerName."""
+
+    def __init__(self, broker_name: str, known: Sequence[str]) -> None:
+        more = ", …" if len(known) > MOST_NAMES_SHOWN else ""
+        others = f": they know {', '.join(known[:MOST_NAMES_SHOWN])}{more} (--name)" if known else ""
+        super().__init__(f"the name servers know no master of brokerName {broker_name}{others}")
+
+
+@implementer(IStreamClientEndpoint)
+class _MasterRemoting:
+    """Connects to the remoting port of the master that a search finds."""
+
+    def __init__(self, search: MasterSearch) -> None:
+        self._search = search
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        return Deferred.fromCoroutine(self._search.connect_to_remoting(protocolFactory))

@@ -10,8 +10,10 @@ from datetime import date
 from operator import attrgetter
 from typing import NamedTuple
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
 from rmqha.steps import Steps
 
@@ -21,6 +23,8 @@ RATE_SECONDS = (10, 60, 600)
 
 PLACES_AT_ONCE = 5000
 """Counters handled per reactor turn."""
+SAMPLED_AT_ONCE = 1000
+"""Counters sampled per reactor turn, which takes some milliseconds."""
 
 GroupAndTopic = tuple[str, str]
 
@@ -121,6 +125,7 @@ class BrokerStats(PeriodicService):
         self._recent: deque[BrokerTotals] = deque(maxlen=int(RATE_SECONDS[-1] / SAMPLING_SECONDS) + 2)
         self._today = self._date()
         self.put_days = self.got_days = Days()
+        self._turns = Turns(clock)
 
     def messages_put(self, topic: str, count: int, size: int) -> None:
         """Count a request that stored messages of a topic. ``size`` is in bytes."""
@@ -163,20 +168,30 @@ class BrokerStats(PeriodicService):
     def _date(self) -> date:
         return date.fromtimestamp(self._now_ms() / 1000)
 
-    def _sample(self) -> None:
+    def _sample(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._turns.run(self._sampling()))
+
+    def _sampling(self) -> Steps[None]:
+        """Sample all places: the sums at once, then topics and groups in steps."""
         now = self._clock.seconds()
         self._recent.append(self._totals())
-        places = [self.puts, self.gets, *self._topic_puts.values(), *self._group_gets.values()]
-        for at, window in enumerate(WINDOWS):
-            if self._samplings % window.every == 0:
-                self._times[at].append(now)
-                for traffic in places:
-                    traffic.sample(at, window.samples)
+        due = [(at, window.samples) for at, window in enumerate(WINDOWS) if self._samplings % window.every == 0]
         self._samplings += 1
+        for at, _ in due:
+            self._times[at].append(now)
         if self._date() != self._today:
             self._today = self._date()
             self.put_days = Days(self.put_days.today_morning, self.puts.messages)
             self.got_days = Days(self.got_days.today_morning, self.gets.messages)
+        places = [self.puts, self.gets, *self._topic_puts.values(), *self._group_gets.values()]
+        for start in range(0, len(places), SAMPLED_AT_ONCE):
+            if start:
+                yield
+                if self.is_stopping:
+                    return
+            for traffic in places[start : start + SAMPLED_AT_ONCE]:
+                for at, most in due:
+                    traffic.sample(at, most)
 
     def _totals(self) -> BrokerTotals:
         return BrokerTotals(self._clock.seconds(), self.puts.messages, self.gets.calls, self.missed, self.gets.messages)

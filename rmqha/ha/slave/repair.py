@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 
+from rmqha.connecting import reason_of
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.replica import HEARTBEATS_THAT_PROVE_SILENCE
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair
@@ -149,7 +150,7 @@ async def fetch(
     except CancelledError:  # the caller has given up
         raise
     except Exception as error:  # any failure to connect may be temporary
-        raise SourceUnreachable(f"cannot connect: {error or type(error).__name__}") from error
+        raise SourceUnreachable(f"cannot connect: {reason_of(error)}") from error
     try:
         await protocol.finished
     except SourceUnreachable as error:

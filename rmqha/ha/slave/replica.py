@@ -138,6 +138,7 @@ class Replica:
         self._state_changed = state_changed
         self.state = ReplicaState.CONNECTING
         self.master = MasterView()
+        self._overlap_from = 0  # where the comparison with the master starts on this connection
         self._next: int | None = None  # where the next transfer starts; None: the master chooses
         self._pending: list[bytes | memoryview] = []  # received and not yet written; empty between two reads
         self._connected = False
@@ -188,7 +189,7 @@ class Replica:
         else:
             self._check_range(log.verified_offset, master)
             request = self._overlap_start(master, durable_offset)
-            self._next = request
+            self._next = self._overlap_from = request
         return request
 
     def _check_segment_size(self, master: MasterView) -> None:
@@ -299,8 +300,10 @@ class Replica:
         if ours != theirs:
             assert ours is not None, "the bytes before max_offset are held"
             differs = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+            at = offset + differs
             raise Diverged(
-                f"the master's byte at {offset + differs} is {theirs[differs]:#04x}, ours {ours[differs]:#04x}"
+                f"the master's byte at {at} is {theirs[differs]:#04x}, ours {ours[differs]:#04x}. Bytes before "
+                f"{self._overlap_from} were not compared, so the logs may differ there too"
             )
 
     def _judge_heartbeat(self, offset: int) -> None:

@@ -51,6 +51,8 @@ FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP = 4
 """Our masters refuse a request for deleted bytes; Java masters only send heartbeats."""
 MISFIT_RETRY_SECONDS = 60.0
 """Between two attempts at a master that cannot be copied as it is: its configuration may change."""
+CONTACT_GRACE_SECONDS = 10.0
+"""A busy machine may write state.json so late."""
 QUEUES_LOOK_SECONDS = 0.1
 QUEUES_PROGRESS_SECONDS = 5.0
 QUEUES_STUCK_SECONDS = 60.0
@@ -228,6 +230,14 @@ class HASlaveService(Service):
         return None if self._contact.last_contact is None else iso_of(self._contact.last_contact)
 
     @property
+    def contact_limit(self) -> float:
+        """The longest time in seconds between two contacts while we copy: then the connection is given up.
+
+        A node needs some time to write state.json, so that is added.
+        """
+        return self._times.housekeeping_interval + max(CONTACT_GRACE_SECONDS, 2 * self._times.heartbeat_interval)
+
+    @property
     def since(self) -> str:
         """When the current state started, in ISO 8601."""
         return iso_of(self._contact.since)
@@ -241,6 +251,8 @@ class HASlaveService(Service):
             return self._obstacle
         if self.replica.state is ReplicaState.CONNECTING and self._failure:
             return self._failure
+        if self.replica.state is ReplicaState.HANDSHAKE and self._fruitless_connections:
+            return f"connected, and waiting for the master; the connection before ended: {self._failure}"
         return self._contact.reason
 
     @property

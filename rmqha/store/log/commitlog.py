@@ -343,6 +343,18 @@ class CommitLog:
             self.max_offset = self._queue.end_offset
         self._find(base).write(offset - base, data)
 
+    def take_back(self, offset: int, bases: list[int]) -> None:
+        """Undo ``mend``, durably: only zeros follow ``offset``; the segments are those at ``bases``. Raises OSError."""
+        while len(self._queue) and self._queue.bases[-1] not in bases:
+            self._remove_last()
+        for base in self._queue.bases:
+            if base + self.segment_size > offset:
+                segment = self._find(base)
+                segment.zero_from(max(0, offset - base))
+                segment.sync()
+        self.disk.sync_folder(self.folder)
+        self.max_offset = self._queue.end_offset
+
     def sync_range(self, start: int, end: int) -> None:
         """Flush the segments from ``start`` to before ``end``, and the folder with their names. Raises OSError."""
         for base in self._queue.bases:

@@ -390,15 +390,17 @@ class MappedFileQueue:
     def _problem_of(self, base: int, size: int, expected: int) -> str:
         path = self.folder / file_name(base)
         if size != self.file_size:
-            return f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
+            told = f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
+            return told + self._remedy() if size < self.file_size else told
         if base % self.file_size:
             return f"{path}: the name is no multiple of the file size {self.file_size}"
         missing = self.folder / file_name(expected)
-        told = f"{missing} is missing; the next segment is {path.name}"
+        return f"{missing} is missing; the next segment is {path.name}{self._remedy()}"
+
+    def _remedy(self) -> str:
         if self._size_key != COMMIT_LOG_SIZE_KEY:
-            return told
-        copying = f"cp REPLICA/commitlog/{missing.name} {quote(str(missing))}"
-        return f"{told}: a stopped replica's file of this name has the same bytes: {copying}"
+            return ""
+        return f": 'rmqha repair {quote(str(self.folder.parent))} --from REPLICA' brings the bytes back"
 
     def __len__(self) -> int:
         return len(self._bases)

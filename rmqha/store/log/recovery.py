@@ -304,7 +304,7 @@ def keep(disk: Disk, pieces: Iterator[memoryview], folder: Path, name: str) -> P
         path = folder / f"{name}.{number}"
     try:
         disk.write_new(path, pieces)
-    except OSError:  # perhaps the disk is full: an incomplete copy is useless, and each attempt would leave another
+    except BaseException:  # a full disk, or Ctrl-C: an incomplete copy is useless, and each attempt would leave another
         with suppress(OSError):
             disk.remove(path)
         raise

@@ -4,6 +4,7 @@ In reading order:
 
 - ``storereader``: reads a store from outside, while a node may be writing it.
 - ``audit``: compares queues and index with the log.
+- ``standins``: stands in for segment files that are missing or too short, for a repair.
 - ``repair``: brings bad bytes back from another copy of the log.
 - ``restore``: puts back the bytes that recovery has cut and kept.
 """

@@ -7,7 +7,7 @@ been mended is still bad, and the next repair finds it.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from types import TracebackType
@@ -23,6 +23,7 @@ from rmqha.store.log.stretches import Progress, Survey, survey
 from rmqha.store.messagestore import CUT_FOLDER, LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.offline.audit import wrong_units
+from rmqha.store.offline.standins import FileFault, StandInDisk, file_faults
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import (
     BLANK_MAGIC_CODE,
@@ -267,12 +268,28 @@ class StoreRepair:
         if not changes and is_locked(self.root / LOCK_FILE):
             raise StoreInUse(f"{self.root} is in use by another process: stop it first")
         self._lock_file = LockFile(self.root / LOCK_FILE) if changes else None
+        self._disk: StandInDisk | None = None
+        self._mended_cuts: set[int] = set()
+        """Where short files ended, once the bytes there have come back."""
         try:
-            self.log = open_log(settings, owned=changes)
+            folder = settings.commit_log_folder
+            self._disk = StandInDisk(folder, file_faults(folder, settings.mapped_file_size_commit_log), changes)
+            self.log = open_log(settings, owned=changes, disk=self._disk)
         except BaseException:  # whatever it is, the lock is given back before it travels on
-            if self._lock_file is not None:
-                self._lock_file.release()
+            self._release()
             raise
+
+    @property
+    def faults(self) -> list[FileFault]:
+        """The segment files that are missing or too short, until ``install``."""
+        assert self._disk is not None, "the log is open"
+        return self._disk.faults
+
+    def install(self) -> None:
+        """Put the files that were missing or too short in place, once all gaps are mended. Raises OSError."""
+        assert self._disk is not None, "the log is open"
+        if self._disk.faults:
+            self._disk.install()
 
     def __enter__(self) -> Self:
         return self
@@ -292,7 +309,38 @@ class StoreRepair:
         gaps = [Gap(bad.anchor, bad.start, bad.end) for bad in looked.stretches]
         if looked.stretch_count == len(gaps):
             gaps += self._tail(looked, takes_all)
+        for fault in self.faults:
+            if fault.size and fault.base + fault.size not in self._mended_cuts:
+                gaps = self._with_cut_record(gaps, fault, looked.end)
         return gaps
+
+    def _with_cut_record(self, gaps: list[Gap], fault: FileFault, log_end: int) -> list[Gap]:
+        """The gaps with the record in which a short file ends: its end may be lost where no CRC looks."""
+        assert fault.size is not None, "the file is there"
+        cut, file_end = fault.base + fault.size, fault.base + fault.full_size
+        sound_from = max([fault.base, *(gap.end for gap in gaps if fault.base < gap.end <= cut)])
+        start = self.log.scan(sound_from, cut).end
+        if any(gap.start <= start < gap.end for gap in gaps):
+            return gaps
+        anchor = self._anchor_of(start, sound_from)
+        for at, gap in enumerate(gaps):
+            if start < gap.start <= file_end:
+                return [*gaps[:at], replace(gap, anchor=anchor, start=start), *gaps[at + 1 :]]
+        end = file_end if log_end > file_end else log_end
+        if end == log_end:  # that record is the log's last one
+            confirmed = 0 if self.state is None else self.state.confirmed_offset
+            if not start < end <= confirmed:  # a start cuts it, if it is torn
+                return gaps
+            return [*gaps, Gap(anchor, start, end, is_tail=True, least=end)]
+        return sorted([*gaps, Gap(anchor, start, end)], key=lambda gap: gap.start)
+
+    def _anchor_of(self, start: int, sound_from: int) -> int:
+        """Where the last message before ``start`` begins; the log is sound from ``sound_from`` on."""
+        last = self.log.scan(sound_from, start).last_message
+        if last is None and start % self.log.segment_size == 0 and start > self.log.min_offset:
+            before = self.log.scan(start - self.log.segment_size, start)
+            last = before.last_message if before.end == start else None
+        return start if last is None else last
 
     def find_as_a_start_does(self) -> list[Gap]:
         """The gaps in that part of the log which recovery looks at. Raises StoreError, OSError."""
@@ -320,6 +368,8 @@ class StoreRepair:
             self.log.mend(at, piece)
             at += len(piece)
         self.log.sync_range(start, end)
+        cuts = {fault.base + fault.size for fault in self.faults if fault.size is not None}
+        self._mended_cuts |= {cut for cut in cuts if start <= cut < end}
         found = self.log.scan(start, end)
         if found.end != end:
             raise RepairError(f"the disk does not hold what was written at {found.end}: {found.problem}")
@@ -342,6 +392,11 @@ class StoreRepair:
     def close(self) -> None:
         """Close the log and let others have the store."""
         self.log.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._disk is not None:
+            self._disk.discard()
         lock_file, self._lock_file = self._lock_file, None
         if lock_file is not None:
             lock_file.release()

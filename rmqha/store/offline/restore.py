@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
@@ -196,14 +197,29 @@ class Restorer:
             at += len(ours)
 
     def apply(self, wanted: Restoration) -> None:
-        """Put the bytes back, durably; the file goes once the log has all of it. Raises OSError.
+        """Put the bytes back, durably; the file is deleted once the log has all of it. Raises OSError.
 
-        Whoever is killed meanwhile has stopped uncleanly: the next start looks at it, and this can be done again.
+        If this fails, or if Ctrl-C ends it, the log gets back what it had. A process that is killed meanwhile has
+        stopped uncleanly: the next start checks the log, and this can be done again.
         """
         abort = self.root / ABORT_FILE
         was_clean = not abort.exists()
+        written_end, bases = self.log.stale_end(wanted.kept.offset), self.log.segment_bases
         abort.touch()
         sync_folder(self.root)
+        try:
+            self._write(wanted)
+        except BaseException:  # Ctrl-C too
+            with suppress(OSError):  # then the abort file stays, and the next start checks the log
+                self.log.take_back(written_end, bases)
+                self._unmark(was_clean)
+            raise
+        self._unmark(was_clean)
+        if not wanted.left_bytes:
+            self.kept.path.unlink()
+            sync_folder(self.kept.path.parent)
+
+    def _write(self, wanted: Restoration) -> None:
         at = wanted.kept.offset
         with self.kept.path.open("rb") as file:
             while at < wanted.end:
@@ -211,9 +227,9 @@ class Restorer:
                 self.log.mend(at, file.read(size))
                 at += size
         self.log.sync_range(wanted.kept.offset, wanted.end)
+
+    def _unmark(self, was_clean: bool) -> None:
+        """The store is in order again. It counts as stopped cleanly if it did so before."""
         if was_clean:
-            abort.unlink()
+            (self.root / ABORT_FILE).unlink()
             sync_folder(self.root)
-        if not wanted.left_bytes:
-            self.kept.path.unlink()
-            sync_folder(self.kept.path.parent)

@@ -1,7 +1,9 @@
 """What a broker counts: sums, windows, rates and days (spec/remoting.md 2.14, 2.18)."""
 
 from datetime import datetime
+from typing import Any
 
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -183,6 +185,42 @@ class DayTests(StatsTestCase):
         self.stats.messages_put("T", 10, 1)
         self.pass_by(24 * HOUR)
         self.assertEqual((self.stats.put_days, self.stats.got_days), ((1, 11), (2, 2)))
+
+
+class ManyPlacesTests(StatsTestCase):
+    """100,000 topics took 0.75 s of one reactor turn."""
+
+    def sums(self) -> int:
+        """How many topics have been sampled."""
+        return sum(self.minute("TOPIC_PUT_NUMS", f"T{number}").sum for number in range(3500))
+
+    def sampled_before_each_turn(self) -> list[int]:
+        """How many topics had been sampled when the next turn was asked for."""
+        found: list[int] = []
+        call_later = self.clock.callLater
+
+        def watched(delay: float, *arguments: Any) -> IDelayedCall:
+            if not delay:
+                found.append(self.sums())
+            return call_later(delay, *arguments)
+
+        self.patch(self.clock, "callLater", watched)
+        return found
+
+    def test_many_topics_are_sampled_in_several_turns(self) -> None:
+        turns = self.sampled_before_each_turn()
+        for number in range(3500):
+            self.stats.messages_put(f"T{number}", 1, 1)
+        self.clock.advance(10)
+        self.assertEqual((turns, self.sums()), ([998, 1998, 2998], 3500))
+        self.assertEqual(len(self.clock.getDelayedCalls()), 1)
+
+    def test_sampling_ends_when_it_is_stopped(self) -> None:
+        for number in range(3500):
+            self.stats.messages_put(f"T{number}", 1, 1)
+        self.clock.callLater(10, self.stats.stopService)  # after the first turn, before the second
+        self.clock.advance(10)
+        self.assertEqual((self.clock.getDelayedCalls(), self.sums()), ([], 998))
 
 
 class EndTests(SynchronousTestCase):

@@ -119,6 +119,7 @@ class OnceTests(SlaveNodeTestCase):
         line, request = self.connect()
         line.deliver(wire(IMAGE.with_byte_changed(request + 50).transfers(request)))
         self.assert_ended(ExitCode.DIVERGED, f"DIVERGED: the master's byte at {request + 50} is")
+        self.assertIn(f"Bytes before {request} were not compared", self.ends[-1][1])
         self.assertEqual(self.content(), PREFIX.content)
 
     def test_diverged_by_a_record_that_is_damaged_each_time(self) -> None:
@@ -374,6 +375,13 @@ class ContactTests(SlaveNodeTestCase):
         self.view = Deferred()
         self.silence(15)
         self.assertEqual(self.facts(), (0, 15.0))
+
+    def test_the_longest_time_between_contacts_follows_from_the_intervals(self) -> None:
+        self.start(haHousekeepingInterval="45000", haSendHeartbeatInterval="7000")
+        self.assertEqual(self.service.contact_limit, 45 + 2 * 7)
+        self.stop()
+        self.start(haHousekeepingInterval="1000", haSendHeartbeatInterval="300")
+        self.assertEqual(self.service.contact_limit, 1 + 10)
 
     def test_what_an_earlier_process_knew_is_taken_up(self) -> None:
         self.start(PREFIX)
