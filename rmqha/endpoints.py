@@ -21,8 +21,8 @@ from rmqha.tls.addresses import MAX_PORT, AddressError, parse_tls_address, uses_
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS
 
-TOLD_WITHIN_SECONDS = 30.0
-"""So long an attempt to connect waits to be told where to, if nobody says otherwise."""
+MAX_WAIT_SECONDS = 30.0
+"""How long an attempt to connect waits for an address, by default."""
 IN_THIS_PROCESS = IPv4Address("TCP", "127.0.0.1", 0)
 
 
@@ -53,7 +53,7 @@ def _make_endpoint(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientE
     if uses_tls(address):
         return parse_tls_address(reactor, address).endpoint(tls)
     host_port = _split_host_port(address.removeprefix("tcp:"))
-    if host_port is not None and not 0 < host_port[1] <= MAX_PORT:  # the system takes it modulo 65536
+    if host_port is not None and not 0 < host_port[1] <= MAX_PORT:  # the system would take it modulo 65536
         raise AddressError(f"a port is between 1 and {MAX_PORT}")
     if host_port is not None and not address.startswith("tcp:"):
         return HostnameEndpoint(reactor, *host_port)
@@ -62,12 +62,12 @@ def _make_endpoint(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientE
 
 
 def remoting_address_of(ha_address: str) -> str | None:
-    """The remoting port that belongs to an HA port: one below, with the same TLS; None if that cannot be told."""
+    """The remoting port that belongs to an HA port: one below, with the same TLS; None if it is unknown."""
     return _address_below(ha_address, 1)
 
 
 def fast_address_of(remoting_address: str) -> str | None:
-    """The fast port that belongs to a remoting port: two below, with the same TLS; None if that cannot be told."""
+    """The fast port that belongs to a remoting port: two below, with the same TLS; None if it is unknown."""
     return _address_below(remoting_address, 2)
 
 
@@ -86,10 +86,10 @@ def _address_below(address: str, distance: int) -> str | None:
 
 @implementer(IStreamClientEndpoint)
 class CancellableEndpoint:
-    """Connects as another endpoint does; an attempt that is cancelled always fails with CancelledError.
+    """Connects through another endpoint. An attempt that is cancelled always fails with CancelledError.
 
     Twisted's HostnameEndpoint fails with DNSLookupError or ConnectingCancelledError then. Our code would take these for
-    the failure of the other end, and try again.
+    a failure of the other side, and try again.
     """
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
@@ -118,9 +118,9 @@ class CancellableEndpoint:
 
 @implementer(IStreamClientEndpoint)
 class ToldEndpoint:
-    """Connects to the address that it was told last; an attempt that comes before waits for it, but not for ever."""
+    """Connects to an address that ``tell`` gives later. An attempt before that waits, for a limited time."""
 
-    def __init__(self, reactor: Any, wait_seconds: float = TOLD_WITHIN_SECONDS) -> None:
+    def __init__(self, reactor: Any, wait_seconds: float = MAX_WAIT_SECONDS) -> None:
         self._reactor = reactor
         self._wait_seconds = wait_seconds
         self._address: str | None = None
@@ -131,11 +131,11 @@ class ToldEndpoint:
 
     @property
     def address(self) -> str | None:
-        """What it was told last; None for nothing yet."""
+        """The latest address; None before the first."""
         return self._address
 
     def tell(self, address: str) -> None:
-        """Connect there from now on, a text as of ``make_endpoint``."""
+        """Connect to this address from now on. Its format is that of ``make_endpoint``."""
         self._address = address
         waiting, self._waiting = self._waiting, []
         for attempt in waiting:
@@ -146,20 +146,20 @@ class ToldEndpoint:
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:
         if self._address is None:
-            told: Deferred[None] = Deferred(lambda told: self._waiting.remove(told))
-            self._waiting.append(told)
+            waiting: Deferred[None] = Deferred(lambda waiting: self._waiting.remove(waiting))
+            self._waiting.append(waiting)
             try:
-                await told.addTimeout(self._wait_seconds, self._reactor)
+                await waiting.addTimeout(self._wait_seconds, self._reactor)
             except DeferredTimeoutError as error:
-                raise ConnectError(string="nobody has told where to yet") from error
-        assert self._address is not None, "it was told"
+                raise ConnectError(string="the address is not known yet") from error
+        assert self._address is not None, "tell was called"
         protocol: IProtocol = await make_endpoint(self._reactor, self._address).connect(factory)
         return protocol
 
 
 @implementer(IStreamClientEndpoint)
 class LoopbackEndpoint:
-    """Connects to a server of this process through memory, whatever ports that listens at."""
+    """Connects to a server of this process through memory, without a port."""
 
     def __init__(self, server: IProtocolFactory, clock: IReactorTime) -> None:
         self._server = server
@@ -171,6 +171,6 @@ class LoopbackEndpoint:
     def _connect(self, client_factory: IProtocolFactory) -> IProtocol:
         client, server = (factory.buildProtocol(IN_THIS_PROCESS) for factory in (client_factory, self._server))
         if client is None or server is None:
-            raise ConnectError(string="no connection is wanted")
+            raise ConnectError(string="the connection was refused")
         loopbackAsync(server, client)
         return client

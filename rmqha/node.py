@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -97,7 +97,7 @@ class Node(ProcessService):
         self._opened: Deferred[None] | None = None
         self._is_stopping = False
         self._services = OrderedServices()
-        self._repairing: Deferred[list[Mended]] | None = None
+        self._repairing: Deferred[list[Mended]] = succeed([])
         self._flusher: Flusher | None = None
         self._slave: HASlaveService | None = None
         self._state_file: StateFileService | None = None
@@ -439,8 +439,7 @@ class Node(ProcessService):
     async def _stop(self) -> None:
         self._is_stopping = True
         self._opening.stop()
-        if self._repairing is not None and not self._repairing.called:
-            self._repairing.cancel()
+        self._repairing.cancel()
         if self._opened is not None:
             await self._opened
         try:

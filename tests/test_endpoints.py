@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from rmqha.endpoints import (
-    TOLD_WITHIN_SECONDS,
+    MAX_WAIT_SECONDS,
     CancellableEndpoint,
     LoopbackEndpoint,
     ToldEndpoint,
@@ -149,7 +149,7 @@ class TLSAddressTests(SynchronousTestCase):
             ("tls:h:1:2", "2 is one too many after host and port"),
             ("ssl:h:0", "a port is between 1 and 65535"),
             ("tls:h:70000", "a port is between 1 and 65535"),
-            ("tls:h..x:1", "is no host name"),
+            ("tls:h..x:1", "is not a host name"),
             ("tls:h", "is neither HOST:PORT nor a Twisted client endpoint"),
             ("tls:h:1:timeout=long", "is neither HOST:PORT nor a Twisted client endpoint"),
         ):
@@ -232,14 +232,14 @@ class ToldEndpointTests(SynchronousTestCase):
     def test_attempts_wait_for_the_first(self) -> None:
         self.connect()
         self.connect()
-        self.reactor.advance(TOLD_WITHIN_SECONDS - 1)
+        self.reactor.advance(MAX_WAIT_SECONDS - 1)
         self.assertEqual(self.connected_to(), [])
         self.endpoint.tell("tcp:10.0.0.1:10912")
         self.assertEqual(self.connected_to(), [("10.0.0.1", 10912)] * 2)
 
     def test_but_not_for_ever(self) -> None:
         attempt = self.connect()
-        self.reactor.advance(TOLD_WITHIN_SECONDS)
+        self.reactor.advance(MAX_WAIT_SECONDS)
         self.failureResultOf(attempt, ConnectError)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
         self.endpoint.tell("tcp:10.0.0.1:10912")

@@ -3,11 +3,12 @@
 import gc
 from pathlib import Path
 
-from twisted.internet.defer import execute
+from twisted.internet.defer import execute, fail
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.endpoints import make_endpoint
+from rmqha.exitcodes import ExitCode
 from rmqha.node import Node, NodePlan
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
@@ -77,3 +78,50 @@ class StateFileTests(SynchronousTestCase):
         found = NodeState.read(root)
         assert found is not None
         return found.state
+
+
+class StopTests(SynchronousTestCase):
+    """Services that do not stop cleanly do not keep the others from stopping, and are shown."""
+
+    def start(self) -> Node:
+        self.clock = MemoryReactorClock()
+        self.addCleanup(gc.unfreeze)
+        self.addCleanup(gc.set_threshold, *gc.get_threshold())
+        self.root = new_folder(self)
+        settings = make_settings({"storePathRootDir": str(self.root), "mappedFileSizeCommitLog": "4096"})
+        self.ends: list[tuple[ExitCode, str]] = []
+        node = Node(NodePlan(settings), self.clock, lambda code, reason: self.ends.append((code, reason)))
+        store = MessageStore(settings)
+        for name, replacement in (("_store", store), ("_run_in_thread", execute), ("_run_in_table_thread", execute)):
+            self.patch(node, name, replacement)
+        node._start_services(store)
+        node._services.startService()
+        return node
+
+    def stop(self, node: Node) -> NodeState:
+        """Stop the node; what it leaves in state.json."""
+        stopped = node.stopService()
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        state = NodeState.read(self.root)
+        assert state is not None
+        return state
+
+    def test_a_clean_stop_shows_no_problem(self) -> None:
+        state = self.stop(self.start())
+        self.assertEqual((state.state, state.warnings, self.ends), ("STOPPED", (), []))
+        self.assertFalse((self.root / "abort").exists())
+
+    def test_a_service_that_does_not_stop_is_in_the_state_and_in_the_exit_code(self) -> None:
+        for services, name in (("broker", "held pulls"), ("broker", "ports"), ("node", "ha port")):
+            with self.subTest(name):
+                node = self.start()
+                assert node._broker is not None
+                parent = node._broker if services == "broker" else node._services
+                self.patch(parent.getServiceNamed(name), "stopService", lambda: fail(OSError(5, "broken")))
+                state = self.stop(node)
+                problem = f"the service '{name}' did not stop cleanly: [Errno 5] broken"
+                self.assertEqual((state.state, state.warnings), ("STOPPED", (problem,)))
+                self.assertEqual(self.ends, [(ExitCode.IO_ERROR, problem)])
+                self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+                self.assertFalse((self.root / "abort").exists())

@@ -1,4 +1,4 @@
-"""Where TLS meets Twisted's endpoints: what we show to peers, and whom we trust."""
+"""TLS for Twisted's endpoints: our certificate, and the authorities that we trust."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ MUST_SHOW_CERTIFICATE = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT | SSL.
 
 
 def _check_of(gate: Gate, service: DNS_ID | IPAddress_ID | None) -> Callable[..., bool]:
-    """For OpenSSL to call with each certificate of a peer's chain: judges, and tells the gate why not.
+    """A callback for OpenSSL, which checks each certificate of a peer's chain. The gate gets the reason of a refusal.
 
-    ``service`` is whom the certificate must name. Whatever is wrong here, the answer is no: Twisted's own check takes
-    an unusual certificate (one without any subjectAltName) for a good one.
+    The certificate must name ``service``. Any error in the check refuses the certificate, because Twisted's own check
+    accepts an unusual certificate (one without any subjectAltName).
     """
 
     def check(connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, is_good: int) -> bool:
@@ -57,7 +57,7 @@ def _check_of(gate: Gate, service: DNS_ID | IPAddress_ID | None) -> Callable[...
 @implementer(IStreamServerEndpoint)
 @dataclass(frozen=True)
 class TLSServerEndpoint:
-    """Listens where ``endpoint`` does."""
+    """Listens through ``endpoint``, with TLS."""
 
     endpoint: IStreamServerEndpoint
     creator: "ServerTLS"
@@ -74,7 +74,7 @@ class TLSServerEndpoint:
 
 @implementer(IOpenSSLServerConnectionCreator)
 class ServerTLS:
-    """What a listening port shows; given ``authorities``, peers must show a certificate signed by one of them."""
+    """The certificate of a listening port. With ``authorities`` peers must show one that is signed by one of them."""
 
     def __init__(self, own: OwnCertificate, authorities: Sequence[Certificate] | None = None) -> None:
         trust = None if authorities is None else trustRootFromCertificates(authorities)
@@ -97,9 +97,9 @@ class ServerTLS:
         refused: Callable[[str, str], None],
         takes_plain: bool = False,
     ) -> IStreamServerEndpoint:
-        """Listen where ``endpoint`` does; ``refused`` hears the host of a peer that is turned away, and why.
+        """Listen through ``endpoint``. ``refused`` is called with the host of a peer that is refused, and the reason.
 
-        With ``takes_plain`` a peer whose first byte begins no handshake is served without TLS.
+        With ``takes_plain`` a peer whose first byte does not start a handshake is served without TLS.
         """
         return TLSServerEndpoint(endpoint, self, clock, refused, takes_plain)
 
@@ -128,7 +128,7 @@ class ClientConnections:
 
 @implementer(IStreamClientEndpoint)
 class TLSClientEndpoint:
-    """Connects as ``endpoint`` does; a connection is there when its handshake is done. Fails with TLSError, too."""
+    """Connects through ``endpoint``. A connection exists after its handshake. An attempt may fail with TLSError."""
 
     _log = Logger()
 
@@ -150,7 +150,7 @@ class TLSClientEndpoint:
         try:
             opened = await gate.opened
         except TLSError as error:
-            if self._told != str(error):  # once, however often somebody tries
+            if self._told != str(error):  # logged once for all attempts
                 self._told = str(error)
                 self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
             raise
@@ -160,24 +160,24 @@ class TLSClientEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ClientTLS:
-    """What we show where we connect, if anything, and whom we trust there; None is the platform's authorities."""
+    """For outgoing connections: our certificate, if any, and the trusted authorities; None for the platform's."""
 
     own: OwnCertificate | None = None
     authorities: tuple[Certificate, ...] | None = None
 
     def endpoint(self, endpoint: IStreamClientEndpoint, host: str, clock: Any) -> IStreamClientEndpoint:
-        """Connect as ``endpoint`` does, to a peer whose certificate is for ``host``. Raises TLSError for no host."""
+        """Connect through ``endpoint`` to a peer with a certificate for ``host``. Raises TLSError if it is invalid."""
         trust = platformTrust() if self.authorities is None else trustRootFromCertificates(self.authorities)
         try:
             creator = ClientConnections(make_options(self.own, trust), host)
         except ValueError as error:
-            raise TLSError(f"{host!r} is no host name ({error})") from error
+            raise TLSError(f"{host!r} is not a host name ({error})") from error
         return TLSClientEndpoint(endpoint, creator, host, clock)
 
 
 @dataclass(frozen=True, slots=True)
 class TLSFiles:
-    """What the options --tls-cert, --tls-key and --tls-ca name, read."""
+    """The content of the files of the options --tls-cert, --tls-key and --tls-ca."""
 
     own: OwnCertificate | None = None
     authorities: tuple[Certificate, ...] | None = None
@@ -193,11 +193,11 @@ class TLSFiles:
         )
 
     def client(self) -> ClientTLS:
-        """For where we connect."""
+        """For outgoing connections."""
         return ClientTLS(self.own, self.authorities)
 
     def server(self, verify_peers: bool) -> ServerTLS | None:
-        """For where we listen; None where we have no certificate. Raises TLSError."""
+        """For our ports; None without a certificate. Raises TLSError."""
         if not verify_peers:
             return None if self.own is None else ServerTLS(self.own)
         if self.own is None or self.authorities is None:
