@@ -1,7 +1,7 @@
-"""Addresses as people write them: ``host:port``, or a Twisted endpoint string for everything else.
+"""Endpoints from addresses as people write them: ``host:port``, or a Twisted endpoint string.
 
-``tls:`` and ``ssl:`` strings take the parameters that Twisted's have, but lead to our endpoint (``tls.addresses``). It
-checks the certificate, which must be for the host, and a connection exists when its handshake is done.
+``tls:`` and ``ssl:`` strings have the parameters of Twisted's, but create our own endpoint (``tls.addresses``). It
+checks that the certificate is for the host, and connects when the handshake is complete.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS
 
 TOLD_WITHIN_SECONDS = 30.0
-"""So long an attempt to connect waits to be told where to, if nobody says otherwise."""
+"""The default time that an attempt to connect waits for an address."""
 IN_THIS_PROCESS = IPv4Address("TCP", "127.0.0.1", 0)
 
 
 def _split_host_port(address: str) -> tuple[str, int] | None:
-    """Host and port of ``host:port`` or ``[v6]:port``, None for anything else."""
+    """The host and port of ``host:port`` or ``[v6]:port``; None for anything else."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal():
         return None
@@ -37,9 +37,9 @@ def _split_host_port(address: str) -> tuple[str, int] | None:
 
 
 def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "CancellableEndpoint":
-    """From ``host:port`` or a Twisted client endpoint string. Raises ValueError.
+    """Make an endpoint from ``host:port`` or a Twisted client endpoint string. Raises ValueError.
 
-    A ``tls:`` or ``ssl:`` string without certificates of its own uses those of ``tls``, or trusts as the platform does.
+    A ``tls:`` or ``ssl:`` string without certificates uses those of ``tls``, or else the platform's authorities.
     """
     try:
         return CancellableEndpoint(_make_endpoint(reactor, address, tls or ClientTLS()))
@@ -62,12 +62,12 @@ def _make_endpoint(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientE
 
 
 def remoting_address_of(ha_address: str) -> str | None:
-    """The remoting port that belongs to an HA port: one below, with the same TLS; None if that cannot be told."""
+    """The address of an HA port's remoting port: one below, with the same TLS; None if it cannot be derived."""
     return _address_below(ha_address, 1)
 
 
 def fast_address_of(remoting_address: str) -> str | None:
-    """The fast port that belongs to a remoting port: two below, with the same TLS; None if that cannot be told."""
+    """The address of a remoting port's fast port: two below, with the same TLS; None if it cannot be derived."""
     return _address_below(remoting_address, 2)
 
 
@@ -75,7 +75,7 @@ def _address_below(address: str, distance: int) -> str | None:
     if uses_tls(address):
         try:
             return parse_tls_address(None, address).below(distance)
-        except (ValueError, RuntimeError):  # ``make_endpoint`` says what is wrong with it
+        except (ValueError, RuntimeError):  # ``make_endpoint`` reports the error
             return None
     host_port = _split_host_port(address.removeprefix("tcp:"))
     if host_port is None or host_port[1] <= distance:
@@ -86,10 +86,10 @@ def _address_below(address: str, distance: int) -> str | None:
 
 @implementer(IStreamClientEndpoint)
 class CancellableEndpoint:
-    """Connects as another endpoint does; an attempt that is cancelled always fails with CancelledError.
+    """Connects like another endpoint, but a cancelled attempt always fails with CancelledError.
 
-    Twisted's HostnameEndpoint fails with DNSLookupError or ConnectingCancelledError then. Our code would take these for
-    the failure of the other end, and try again.
+    Twisted's HostnameEndpoint fails with DNSLookupError or ConnectingCancelledError in this case. Our code would
+    mistake these for a failure of the other end, and try again.
     """
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
@@ -118,7 +118,7 @@ class CancellableEndpoint:
 
 @implementer(IStreamClientEndpoint)
 class ToldEndpoint:
-    """Connects to the address that it was told last; an attempt that comes before waits for it, but not for ever."""
+    """Connects to the address that ``tell`` was last called with. Before that, an attempt waits ``wait_seconds``."""
 
     def __init__(self, reactor: Any, wait_seconds: float = TOLD_WITHIN_SECONDS) -> None:
         self._reactor = reactor
@@ -131,11 +131,11 @@ class ToldEndpoint:
 
     @property
     def address(self) -> str | None:
-        """What it was told last; None for nothing yet."""
+        """The current address; None before the first ``tell``."""
         return self._address
 
     def tell(self, address: str) -> None:
-        """Connect there from now on, a text as of ``make_endpoint``."""
+        """Connect to this address from now on. It is an address for ``make_endpoint``."""
         self._address = address
         waiting, self._waiting = self._waiting, []
         for attempt in waiting:
@@ -146,20 +146,20 @@ class ToldEndpoint:
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:
         if self._address is None:
-            told: Deferred[None] = Deferred(lambda told: self._waiting.remove(told))
-            self._waiting.append(told)
+            known: Deferred[None] = Deferred(lambda waiter: self._waiting.remove(waiter))
+            self._waiting.append(known)
             try:
-                await told.addTimeout(self._wait_seconds, self._reactor)
+                await known.addTimeout(self._wait_seconds, self._reactor)
             except DeferredTimeoutError as error:
-                raise ConnectError(string="nobody has told where to yet") from error
-        assert self._address is not None, "it was told"
+                raise ConnectError(string="the address is not known yet") from error
+        assert self._address is not None, "tell sets it"
         protocol: IProtocol = await make_endpoint(self._reactor, self._address).connect(factory)
         return protocol
 
 
 @implementer(IStreamClientEndpoint)
 class LoopbackEndpoint:
-    """Connects to a server of this process through memory, whatever ports that listens at."""
+    """Connects to a server in this process through memory, without a port."""
 
     def __init__(self, server: IProtocolFactory, clock: IReactorTime) -> None:
         self._server = server
@@ -171,6 +171,6 @@ class LoopbackEndpoint:
     def _connect(self, client_factory: IProtocolFactory) -> IProtocol:
         client, server = (factory.buildProtocol(IN_THIS_PROCESS) for factory in (client_factory, self._server))
         if client is None or server is None:
-            raise ConnectError(string="no connection is wanted")
+            raise ConnectError(string="the connection is refused")
         loopbackAsync(server, client)
         return client

@@ -37,7 +37,7 @@ from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver
-from rmqha.ops.process import MOST_FILES, Leave, ProcessService
+from rmqha.ops.process import MAX_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
 from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
@@ -468,7 +468,7 @@ def _facts_of_master(started_at: float) -> dict[str, Any]:
 def _open_files() -> int:
     """How many files the process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_FILES if files == resource.RLIM_INFINITY else files
+    return MAX_FILES if files == resource.RLIM_INFINITY else files
 
 
 def _connections_of(settings: Settings) -> int:

@@ -48,7 +48,7 @@ class OrderedServices(MultiService):
 class PeriodicService(TimerService):
     """Calls ``function`` every ``seconds`` while it runs, for the first time ``first_after`` seconds after its start.
 
-    A plain TimerService stops for ever when a call fails. This one logs the failure and calls again when the next call
+    A plain TimerService stops forever when a call fails. This one logs the failure and calls again when the next call
     is due. A failure that repeats is logged once. While a call waits for its Deferred, no other call is made.
     ``stopService`` fires when the running call has ended.
     """

@@ -149,7 +149,7 @@ class TLSAddressTests(SynchronousTestCase):
             ("tls:h:1:2", "2 is one too many after host and port"),
             ("ssl:h:0", "a port is between 1 and 65535"),
             ("tls:h:70000", "a port is between 1 and 65535"),
-            ("tls:h..x:1", "is no host name"),
+            ("tls:h..x:1", "is not a host name"),
             ("tls:h", "is neither HOST:PORT nor a Twisted client endpoint"),
             ("tls:h:1:timeout=long", "is neither HOST:PORT nor a Twisted client endpoint"),
         ):

@@ -1,4 +1,4 @@
-"""Where TLS meets Twisted's endpoints: what we show to peers, and whom we trust."""
+"""Twisted endpoints with TLS: the certificate that we show to peers, and the authorities that we trust."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ MUST_SHOW_CERTIFICATE = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT | SSL.
 
 
 def _check_of(gate: Gate, service: DNS_ID | IPAddress_ID | None) -> Callable[..., bool]:
-    """For OpenSSL to call with each certificate of a peer's chain: judges, and tells the gate why not.
+    """A function that OpenSSL calls with each certificate of a peer's chain. It tells the gate why it refuses one.
 
-    ``service`` is whom the certificate must name. Whatever is wrong here, the answer is no: Twisted's own check takes
-    an unusual certificate (one without any subjectAltName) for a good one.
+    The certificate must name ``service``. Any error here refuses the certificate. Twisted's own check accepts an
+    unusual certificate (one without any subjectAltName).
     """
 
     def check(connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, is_good: int) -> bool:
@@ -57,7 +57,7 @@ def _check_of(gate: Gate, service: DNS_ID | IPAddress_ID | None) -> Callable[...
 @implementer(IStreamServerEndpoint)
 @dataclass(frozen=True)
 class TLSServerEndpoint:
-    """Listens where ``endpoint`` does."""
+    """Listens like ``endpoint``, with TLS."""
 
     endpoint: IStreamServerEndpoint
     creator: "ServerTLS"
@@ -74,7 +74,7 @@ class TLSServerEndpoint:
 
 @implementer(IOpenSSLServerConnectionCreator)
 class ServerTLS:
-    """What a listening port shows; given ``authorities``, peers must show a certificate signed by one of them."""
+    """TLS of a listening port. With ``authorities``, peers must show a certificate that one of them has signed."""
 
     def __init__(self, own: OwnCertificate, authorities: Sequence[Certificate] | None = None) -> None:
         trust = None if authorities is None else trustRootFromCertificates(authorities)
@@ -97,9 +97,10 @@ class ServerTLS:
         refused: Callable[[str, str], None],
         takes_plain: bool = False,
     ) -> IStreamServerEndpoint:
-        """Listen where ``endpoint`` does; ``refused`` hears the host of a peer that is turned away, and why.
+        """An endpoint that listens like ``endpoint``, with TLS.
 
-        With ``takes_plain`` a peer whose first byte begins no handshake is served without TLS.
+        ``refused`` is called with the host of a refused peer, and the reason. With ``takes_plain``, a peer whose first
+        byte does not start a handshake is served without TLS.
         """
         return TLSServerEndpoint(endpoint, self, clock, refused, takes_plain)
 
@@ -128,7 +129,7 @@ class ClientConnections:
 
 @implementer(IStreamClientEndpoint)
 class TLSClientEndpoint:
-    """Connects as ``endpoint`` does; a connection is there when its handshake is done. Fails with TLSError, too."""
+    """Connects like ``endpoint``, with TLS. It fires when the handshake is complete, and can fail with TLSError."""
 
     _log = Logger()
 
@@ -136,7 +137,7 @@ class TLSClientEndpoint:
         self._endpoint = wrapClientTLS(creator, endpoint, clock)
         self._host = host
         self._clock = clock
-        self._told: str | None = None
+        self._logged: str | None = None
 
     def __repr__(self) -> str:
         return f"<TLS to {self._host}>"
@@ -150,41 +151,47 @@ class TLSClientEndpoint:
         try:
             opened = await gate.opened
         except TLSError as error:
-            if self._told != str(error):  # once, however often somebody tries
-                self._told = str(error)
+            if self._logged != str(error):  # log an error once, for any number of attempts
+                self._logged = str(error)
                 self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
             raise
-        self._told = None
+        self._logged = None
         return opened
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTLS:
-    """What we show where we connect, if anything, and whom we trust there; None is the platform's authorities."""
+    """TLS of our connections: the certificate that we show, or None, and the trusted authorities.
+
+    If ``authorities`` is None, we trust the platform's.
+    """
 
     own: OwnCertificate | None = None
     authorities: tuple[Certificate, ...] | None = None
 
     def endpoint(self, endpoint: IStreamClientEndpoint, host: str, clock: Any) -> IStreamClientEndpoint:
-        """Connect as ``endpoint`` does, to a peer whose certificate is for ``host``. Raises TLSError for no host."""
+        """An endpoint that connects like ``endpoint``, to a peer whose certificate is for ``host``.
+
+        Raises TLSError if ``host`` is not a host name.
+        """
         trust = platformTrust() if self.authorities is None else trustRootFromCertificates(self.authorities)
         try:
             creator = ClientConnections(make_options(self.own, trust), host)
         except ValueError as error:
-            raise TLSError(f"{host!r} is no host name ({error})") from error
+            raise TLSError(f"{host!r} is not a host name ({error})") from error
         return TLSClientEndpoint(endpoint, creator, host, clock)
 
 
 @dataclass(frozen=True, slots=True)
 class TLSFiles:
-    """What the options --tls-cert, --tls-key and --tls-ca name, read."""
+    """The contents of the files that --tls-cert, --tls-key and --tls-ca name."""
 
     own: OwnCertificate | None = None
     authorities: tuple[Certificate, ...] | None = None
 
     @classmethod
     def load(cls, certificate: str | None, key: str | None, authorities: str | None) -> "TLSFiles":
-        """Raises TLSError."""
+        """Read the files. Raises TLSError."""
         if key is not None and certificate is None:
             raise TLSError("a key needs its certificate (--tls-cert)")
         return cls(
@@ -193,11 +200,11 @@ class TLSFiles:
         )
 
     def client(self) -> ClientTLS:
-        """For where we connect."""
+        """TLS of our connections."""
         return ClientTLS(self.own, self.authorities)
 
     def server(self, verify_peers: bool) -> ServerTLS | None:
-        """For where we listen; None where we have no certificate. Raises TLSError."""
+        """TLS of our listening ports; None without a certificate. Raises TLSError."""
         if not verify_peers:
             return None if self.own is None else ServerTLS(self.own)
         if self.own is None or self.authorities is None:

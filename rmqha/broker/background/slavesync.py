@@ -171,7 +171,7 @@ class SlaveSynchronize(PeriodicService):
                 await take(await self._master.ask(code))
             except CancelledError:
                 raise
-            except Exception as error:  # of any kind: the other tables are copied all the same
+            except Exception as error:  # after any error, the other tables are still copied
                 failing[code] = reason_of(error)
         self._judge(failing)
 

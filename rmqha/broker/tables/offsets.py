@@ -213,7 +213,7 @@ def _key_bytes(key: str) -> int:
 
 
 def _check_names(group: str, topic: str) -> None:
-    """Raises RequestRefused for names that a group or topic cannot have: they would stay in the table for ever."""
+    """Raises RequestRefused for names that a group or topic cannot have: they would stay in the table forever."""
     check_group(group)
     problem = topic_problem(topic)
     if problem is not None:

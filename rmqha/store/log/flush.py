@@ -43,7 +43,7 @@ class DerivedFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """Where the checkpoint is, and the files beside the log that it vouches for."""
+    """The path of the checkpoint, and the derived files that it covers."""
 
     path: Path
     derived: DerivedFiles | None = None
