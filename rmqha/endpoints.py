@@ -1,7 +1,7 @@
-"""Addresses as people write them: ``host:port``, or a Twisted endpoint string for everything else.
+"""Endpoints from addresses as people write them: ``host:port``, or a Twisted endpoint string.
 
-``tls:`` and ``ssl:`` strings take the parameters that Twisted's have, but lead to our endpoint (``tls.addresses``). It
-checks the certificate, which must be for the host, and a connection exists when its handshake is done.
+``tls:`` and ``ssl:`` strings have the parameters of Twisted's, but create our own endpoint (``tls.addresses``). It
+checks that the certificate is for the host, and connects when the handshake is complete.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ IN_THIS_PROCESS = IPv4Address("TCP", "127.0.0.1", 0)
 
 
 def _split_host_port(address: str) -> tuple[str, int] | None:
-    """Host and port of ``host:port`` or ``[v6]:port``, None for anything else."""
+    """The host and port of ``host:port`` or ``[v6]:port``; None for anything else."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal():
         return None
@@ -37,9 +37,9 @@ def _split_host_port(address: str) -> tuple[str, int] | None:
 
 
 def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "CancellableEndpoint":
-    """From ``host:port`` or a Twisted client endpoint string. Raises ValueError.
+    """Make an endpoint from ``host:port`` or a Twisted client endpoint string. Raises ValueError.
 
-    A ``tls:`` or ``ssl:`` string without certificates of its own uses those of ``tls``, or trusts as the platform does.
+    A ``tls:`` or ``ssl:`` string without certificates uses those of ``tls``, or else the platform's authorities.
     """
     try:
         return CancellableEndpoint(_make_endpoint(reactor, address, tls or ClientTLS()))
@@ -75,7 +75,7 @@ def _address_below(address: str, distance: int) -> str | None:
     if uses_tls(address):
         try:
             return parse_tls_address(None, address).below(distance)
-        except (ValueError, RuntimeError):  # ``make_endpoint`` says what is wrong with it
+        except (ValueError, RuntimeError):  # ``make_endpoint`` reports the error
             return None
     host_port = _split_host_port(address.removeprefix("tcp:"))
     if host_port is None or host_port[1] <= distance:

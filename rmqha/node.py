@@ -485,7 +485,7 @@ def _facts_of_master(started_at: float) -> dict[str, Any]:
 def _open_files() -> int:
     """How many files the process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_FILES if files == resource.RLIM_INFINITY else files
+    return MAX_FILES if files == resource.RLIM_INFINITY else files
 
 
 def _connections_of(settings: Settings) -> int:

@@ -26,7 +26,7 @@ from rmqha.printing import printable
 from rmqha.settings import MAX_PORT, SettingsError
 
 LAST_STANDARD_FD = 2
-MOST_FILES = 65536
+MAX_FILES = 65536
 
 Leave = Callable[[ExitCode, str], None]
 """Ends the process with an exit code and the reason in one line."""
@@ -189,9 +189,9 @@ class ProcessService(MultiService):
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files as far as allowed, up to MOST_FILES: a broker needs several for each queue."""
+    """Raise the limit of open files as far as allowed, up to MAX_FILES: a broker needs several for each queue."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

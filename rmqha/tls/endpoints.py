@@ -136,7 +136,7 @@ class TLSClientEndpoint:
         self._endpoint = wrapClientTLS(creator, endpoint, clock)
         self._host = host
         self._clock = clock
-        self._told: str | None = None
+        self._logged: str | None = None
 
     def __repr__(self) -> str:
         return f"<TLS to {self._host}>"
@@ -154,7 +154,7 @@ class TLSClientEndpoint:
                 self._told = str(error)
                 self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
             raise
-        self._told = None
+        self._logged = None
         return opened
 
 
@@ -184,7 +184,7 @@ class TLSFiles:
 
     @classmethod
     def load(cls, certificate: str | None, key: str | None, authorities: str | None) -> "TLSFiles":
-        """Raises TLSError."""
+        """Read the files. Raises TLSError."""
         if key is not None and certificate is None:
             raise TLSError("a key needs its certificate (--tls-cert)")
         return cls(

@@ -73,8 +73,8 @@ class GroupTransfer:
     def enough_for_puts(self) -> bool:
         """Whether minInSyncReplicas are reached by slaves less than haSlaveFallbehindMax bytes from the log's end.
 
-        A slave counts if it has acknowledged something, or if its first report is the log's end. An observer does
-        neither: its only report lies before the end, and it acknowledges nothing.
+        A slave counts if it has acknowledged something, or if its last report is the log's end. An observer does
+        neither: it reports an offset before the end, and never acknowledges anything.
         """
         if not self._slaves_for_puts:
             return True

@@ -32,7 +32,7 @@ class Surveyed(Protocol):
         """Verify the records from ``start`` to ``limit``."""
 
     def segment_from(self, offset: int) -> tuple[int, memoryview]:
-        """The start offset of the segment that holds ``offset``, and the segment's bytes to its end."""
+        """The bytes of the segment that holds ``offset``, up to its end, after the offset where they start."""
 
     def data_ranges(self, start: int, limit: int) -> Iterator[tuple[int, int]]:
         """Ranges from ``start`` to before ``limit`` that are not holes of a sparse file; each is in one segment."""

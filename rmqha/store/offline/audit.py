@@ -1,4 +1,4 @@
-"""Holds queues and index against the log they were made from. Changes nothing."""
+"""Compares queues and index with the log from which they were built. Changes nothing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +21,18 @@ from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
 
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 BATCH_BYTES = 4 * 1024 * 1024
-UNITS_AT_ONCE = 1 << 18
+UNITS_BATCH = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was found: the first problems in words, the number of all, and of keys that the index does not have.
+    """What was found: the first problems as texts, the number of all problems, and of keys missing in the index.
 
-    ``built_until`` is how far in the log queues are built; what follows is for the next dispatch, and not judged.
-    Missing keys are no problem: a Java broker's recovery loses some. ``rmqha rebuild`` makes all anew.
-    ``lost_units`` point to bytes of the log that are no records: these follow from the bad bytes, and are no problems
-    of their own.
+    Queues are built up to ``built_until`` in the log; the next dispatch continues there, so later records are not
+    checked. Missing keys are not a problem: a Java broker's recovery loses some, and ``rmqha rebuild`` adds them.
+    ``lost_units`` counts units that point to damaged bytes of the log. They do not count as further problems.
     """
 
     problems: tuple[str, ...]
@@ -55,11 +54,11 @@ class _Auditor:
 
     def complain(self, problem: str) -> None:
         self.problem_count += 1
-        if len(self.problems) < MOST_PROBLEMS:
+        if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
     def check_unit(self, request: DispatchRequest) -> None:
-        """The queue must point to the message, from where the message says it is."""
+        """The queue must have a unit for the message, at the queue offset that the message contains."""
         if not request.is_queued or not is_possible_offset(request.queue_offset, request.physical_offset):
             return
         name = f"queue {request.queue_id} of {request.topic}"
@@ -74,7 +73,7 @@ class _Auditor:
             self.complain(f"{name}: unit {request.queue_offset} is {tuple(unit)}, not {tuple(expected)}")
 
     def check_ends(self) -> None:
-        """No queue may go on where the log has nothing for it."""
+        """A queue must not continue after its last message in the log."""
         for key, queue in self._queues.queues.items():
             end = self.next_offsets.get(key, queue.min_offset)
             if queue.max_offset > end and not self._bad.holds_all(queue, end):
@@ -82,13 +81,13 @@ class _Auditor:
 
 
 def _was_recovered_by_java(request: DispatchRequest, unit: Unit, expected: Unit) -> bool:
-    """4.9.2 to 4.9.8 give a delayed message the hash of its tags when they recover it (spec/store.md 9.3)."""
+    """Whether 4.9.2 to 4.9.8 recovered it: they give delayed messages the hash of their tags (spec/store.md 9.3)."""
     by_tags = expected._replace(tags_code=tags_hash(request.properties.get("TAGS", "")))
     return request.topic == SCHEDULE_TOPIC and unit == by_tags
 
 
 class _BadBytes:
-    """Where the log has no records, although queues may point there: bad stretches, and all from ``lost_from`` on."""
+    """Bytes of the log that are not records: bad stretches, and everything from ``lost_from`` on."""
 
     def __init__(self, stretches: Sequence[BadStretch], lost_from: int | None) -> None:
         ends = [
@@ -110,8 +109,8 @@ class _BadBytes:
         return bool(self) and all(inside.all() for inside in self._look(queue, start))
 
     def _look(self, queue: ConsumeQueue, at: int) -> Iterator[npt.NDArray[np.bool_]]:
-        """Of the units from ``at`` on, whether each points to these bytes; some units at a time."""
-        while len(units := queue.units(at, UNITS_AT_ONCE)):
+        """For each unit from ``at`` on, whether it points to these bytes; in batches."""
+        while len(units := queue.units(at, UNITS_BATCH)):
             offsets = units["physical_offset"].astype(np.int64)
             nearest = np.searchsorted(self._starts, offsets, side="right") - 1
             yield (nearest >= 0) & (offsets < self._ends[nearest])
@@ -129,7 +128,8 @@ def audit(
 ) -> Audit:
     """Compare queues and index with the log's records before ``end``. Raises StoreError, OSError.
 
-    ``stretches`` are no records, nor is anything from ``lost_from`` on: what points there is counted, not judged.
+    ``stretches`` are not records, and neither is anything from ``lost_from`` on. Units that point there are only
+    counted.
     """
     bad_queues: dict[tuple[str, int], str] = {}
     queues = open_queues(store.root, settings, owned=False, problems=bad_queues)
@@ -142,7 +142,7 @@ def audit(
         end = max(store.log.min_offset, min(end, queues.max_physical_offset))
         auditor = _Auditor(queues, settings.message_delay_level, bad)
         for (topic, queue_id), problem in bad_queues.items():
-            auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild makes it anew)")
+            auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild rebuilds it)")
         index = _IndexEntries(store.root, settings, auditor.complain)
         missing_keys = 0
         for start, stop in _sound_ranges(store.log.min_offset, end, stretches):
@@ -171,7 +171,7 @@ def _sound_ranges(start: int, end: int, stretches: Sequence[BadStretch]) -> Iter
 
 def _audit_some(log: CommitLog, start: int, end: int, auditor: _Auditor, keys: list[str], offsets: list[int]) -> int:
     data = log.get_data(start, log.segment_size)
-    assert data is not None, "the end lies within the log"
+    assert data is not None, "the end is inside the log"
     position, limit = 0, min(len(data), end - start)
     while position < min(limit, BATCH_BYTES):
         request = read_dispatch_request(data, position)
@@ -204,7 +204,7 @@ class _IndexEntries:
         self._offsets, self._hashes = self._offsets[order], self._hashes[order]
 
     def between(self, start: int, end: int) -> Counter[tuple[int, int]]:
-        """Physical offset and hash of the entries from ``start`` to before ``end``, with how often each is there."""
+        """The physical offsets and hashes of the entries from ``start`` to before ``end``, with their counts."""
         low, high = np.searchsorted(self._offsets, [start, end])
         return Counter(zip(self._offsets[low:high].tolist(), self._hashes[low:high].tolist(), strict=True))
 
