@@ -37,7 +37,7 @@ from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver, SyslogObserver
-from rmqha.ops.process import MOST_FILES, Leave, ProcessService
+from rmqha.ops.process import MAX_FILES, Leave, ProcessService
 from rmqha.ops.statefile import StateFileService
 from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget

@@ -150,8 +150,8 @@ class TLSClientEndpoint:
         try:
             opened = await gate.opened
         except TLSError as error:
-            if self._told != str(error):  # logged once for all attempts
-                self._told = str(error)
+            if self._logged != str(error):  # logged once for all attempts
+                self._logged = str(error)
                 self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
             raise
         self._logged = None
