@@ -29,7 +29,7 @@ from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
 from rmqha.store.nodestate import NodeState, state_path
-from rmqha.wire import record as layout
+from rmqha.wire import layout
 
 log = logging.getLogger(__name__)
 

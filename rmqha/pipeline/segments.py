@@ -15,15 +15,15 @@ from rmqha.pipeline.decode import Bytes, Ints, Records, body_crc_agrees, explain
 from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
 from rmqha.pipeline.options import OnCorrupt, Options
 from rmqha.pipeline.pagecache import PagesBehind, is_hot
-from rmqha.wire import record as layout
+from rmqha.wire import layout
+from rmqha.wire.layout import MAGIC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
 from rmqha.wire.record import IncompleteRecord, RecordError, check_record
 
 log = logging.getLogger(__name__)
 
 SEARCH_BYTES = 1 << 20
-RECORD_START_BYTES = 36
+RECORD_START_BYTES = SYS_FLAG_AT
 """The first bytes of a record, up to its own offset: enough to recognize it."""
-MAGIC_AT, PHYSICAL_OFFSET_AT = 4, 28
 MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
 (FIRST_OF_MAGIC,) = {code.to_bytes(4, "big", signed=True)[0] for code in MAGICS}
 

@@ -3,6 +3,7 @@
 In reading order. The log:
 
 - ``properties``: a message's properties.
+- ``layout``: where each field of a record lies.
 - ``record``: a message in the commit log.
 - ``columns``: many records at once, as numpy columns.
 - ``scan``: proves many records at once.

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from rmqha.wire.scan import MAGIC_AT, Effort, Scan, find_sound
+from rmqha.wire.layout import MAGIC_AT
+from rmqha.wire.scan import Effort, Scan, find_sound
 
 FIRST_WINDOW_BYTES = 64 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024
