@@ -13,46 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from isal.isal_zlib import crc32
 
-from rmqha.pipeline.errors import CorruptLogError
 from rmqha.pipeline.options import Selection
 from rmqha.pipeline.schema import PROPERTIES_MAP, STRING_MAP, TIMESTAMP
 from rmqha.wire import columns, layout, record
-from rmqha.wire.columns import Bytes as Bytes
-from rmqha.wire.columns import Ints as Ints
-from rmqha.wire.columns import Mask as Mask
-from rmqha.wire.columns import Records as Records
-from rmqha.wire.columns import hop as hop
-from rmqha.wire.columns import lay_out as lay_out
+from rmqha.wire.columns import Bytes, Ints, Mask, Records
 from rmqha.wire.layout import BORN_HOST_AT, IPV4_HOST_BYTES, IPV6_HOST_BYTES, PORT_BYTES, STORE_HOST_AT
-from rmqha.wire.record import Host, RecordError, check_record
+from rmqha.wire.record import Host
 
 MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999. A time outside of them, which a producer may have made up, is null."""
 MAX_INFLATED_BYTES = 64 << 20
 ARROW_CODECS = {0x100: "lz4", 0x200: "zstd"}
-
-
-def body_crc_agrees(records: Records) -> Mask:
-    """Whether the CRC of each body equals BODYCRC. The CRC of an empty body is ignored."""
-    begins, lengths = records.body
-    view = records.buffer.data
-    crcs = [crc32(view[a:b]) for a, b in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)]
-    computed = np.array(crcs, np.int64) & record.CRC_MASK
-    agrees: Mask = (computed == records.ints("bodyCRC")) | (lengths == 0)
-    return agrees
-
-
-def explain(buffer: Bytes, base: int, position: int, segment_room: int) -> CorruptLogError:
-    """Why there is no sound message at a position of the buffer, ``segment_room`` bytes before the end of its
-    segment.
-    """
-    try:
-        check_record(buffer.data, position, base + position, segment_room)
-    except RecordError as error:
-        return CorruptLogError(base + position, str(error))
-    return CorruptLogError(base + position, "it is not the record that was expected here")
 
 
 def slices(buffer: Bytes, begins: Ints, lengths: Ints) -> pa.BinaryArray:

@@ -66,26 +66,32 @@ class Scan:
         )
 
 
-def scan_records(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
+def scan_records(
+    segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, segment_end: int | None = None
+) -> Scan:
     """Prove the records of one segment from ``start`` on.
 
-    ``segment`` holds a whole segment whose first byte has the log offset ``base``. ``start`` is the start of a record,
-    and ``limit`` is the end of the written bytes. Both are offsets in the log.
+    ``segment`` holds a segment from the log offset ``base`` on. ``start`` is the start of a record, and ``limit`` is
+    the end of the written bytes. Both are offsets in the log. ``segment_end`` is the offset after the segment's last
+    byte. It is needed only if ``segment`` holds less than that.
     """
+    segment_end = base + len(segment) if segment_end is None else segment_end
     result = Scan(end=start)
     while result.problem is None:
         several = _scan_plain(segment, base, result.end, limit)
         result = several if result.end == start else result.then(several)
         if result.end == limit:
             break
-        few = _scan_singly(segment, base, result.end, limit, 1 if several.messages else FEW_RECORDS)
+        few = _scan_singly(segment, base, result.end, limit, segment_end, 1 if several.messages else FEW_RECORDS)
         if few.end == result.end:
             return result.then(few)
         result = result.then(few)
     return result
 
 
-def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, count: int) -> Scan:
+def _scan_singly(
+    segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, segment_end: int, count: int
+) -> Scan:
     """Prove up to ``count`` records from ``start`` on, by the reference rules."""
     messages, last_message, store_timestamp, end, problem = 0, None, 0, start, None
     with memoryview(segment) as whole, whole[: limit - base] as written:
@@ -93,7 +99,7 @@ def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, li
             if end >= limit:
                 break
             try:
-                found = record.check_record(written, end - base, end, len(whole) - (end - base))
+                found = record.check_record(written, end - base, end, segment_end - end)
             except record.IncompleteRecord:
                 break
             except record.RecordError as error:
