@@ -191,7 +191,8 @@ def test_the_local_engine_needs_no_extra() -> None:
         "main(sys.argv[1:])"
     )
     store = unpacked("slave")
-    for words in (["verify"], ["compare", "--against", store]):
+    commands: list[list[str | Path]] = [["verify"], ["compare", "--against", store]]
+    for words in commands:
         done = subprocess.run(
             [sys.executable, "-c", script, "job", words[0], store, *words[1:]], capture_output=True, text=True
         )
