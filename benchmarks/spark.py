@@ -195,8 +195,8 @@ class Bench:
     def verify(self, engine: Engine) -> int:
         """Prove every record; how many there are."""
         found = verify(self.options(), engine)
-        if found.problem_count:
-            raise SystemExit(f"{self.store} is not sound: {found.problems}")
+        if found.stretches:
+            raise SystemExit(f"{self.store} is not sound: {found.problem}")
         return found.messages
 
     def rebuild(self, engine: Engine) -> int:

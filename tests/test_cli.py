@@ -487,6 +487,7 @@ class CompareTests(CommandTestCase):
                 "otherEnd": 4538033,
                 "differsAt": None,
                 "recordAt": None,
+                "differentBytes": 0,
                 "identical": True,
                 "relation": "identical",
             },
@@ -524,7 +525,8 @@ class CompareTests(CommandTestCase):
         at, _ = records_of(one)[70]
         flip_bit(other, at + 20)  # its queue offset, which no check covers
         self.assertEqual(
-            self.complaint(1, "verify", one, "--against", other), f"the logs differ at {at + 20}, in the record at {at}"
+            self.complaint(1, "verify", one, "--against", other),
+            f"the logs differ at {at + 20}, in the record at {at} (1 byte in all)",
         )
         result = self.run_command("verify", one, "--against", other, "--json")
         self.assertEqual(result.exit_code, 1)

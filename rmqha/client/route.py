@@ -1,12 +1,28 @@
 """Where the queues of a topic are: a name server's TopicRouteData, or the topics of one broker."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from rmqha.client.message import MessageQueue
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig
+from rmqha.wire.beans import LONG_BITS, java, read_bean, read_integer, read_objects, read_text, shorten
 
 MASTER_ID = 0
+
+
+def _addresses(content: Any, _: Any) -> dict[int, str]:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{shorten(content)} is not an object")
+    return {read_integer(broker_id, LONG_BITS): read_text(address) for broker_id, address in content.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """The addresses of one broker name, by broker id."""
+
+    broker_name: str
+    broker_addrs: dict[int, str] = java(read=_addresses)
 
 
 class QueueData(NamedTuple):
@@ -29,25 +45,10 @@ class TopicRoute:
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
-        """Parse TopicRouteData. Raises ValueError."""
-        try:
-            return cls(
-                {
-                    str(broker["brokerName"]): {int(key): str(at) for key, at in broker["brokerAddrs"].items()}
-                    for broker in content["brokerDatas"]
-                },
-                tuple(
-                    QueueData(
-                        str(data["brokerName"]),
-                        int(data["readQueueNums"]),
-                        int(data["writeQueueNums"]),
-                        int(data["perm"]),
-                    )
-                    for data in content["queueDatas"]
-                ),
-            )
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not a route: {error!r}") from error
+        """Read TopicRouteData. Raises ValueError."""
+        brokers = (read_bean(BrokerData, broker) for broker in read_objects(content, "brokerDatas"))
+        queues = (read_bean(QueueData, data) for data in read_objects(content, "queueDatas"))
+        return cls({broker.broker_name: broker.broker_addrs for broker in brokers}, tuple(queues))
 
     @classmethod
     def of_broker(cls, address: str, config: TopicConfig) -> Self:

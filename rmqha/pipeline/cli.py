@@ -226,49 +226,50 @@ def _print_json(content: dict[str, Any]) -> None:
 def verify(asked: Asked) -> None:
     """Prove every record of a log: its magic code, lengths, own offset, and the CRC of its body.
 
-    Exit code 1 if some bytes are not records.
+    It finds in the log what rmqha verify finds. Queues and index are not checked: rmqha verify does that. Exit code 1
+    if some bytes are not records.
     """
     from rmqha.pipeline.jobs.verify import verify as verify_log
+    from rmqha.store.offline.findings import log_problems, sound_line, stretch_lines, verification_as_json
 
     options = _options(asked)
     with _engine(asked) as running, _progress("verify") as progress:
         found = verify_log(options, running, progress)
     if asked.as_json:
-        _print_json(found.as_json())
+        _print_json(verification_as_json(found))
     else:
-        say(f"{found.messages} sound messages from {found.start} to {found.end}")
-        for problem in found.problems:
-            say(f"{problem.offset} to {problem.end}: {problem.reason}")
-    if found.problem_count:
-        raise Trouble(ExitCode.CORRUPT, f"{found.problem_count} stretches of the log are not records")
+        say(sound_line(found))
+        for line in stretch_lines(asked.store, found):
+            say(line)
+    problems = list(log_problems(asked.store, found))
+    if problems:
+        raise Trouble(ExitCode.CORRUPT, "; ".join(problems))
 
 
 @job.command(cls=Job, takes=(*READING, "boundaries"))
 @_with_log_options
 @click.option("--against", type=click.Path(path_type=Path), required=True, help="The other store.")
-def compare(asked: Asked, against: Path) -> None:
-    """Compare two logs, byte by byte.
+@click.option("--exact", is_flag=True, help="Exit code 1 also if one log is the start of the other.")
+def compare(asked: Asked, against: Path, exact: bool) -> None:
+    """Compare two logs, byte by byte. Neither log is proved: rmqha verify --against does both.
 
-    Exit code 1 if they differ, or end at different offsets.
+    Exit code 1 if they differ. A log that is the start of the other one (a backup of a store that has grown since)
+    counts as equal, unless --exact is given.
     """
     from rmqha.pipeline.jobs.compare import compare as compare_logs
+    from rmqha.store.offline.findings import comparison_as_json, comparison_line, difference
 
     options = _options(asked, replica=against)
     with _engine(asked) as running, _progress("compare") as progress:
         found = compare_logs(options, running, progress)
-    common = found.common
+    line = comparison_line(asked.store, against, found)
     if asked.as_json:
-        _print_json(found.as_json())
-    elif common.differs_at is None:
-        say(f"identical from {common.start} to {common.end}")
-    if common.differs_at is not None:
-        raise Trouble(
-            ExitCode.CORRUPT, f"the logs differ at {common.differs_at}, in {common.different_bytes} bytes in all"
-        )
-    if not found.is_identical:
-        raise Trouble(
-            ExitCode.CORRUPT, f"the logs are equal up to the end of one: they end at {found.end} and {found.other_end}"
-        )
+        _print_json(comparison_as_json(found))
+    elif line is not None:
+        say(line)
+    problem = difference(found, exact)
+    if problem is not None:
+        raise Trouble(ExitCode.CORRUPT, problem)
 
 
 @job.command(cls=Job, takes=(*RANGE, *CHOICE, *READING, "boundaries", *RECORDS))

@@ -13,48 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from isal.isal_zlib import crc32
 
-from rmqha.pipeline.errors import CorruptLogError
 from rmqha.pipeline.options import Selection
 from rmqha.pipeline.schema import PROPERTIES_MAP, STRING_MAP, TIMESTAMP
-from rmqha.wire import columns
-from rmqha.wire import record as layout
-from rmqha.wire.columns import FIELD_AT as FIELD_AT
-from rmqha.wire.columns import Bytes as Bytes
-from rmqha.wire.columns import Ints as Ints
-from rmqha.wire.columns import Mask as Mask
-from rmqha.wire.columns import Records as Records
-from rmqha.wire.columns import hop as hop
-from rmqha.wire.columns import lay_out as lay_out
-from rmqha.wire.record import Host, RecordError, check_record
+from rmqha.wire import columns, layout, record
+from rmqha.wire.columns import Bytes, Ints, Mask, Records
+from rmqha.wire.layout import BORN_HOST_AT, IPV4_HOST_BYTES, IPV6_HOST_BYTES, PORT_BYTES, STORE_HOST_AT
+from rmqha.wire.record import Host
 
 MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999. A time outside of them, which a producer may have made up, is null."""
 MAX_INFLATED_BYTES = 64 << 20
 ARROW_CODECS = {0x100: "lz4", 0x200: "zstd"}
-IPV4_HOST_BYTES, IPV6_HOST_BYTES = 8, 20
-
-
-def body_crc_agrees(records: Records) -> Mask:
-    """Whether the CRC of each body equals BODYCRC. The CRC of an empty body is ignored."""
-    begins, lengths = records.body
-    view = records.buffer.data
-    crcs = [crc32(view[a:b]) for a, b in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)]
-    computed = np.array(crcs, np.int64) & layout.CRC_MASK
-    agrees: Mask = (computed == records.ints("bodyCRC")) | (lengths == 0)
-    return agrees
-
-
-def explain(buffer: Bytes, base: int, position: int, segment_room: int) -> CorruptLogError:
-    """Why there is no sound message at a position of the buffer, ``segment_room`` bytes before the end of its
-    segment.
-    """
-    try:
-        check_record(buffer.data, position, base + position, segment_room)
-    except RecordError as error:
-        return CorruptLogError(base + position, str(error))
-    return CorruptLogError(base + position, "it is not the record that was expected here")
 
 
 def slices(buffer: Bytes, begins: Ints, lengths: Ints) -> pa.BinaryArray:
@@ -170,7 +140,7 @@ class _Columns:
     def bodies(self) -> pa.Array:
         records = self._records
         raw = slices(records.buffer, *records.body)
-        compressed = (records.sys_flag & layout.COMPRESSED_FLAG) != 0
+        compressed = (records.sys_flag & record.COMPRESSED_FLAG) != 0
         if not self._decompress or not compressed.any():
             return raw
         bodies = raw.to_pylist()
@@ -180,11 +150,11 @@ class _Columns:
 
     def born_hosts(self) -> pa.Array:
         records = self._records
-        return _hosts(records, records.at + FIELD_AT["bornHost"], layout.BORNHOST_V6_FLAG)
+        return _hosts(records, records.at + BORN_HOST_AT, layout.BORNHOST_V6_FLAG)
 
     def store_hosts(self) -> pa.Array:
         records = self._records
-        places = records.at + FIELD_AT["storeHost"] + records._born_extra
+        places = records.at + STORE_HOST_AT + records._born_extra
         return _hosts(records, places, layout.STOREHOSTADDRESS_V6_FLAG)
 
 
@@ -213,9 +183,9 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
     """The content of a compressed body. Returns the body itself if it is not compressed, or its content exceeds 64
     MiB.
     """
-    kind = sys_flag & layout.COMPRESSION_TYPE_MASK
+    kind = sys_flag & record.COMPRESSION_TYPE_MASK
     try:
-        if kind in layout.ZLIB_COMPRESSION_TYPES:
+        if kind in record.ZLIB_COMPRESSION_TYPES:
             stream = zlib.decompressobj()
             content = stream.decompress(body, MAX_INFLATED_BYTES)
             return content if stream.eof else body
@@ -250,7 +220,10 @@ def _spelt(buffer: Bytes, places: Ints, width: int) -> pa.Array:
     windows: npt.NDArray[np.void] = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
     raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(places), [None, pa.py_buffer(windows[places])])
     encoded = raw.dictionary_encode()
-    texts = [str(Host(value[:-4], layout.INT32.unpack(value[-4:])[0])) for value in encoded.dictionary.to_pylist()]
+    texts = [
+        str(Host(value[:-PORT_BYTES], layout.INT32.unpack(value[-PORT_BYTES:])[0]))
+        for value in encoded.dictionary.to_pylist()
+    ]
     return pa.array(texts, pa.string()).take(encoded.indices)
 
 

@@ -29,7 +29,7 @@ from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
 from rmqha.store.nodestate import NodeState, state_path
-from rmqha.wire import record as layout
+from rmqha.wire import layout
 
 log = logging.getLogger(__name__)
 
@@ -223,16 +223,21 @@ class LogPlan:
         return self.record_start(min(max(offset, self.min_offset), self.end))
 
 
-def open_log(options: Options, known_end: int = 0) -> LogPlan:
+def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -> LogPlan:
     """Open the log of a store, or a folder of segments, up to where its node says it may be read.
 
     If no node of ours has run, the log ends with the last sound record. ``known_end`` is its end at an earlier time;
-    records before it are not proved again. Raises StoreError, OSError.
+    records before it are not proved again. With ``to_last_file`` it ends with the last file, sound or not. Raises
+    StoreError, OSError.
     """
     store, folder = _folders(options.path, options.settings.store_path_commit_log)
     state = NodeState.read(store)  # before the files are listed, so that the files it mentions exist
-    files = _log_files(folder, options.settings.mapped_file_size_commit_log)
+    files = log_files(folder, options.settings.mapped_file_size_commit_log)
     plan = LogPlan(store, folder, files, 0, state, options)
+    if state is None and to_last_file:
+        if files:
+            _refuse_dledger(files[0])
+        return replace(plan, end=files[-1].end if files else 0)
     if state is None:
         return replace(plan, end=_sound_end(files, known_end))
     end: int = getattr(state.offsets, options.read_up_to.value)
@@ -263,7 +268,8 @@ def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
     raise NoStore(f"{path} is not a store: it has no {LOG_FOLDER}")
 
 
-def _log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
+def log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
+    """The segments of a folder. Raises StoreError, OSError."""
     found = list_segments(folder)
     size = segment_size_of(folder, configured_size)
     bases = [base for base, _ in found]
@@ -291,16 +297,20 @@ def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:
 
 def _refuse_another_frame(file: LogFile) -> None:
     """Raises StoreError if the log starts with something other than a record, unless it is empty."""
+    if _refuse_dledger(file) not in (0, layout.BLANK_MAGIC_CODE, *MAGICS):
+        raise CorruptLogError(file.base, "the log does not start with a record")
+
+
+def _refuse_dledger(file: LogFile) -> int:
+    """The magic code at the start of the file. Raises StoreError if the log is DLedger's."""
     with SegmentReader(file.path, file.base) as segment:
         start = segment.read(file.base, layout.BLANK_HEADER.size)
     size, magic = layout.BLANK_HEADER.unpack(start.tobytes().ljust(layout.BLANK_HEADER.size, b"\0"))
-    if magic in (0, layout.BLANK_MAGIC_CODE, *MAGICS):
-        return
-    if size == DLEDGER_MAGIC:
+    if size == DLEDGER_MAGIC and magic not in (0, layout.BLANK_MAGIC_CODE, *MAGICS):
         raise StoreError(
             f"{file.path} is part of a DLedger log, whose records have another frame: only commit logs can be read"
         )
-    raise CorruptLogError(file.base, "the log does not start with a record")
+    return int(magic)
 
 
 def _sound_end_of(file: LogFile, start: int) -> int:

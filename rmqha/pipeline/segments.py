@@ -5,25 +5,27 @@ signal.
 """
 
 import logging
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from isal.isal_zlib import crc32
 
-from rmqha.pipeline.decode import Bytes, Ints, Records, body_crc_agrees, explain, hop, lay_out, select
 from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
 from rmqha.pipeline.options import OnCorrupt, Options
 from rmqha.pipeline.pagecache import PagesBehind, is_hot
-from rmqha.wire import record as layout
-from rmqha.wire.record import IncompleteRecord, RecordError, check_record
+from rmqha.wire import layout
+from rmqha.wire.columns import Bytes, Ints, Mask, Records, hop, lay_out
+from rmqha.wire.layout import MAGIC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
+from rmqha.wire.record import CRC_MASK, IncompleteRecord, RecordError, check_record
 
 log = logging.getLogger(__name__)
 
 SEARCH_BYTES = 1 << 20
-RECORD_START_BYTES = 36
+RECORD_START_BYTES = SYS_FLAG_AT
 """The first bytes of a record, up to its own offset: enough to recognize it."""
-MAGIC_AT, PHYSICAL_OFFSET_AT = 4, 28
 MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
 (FIRST_OF_MAGIC,) = {code.to_bytes(4, "big", signed=True)[0] for code in MAGICS}
 
@@ -79,6 +81,10 @@ class SegmentReader:
                 break
             done += count
         return buffer[:done]
+
+    def mapped(self) -> mmap.mmap:
+        """The whole file, mapped. It stays so until nobody uses it any more. Raises OSError."""
+        return mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
 
     def find_start(self, offset: int, end: int) -> int | None:
         """The first offset from ``offset`` to before ``end`` that looks like the start of a record, by magic code and
@@ -155,7 +161,9 @@ def read_records(
 
 
 def read_selected(split: Split, options: Options) -> Iterator[Records]:
-    """Read the messages of the split that the options select. Raises StoreError, OSError."""
+    """Read the messages of the split that the options select. Raises StoreError, OSError. Needs pyarrow."""
+    from rmqha.pipeline.decode import select
+
     skipped = log_skipped if options.on_corrupt is OnCorrupt.SKIP else None
     try:
         for records in read_records(split, options.batch_bytes, options.verify_body, skipped, options.drop_behind):
@@ -166,6 +174,27 @@ def read_selected(split: Split, options: Options) -> Iterator[Records]:
         if options.fail_on_data_loss:
             raise
         log.warning("%s", error)
+
+
+def body_crc_agrees(records: Records) -> Mask:
+    """Whether the CRC of each body equals BODYCRC. The CRC of an empty body is ignored."""
+    begins, lengths = records.body
+    view = records.buffer.data
+    crcs = [crc32(view[a:b]) for a, b in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)]
+    computed = np.array(crcs, np.int64) & CRC_MASK
+    agrees: Mask = (computed == records.ints("bodyCRC")) | (lengths == 0)
+    return agrees
+
+
+def explain(buffer: Bytes, base: int, position: int, segment_room: int) -> CorruptLogError:
+    """Why there is no sound message at a position of the buffer, ``segment_room`` bytes before the end of its
+    segment.
+    """
+    try:
+        check_record(buffer.data, position, base + position, segment_room)
+    except RecordError as error:
+        return CorruptLogError(base + position, str(error))
+    return CorruptLogError(base + position, "it is not the record that was expected here")
 
 
 class _Reading:

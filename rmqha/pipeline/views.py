@@ -119,12 +119,12 @@ def _stats(reader: ViewReader, split: Split) -> Batches:
 def _verify(reader: ViewReader, split: Split) -> Batches:
     """One row for the whole split, and one for each stretch of bytes that is not a record."""
     try:
-        found = verify_split(split, reader.options.batch_bytes, reader.options.drop_behind)
+        found = verify_split(split, reader.options.drop_behind)
     except DataLossError as error:
         yield _batch(reader.schema, [(split.start, split.end, 0, str(error))])
         return
-    rows = [(problem.offset, problem.end, 0, problem.reason) for problem in found.problems]
-    yield _batch(reader.schema, [(split.start, split.end, found.messages, None), *rows])
+    rows = [(bad.start, bad.end, 0, bad.problem) for bad in found.bad_stretches()]
+    yield _batch(reader.schema, [(split.start, split.end, found.found.messages, None), *rows])
 
 
 def _compare(reader: ViewReader, split: Split) -> Batches:

@@ -17,6 +17,17 @@ from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import sync_folder
 from rmqha.store.nodestate import replace_file
+from rmqha.wire.beans import (
+    LONG_BITS,
+    Long,
+    java,
+    read_bean,
+    read_integer,
+    read_mapping,
+    read_text,
+    shorten,
+    with_default,
+)
 from rmqha.wire.fastjson import ROWS_AT_ONCE, Document, Rows, dumps_pretty_by_rows, loads_lenient, whole
 
 CONFIG_FOLDER = "config"
@@ -27,11 +38,6 @@ PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
-
-INT_BITS = 32
-LONG_BITS = 64
-INT_MIN = -(2 ** (INT_BITS - 1))
-LONG_MIN = -(2 ** (LONG_BITS - 1))
 
 
 class TopicFilterType(Enum):
@@ -48,8 +54,8 @@ class DataVersion:
     Java gives a new one, and one that lacks a timestamp, the time; here it is 0, which no Java broker has.
     """
 
-    counter: int = 0
-    timestamp: int = 0
+    counter: Long = 0
+    timestamp: Long = 0
     """Milliseconds since the epoch."""
 
     def next(self, now_ms: int) -> "DataVersion":
@@ -59,12 +65,16 @@ class DataVersion:
     @classmethod
     def from_json(cls, content: Any) -> Self:
         """From Java's form; None, or a field that lacks, is the default. Raises ValueError."""
-        fields = _Fields({} if content is None else content)
-        return cls(fields.integer("counter", 0, LONG_BITS), fields.integer("timestamp", 0, LONG_BITS))
+        return read_bean(cls, {} if content is None else content)
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form."""
         return {"counter": self.counter, "timestamp": self.timestamp}
+
+
+def _filter_type(value: Any, _: Any) -> TopicFilterType:
+    """To Java an unknown filter type is null, with which it does nothing."""
+    return TopicFilterType.__members__.get(read_text(value), TopicFilterType.SINGLE_TAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +85,14 @@ class TopicConfig:
     read_queue_nums: int = 16
     write_queue_nums: int = 16
     perm: int = PERM_READ | PERM_WRITE
-    topic_filter_type: TopicFilterType = TopicFilterType.SINGLE_TAG
+    topic_filter_type: TopicFilterType = java(read=_filter_type, default=TopicFilterType.SINGLE_TAG)
     topic_sys_flag: int = 0
     order: bool = False
 
     @classmethod
     def from_json(cls, content: Any, topic_name: str = "") -> Self:
         """From Java's form, of this name if it tells none; fields that lack take Java's defaults. Raises ValueError."""
-        fields = _Fields(content)
-        # To Java an unknown filter type is null, with which it does nothing.
-        filter_type = TopicFilterType.__members__.get(fields.text("topicFilterType", ""), TopicFilterType.SINGLE_TAG)
-        return cls(
-            topic_name=fields.text("topicName", topic_name),
-            read_queue_nums=fields.integer("readQueueNums", 16),
-            write_queue_nums=fields.integer("writeQueueNums", 16),
-            perm=fields.integer("perm", PERM_READ | PERM_WRITE),
-            topic_filter_type=filter_type,
-            topic_sys_flag=fields.integer("topicSysFlag", 0),
-            order=fields.boolean("order", False),
-        )
+        return read_bean(cls, with_default(content, "topicName", topic_name))
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
@@ -118,25 +117,14 @@ class SubscriptionGroupConfig:
     consume_broadcast_enable: bool = True
     retry_queue_nums: int = 1
     retry_max_times: int = 16
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    broker_id: Long = 0
+    which_broker_when_consume_slowly: Long = 1
     notify_consumer_ids_changed_enable: bool = True
 
     @classmethod
     def from_json(cls, content: Any, group_name: str = "") -> Self:
         """From Java's form, of this name if it tells none; fields that lack take Java's defaults. Raises ValueError."""
-        fields = _Fields(content)
-        return cls(
-            group_name=fields.text("groupName", group_name),
-            consume_enable=fields.boolean("consumeEnable", True),
-            consume_from_min_enable=fields.boolean("consumeFromMinEnable", True),
-            consume_broadcast_enable=fields.boolean("consumeBroadcastEnable", True),
-            retry_queue_nums=fields.integer("retryQueueNums", 1),
-            retry_max_times=fields.integer("retryMaxTimes", 16),
-            broker_id=fields.integer("brokerId", 0, LONG_BITS),
-            which_broker_when_consume_slowly=fields.integer("whichBrokerWhenConsumeSlowly", 1, LONG_BITS),
-            notify_consumer_ids_changed_enable=fields.boolean("notifyConsumerIdsChangedEnable", True),
-        )
+        return read_bean(cls, with_default(content, "groupName", group_name))
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
@@ -321,9 +309,8 @@ class TopicConfigTable(NamedTable[TopicConfig]):
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in steps. Raises ValueError."""
-        fields = _Fields(content)
-        topics = yield from _rows(fields.mapping("topicConfigTable"), TopicConfig.from_json)
-        return cls(DataVersion.from_json(fields.get("dataVersion")), topics)
+        topics = yield from _rows(read_mapping(content, "topicConfigTable"), TopicConfig.from_json)
+        return cls(DataVersion.from_json(content.get("dataVersion")), topics)
 
     def document(self) -> Document:
         """In Java's form and order."""
@@ -357,9 +344,8 @@ class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in steps. Raises ValueError."""
-        fields = _Fields(content)
-        groups = yield from _rows(fields.mapping("subscriptionGroupTable"), SubscriptionGroupConfig.from_json)
-        return cls(DataVersion.from_json(fields.get("dataVersion")), groups)
+        groups = yield from _rows(read_mapping(content, "subscriptionGroupTable"), SubscriptionGroupConfig.from_json)
+        return cls(DataVersion.from_json(content.get("dataVersion")), groups)
 
     def document(self) -> Document:
         """In Java's form and order."""
@@ -385,7 +371,7 @@ class ConsumerOffsetTable(ConfigTable):
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, whose integer keys may be quoted, in steps. Raises ValueError."""
-        queues = yield from _rows(_Fields(content).mapping("offsetTable"), lambda offsets, _: _offsets(offsets))
+        queues = yield from _rows(read_mapping(content, "offsetTable"), lambda offsets, _: _offsets(offsets))
         return cls(queues)
 
     def document(self) -> Document:
@@ -413,7 +399,7 @@ class DelayOffsetTable(ConfigTable):
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, whose integer keys may be quoted: it is small. Raises ValueError."""
         yield from ()
-        return cls(_offsets(_Fields(content).mapping("offsetTable")))
+        return cls(_offsets(read_mapping(content, "offsetTable")))
 
     def document(self) -> Document:
         """In Java's form."""
@@ -444,58 +430,5 @@ def topic_at_group(topic: str, group: str) -> str:
 
 def _offsets(content: Any) -> dict[int, int]:
     if not isinstance(content, Mapping):
-        raise ValueError(f"{str(content)[:40]!r} are no offsets")
-    return {_integer(key, INT_BITS): _integer(offset, LONG_BITS) for key, offset in content.items()}
-
-
-def _integer(value: Any, bits: int) -> int:
-    """Java, too, takes a number as text."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{value!r} is no integer")
-    number = int(value)
-    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-        raise ValueError(f"{number} has more than {bits} bits")
-    return number
-
-
-class _Fields:
-    """The fields of a bean. A missing one, and one that is null, has its default; another type is a ValueError."""
-
-    def __init__(self, content: Any) -> None:
-        if not isinstance(content, Mapping):
-            raise ValueError(f"{str(content)[:40]!r} is no object")
-        self._content = content
-
-    def get(self, name: str) -> Any:
-        return self._content.get(name)
-
-    def mapping(self, name: str) -> Mapping[Any, Any]:
-        found = self.get(name)
-        if found is None:
-            return {}
-        if not isinstance(found, Mapping):
-            raise ValueError(f"{name} is no object")
-        return found
-
-    def integer(self, name: str, default: int, bits: int = INT_BITS) -> int:
-        found = self.get(name)
-        try:
-            return default if found is None else _integer(found, bits)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-
-    def boolean(self, name: str, default: bool) -> bool:
-        found = self.get(name)
-        if found is None:
-            return default
-        if found not in (True, False, "true", "false"):
-            raise ValueError(f"{name}: {found!r} is neither true nor false")
-        return found in (True, "true")
-
-    def text(self, name: str, default: str) -> str:
-        found = self.get(name)
-        if found is None:
-            return default
-        if not isinstance(found, str):
-            raise ValueError(f"{name}: {found!r} is no text")
-        return found
+        raise ValueError(f"{shorten(content)} is not a map of offsets")
+    return {read_integer(key): read_integer(offset, LONG_BITS) for key, offset in content.items()}

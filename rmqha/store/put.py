@@ -22,11 +22,10 @@ from rmqha.store.message import (
     PutMessageStatus,
 )
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
+from rmqha.wire.layout import BORN_HOST_AT, FIXED_BYTES, INT64, IPV6_EXTRA_BYTES, PORT_BYTES, QUEUE_OFFSET_AT
 from rmqha.wire.properties import PROPERTY_SEPARATOR, format_properties
 from rmqha.wire.record import (
     END_FILE_MIN_BLANK_LENGTH,
-    FIXED_BYTES,
-    IPV6_EXTRA_BYTES,
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
     MESSAGE_MAGIC_CODE,
@@ -40,10 +39,9 @@ from rmqha.wire.record import (
 MOST_INT32_DIGITS = 10
 MESSAGES_AT_ONCE = 256
 """Of a batch, encoded in one step."""
-QUEUE_OFFSET_AT, BORN_HOST_AT, PORT_BYTES = 20, 48, 4
-"""Where fields of a record begin (spec/store.md 3.1); PHYSICALOFFSET follows QUEUEOFFSET."""
-LONG_BYTES = 8
+LONG_BYTES = INT64.size
 OFFSETS_BYTES = 2 * LONG_BYTES
+"""QUEUEOFFSET, and PHYSICALOFFSET, which follows it."""
 MANY_RECORDS = 64
 """From as many on arrays are faster than a loop."""
 

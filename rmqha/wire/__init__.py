@@ -3,6 +3,7 @@
 In reading order. The log:
 
 - ``properties``: a message's properties.
+- ``layout``: where each field of a record lies.
 - ``record``: a message in the commit log.
 - ``columns``: many records at once, as numpy columns.
 - ``scan``: proves many records at once.
@@ -13,6 +14,7 @@ The network:
 - ``transfer``: the HA channel.
 - ``command``: remoting commands and their frames.
 - ``fastjson``: JSON as Java's fastjson reads and writes it.
+- ``beans``: makes records of what ``fastjson`` has read.
 - ``requestfields``: header fields that clients send and brokers read.
 - ``subscription``: the tag expressions of consumers.
 - ``batch``: the body of a batch of messages.

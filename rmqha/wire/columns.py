@@ -11,37 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmqha.wire import record as layout
+from rmqha.wire import layout
+from rmqha.wire.layout import BODY_AT
+from rmqha.wire.layout import FIELD_AT as FIELD_AT
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 HEADER = np.dtype(
-    [
-        ("totalSize", ">i4"),
-        ("magic", ">i4"),
-        ("bodyCRC", ">i4"),
-        ("queueId", ">i4"),
-        ("flag", ">i4"),
-        ("queueOffset", ">i8"),
-        ("physicalOffset", ">i8"),
-        ("sysFlag", ">i4"),
-        ("bornTimestamp", ">i8"),
-        ("bornHost", "V8"),
-        ("storeTimestamp", ">i8"),
-        ("storeHost", "V8"),
-        ("reconsumeTimes", ">i4"),
-        ("preparedTransactionOffset", ">i8"),
-        ("bodyLength", ">i4"),
-    ]
+    [(field.name, f"V{field.bytes}" if field.code is None else f">{field.code}") for field in layout.HEADER_FIELDS]
 )
-"""The fixed fields of a record before its body, for two IPv4 hosts. With IPv6 hosts, the fields after the hosts have
-larger offsets.
-"""
-BODY_AT = HEADER.itemsize
-assert BODY_AT == 88 == layout.FIXED_BYTES - 1 - layout.INT16.size
-FIELD_AT: dict[str, int] = {name: HEADER.fields[name][1] for name in HEADER.names or () if HEADER.fields}
+"""The header of a record with two IPv4 hosts. With IPv6 hosts, the fields after the hosts have larger offsets."""
+assert HEADER.itemsize == BODY_AT
 
 ALIKE_BEFORE_A_GUESS = 8
 NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = 1, 2

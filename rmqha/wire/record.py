@@ -1,16 +1,6 @@
 """A record of the commit log: one message, or the blank that ends a segment (spec/store.md 3).
 
-Offsets for two IPv4 hosts; each IPv6 host takes 12 bytes more::
-
-     0 i32 TOTALSIZE        36 i32 SYSFLAG             72 i32 RECONSUMETIMES
-     4 i32 MAGICCODE        40 i64 BORNTIMESTAMP       76 i64 PREPAREDTRANSACTIONOFFSET
-     8 i32 BODYCRC          48     BORNHOST            84 i32 BODYLENGTH, then the body
-    12 i32 QUEUEID          56 i64 STORETIMESTAMP         i8  TOPICLENGTH (V2: i16), then the topic
-    16 i32 FLAG             64     STOREHOST              i16 PROPERTIESLENGTH, then the properties
-    20 i64 QUEUEOFFSET
-    28 i64 PHYSICALOFFSET
-
-All integers are big-endian and signed. Times are milliseconds since the epoch.
+``layout`` says where its fields lie. Times are milliseconds since the epoch.
 """
 
 import base64
@@ -25,31 +15,23 @@ from typing import Any, NamedTuple
 
 from isal.isal_zlib import crc32
 
+from rmqha.wire.layout import BLANK_HEADER as BLANK_HEADER
+from rmqha.wire.layout import BLANK_MAGIC_CODE as BLANK_MAGIC_CODE
+from rmqha.wire.layout import BORNHOST_V6_FLAG as BORNHOST_V6_FLAG
+from rmqha.wire.layout import FIXED_BYTES as FIXED_BYTES
+from rmqha.wire.layout import FIXED_HEAD, FIXED_TAIL, HEADS, INT8, IPV4_BYTES, IPV6_BYTES, hosts_extra
+from rmqha.wire.layout import INT16 as INT16
+from rmqha.wire.layout import INT32 as INT32
+from rmqha.wire.layout import INT64 as INT64
+from rmqha.wire.layout import IPV6_EXTRA_BYTES as IPV6_EXTRA_BYTES
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE as MESSAGE_MAGIC_CODE
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE_V2 as MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.layout import STOREHOSTADDRESS_V6_FLAG as STOREHOSTADDRESS_V6_FLAG
 from rmqha.wire.properties import parse_properties
 
 Buffer = bytes | bytearray | memoryview
 
-MESSAGE_MAGIC_CODE = -626843481
-MESSAGE_MAGIC_CODE_V2 = -626843477
-BLANK_MAGIC_CODE = -875286124
-
-BLANK_HEADER = Struct(">ii")
-END_FILE_MIN_BLANK_LENGTH = 8
-assert BLANK_HEADER.size == END_FILE_MIN_BLANK_LENGTH
-
-FIXED_HEAD = Struct(">iiiiiqqiq")  # TOTALSIZE … BORNTIMESTAMP
-FIXED_TAIL = Struct(">iqi")  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, BODYLENGTH
-INT64 = Struct(">q")
-INT32 = Struct(">i")
-INT16 = Struct(">h")
-IPV6_EXTRA_BYTES = 12
-FIXED_BYTES = FIXED_HEAD.size + (4 + 4) + INT64.size + (4 + 4) + FIXED_TAIL.size + 1 + INT16.size
-assert (FIXED_HEAD.size, FIXED_BYTES) == (48, 91)
-
-IPV4_BYTES = 4
-HEADS = {(born, store): Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)}
-"""The fields from TOTALSIZE to BODYLENGTH, by the bytes of the two addresses."""
-
+END_FILE_MIN_BLANK_LENGTH = BLANK_HEADER.size
 MAX_TOPIC_BYTES = 127
 TOPIC_LENGTHS = [bytes([length]) for length in range(MAX_TOPIC_BYTES + 1)]
 MAX_TOPIC_BYTES_V2 = 32767
@@ -63,8 +45,6 @@ TRANSACTION_ROLLBACK_TYPE = 0xC
 TRANSACTION_TYPE_MASK = 0xC
 QUEUED_TRANSACTION_TYPES = (0, TRANSACTION_COMMIT_TYPE)
 """Messages of these types have a queue offset and an entry in a consume queue (spec/store.md 3.5)."""
-BORNHOST_V6_FLAG = 0x10
-STOREHOSTADDRESS_V6_FLAG = 0x20
 COMPRESSION_TYPE_MASK = 0x700
 ZLIB_COMPRESSION_TYPES = (0, 0x300)
 INFLATED_AT_ONCE_BYTES = 1 << 20
@@ -94,7 +74,7 @@ class Host(NamedTuple):
 
     @property
     def is_ipv6(self) -> bool:
-        return len(self.address) == 16
+        return len(self.address) == IPV6_BYTES
 
     def __str__(self) -> str:
         """``ip:port``. IPv6 as Java prints it: in brackets, and zeros are not compressed."""
@@ -170,9 +150,8 @@ def body_crc(body: Buffer) -> int:
 
 def encoded_size(sys_flag: int, body_bytes: int, topic_bytes: int, properties_bytes: int, magic: int) -> int:
     """TOTALSIZE of a record whose parts have these sizes, in bytes."""
-    v6_hosts = bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOSTADDRESS_V6_FLAG)
     wide_topic_length = magic == MESSAGE_MAGIC_CODE_V2
-    return FIXED_BYTES + wide_topic_length + IPV6_EXTRA_BYTES * v6_hosts + body_bytes + topic_bytes + properties_bytes
+    return FIXED_BYTES + wide_topic_length + hosts_extra(sys_flag) + body_bytes + topic_bytes + properties_bytes
 
 
 def format_msg_id(store_host: Host, physical_offset: int) -> str:
@@ -317,8 +296,7 @@ def decode_record(view: Buffer, position: int = 0) -> Record | Blank:
         view, position
     )
     at = position + FIXED_HEAD.size
-    v6_bytes = bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOSTADDRESS_V6_FLAG)
-    if total_size < FIXED_BYTES + IPV6_EXTRA_BYTES * v6_bytes:
+    if total_size < FIXED_BYTES + hosts_extra(sys_flag):
         raise RecordError(f"a size of {total_size} bytes is too small for its hosts")
     born_host, at = _decode_host(view, at, sys_flag & BORNHOST_V6_FLAG)
     (store_timestamp,) = INT64.unpack_from(view, at)
@@ -328,7 +306,7 @@ def decode_record(view: Buffer, position: int = 0) -> Record | Blank:
     if magic == MESSAGE_MAGIC_CODE_V2:
         topic_length, at = _take_length(view, at, INT16, end, "TOPICLENGTH")
     else:
-        topic_length, at = _take_length(view, at, Struct(">b"), end, "TOPICLENGTH")
+        topic_length, at = _take_length(view, at, INT8, end, "TOPICLENGTH")
     topic, at = _take(view, at, topic_length, end, "TOPICLENGTH")
     properties_length, at = _take_length(view, at, INT16, end, "PROPERTIESLENGTH")
     properties, at = _take(view, at, properties_length, end, "PROPERTIESLENGTH")
@@ -445,7 +423,7 @@ def _printable(text: str) -> str:
 
 
 def _decode_host(view: Buffer, at: int, is_v6: int) -> tuple[Host, int]:
-    end = at + (16 if is_v6 else 4)
+    end = at + (IPV6_BYTES if is_v6 else IPV4_BYTES)
     (port,) = INT32.unpack_from(view, end)
     return Host(bytes(view[at:end]), port), end + INT32.size
 

@@ -15,7 +15,18 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from rmqha.wire import record as layout
+from rmqha.wire import layout, record
+from rmqha.wire.layout import (
+    BODY_AT,
+    CRC_AT,
+    INT16,
+    INT32,
+    MAGIC_AT,
+    PHYSICAL_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+)
+from rmqha.wire.layout import FIXED_BYTES as MIN_RECORD_BYTES
 
 INT16_AT: Callable[[Any, int], tuple[int]] = layout.INT16.unpack_from
 INT32_AT: Callable[[Any, int], tuple[int]] = layout.INT32.unpack_from
@@ -26,10 +37,6 @@ HOP_LIMIT_RECORDS = 16384
 """Records that one pass examines. This limits the memory of the arrays."""
 FEW_RECORDS = 64
 """Fewer records are proved one by one, because arrays would cost more than they save."""
-
-# Offsets from the start of a record. Those after the hosts grow by 12 for each IPv6 host.
-MAGIC_AT, CRC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT, STORE_TIMESTAMP_AT, BODY_LENGTH_AT = 4, 8, 28, 36, 56, 84
-MIN_RECORD_BYTES = layout.FIXED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +66,32 @@ class Scan:
         )
 
 
-def scan_records(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int) -> Scan:
+def scan_records(
+    segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, segment_end: int | None = None
+) -> Scan:
     """Prove the records of one segment from ``start`` on.
 
-    ``segment`` holds a whole segment whose first byte has the log offset ``base``. ``start`` is the start of a record,
-    and ``limit`` is the end of the written bytes. Both are offsets in the log.
+    ``segment`` holds a segment from the log offset ``base`` on. ``start`` is the start of a record, and ``limit`` is
+    the end of the written bytes. Both are offsets in the log. ``segment_end`` is the offset after the segment's last
+    byte. It is needed only if ``segment`` holds less than that.
     """
+    segment_end = base + len(segment) if segment_end is None else segment_end
     result = Scan(end=start)
     while result.problem is None:
         several = _scan_plain(segment, base, result.end, limit)
         result = several if result.end == start else result.then(several)
         if result.end == limit:
             break
-        few = _scan_singly(segment, base, result.end, limit, 1 if several.messages else FEW_RECORDS)
+        few = _scan_singly(segment, base, result.end, limit, segment_end, 1 if several.messages else FEW_RECORDS)
         if few.end == result.end:
             return result.then(few)
         result = result.then(few)
     return result
 
 
-def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, count: int) -> Scan:
+def _scan_singly(
+    segment: "mmap | bytes | memoryview", base: int, start: int, limit: int, segment_end: int, count: int
+) -> Scan:
     """Prove up to ``count`` records from ``start`` on, by the reference rules."""
     messages, last_message, store_timestamp, end, problem = 0, None, 0, start, None
     with memoryview(segment) as whole, whole[: limit - base] as written:
@@ -86,13 +99,13 @@ def _scan_singly(segment: "mmap | bytes | memoryview", base: int, start: int, li
             if end >= limit:
                 break
             try:
-                found = layout.check_record(written, end - base, end, len(whole) - (end - base))
-            except layout.IncompleteRecord:
+                found = record.check_record(written, end - base, end, segment_end - end)
+            except record.IncompleteRecord:
                 break
-            except layout.RecordError as error:
+            except record.RecordError as error:
                 problem = str(error)
                 break
-            if isinstance(found, layout.Blank):
+            if isinstance(found, record.Blank):
                 end += found.size
             else:
                 messages, last_message, store_timestamp = messages + 1, end, found.store_timestamp
@@ -146,17 +159,17 @@ def _is_plainly_sound(view: memoryview, base: int, begin: int, end: int) -> bool
     _, magic, crc, _, _, _, physical_offset, sys_flag, _ = HEAD_AT(view, begin)
     if magic != layout.MESSAGE_MAGIC_CODE or physical_offset != base + begin or sys_flag & IPV6_FLAGS:
         return False
-    body_at = begin + BODY_LENGTH_AT + layout.INT32.size
-    topic_at = body_at + INT32_AT(view, body_at - layout.INT32.size)[0]
+    body_at = begin + BODY_AT
+    topic_at = body_at + INT32_AT(view, body_at - INT32.size)[0]
     if not body_at <= topic_at < end:
         return False
-    properties_at = topic_at + 1 + view[topic_at] + layout.INT16.size
-    if view[topic_at] > layout.MAX_TOPIC_BYTES or properties_at > end:
+    properties_at = topic_at + 1 + view[topic_at] + INT16.size
+    if view[topic_at] > record.MAX_TOPIC_BYTES or properties_at > end:
         return False
-    (properties_length,) = INT16_AT(view, properties_at - layout.INT16.size)
+    (properties_length,) = INT16_AT(view, properties_at - INT16.size)
     if properties_length < 0 or properties_at + properties_length != end:
         return False
-    return topic_at == body_at or crc32(view[body_at:topic_at]) & layout.CRC_MASK == crc
+    return topic_at == body_at or crc32(view[body_at:topic_at]) & record.CRC_MASK == crc
 
 
 Positions = npt.NDArray[np.int64]
@@ -190,10 +203,10 @@ def _check_lengths(
     sys_flag = _gather(segment, at + SYS_FLAG_AT, ">i4")
     v6_hosts = ((sys_flag & layout.BORNHOST_V6_FLAG) != 0).astype(np.int64)
     v6_hosts += (sys_flag & layout.STOREHOSTADDRESS_V6_FLAG) != 0
-    body_at = BODY_LENGTH_AT + 4 + layout.IPV6_EXTRA_BYTES * v6_hosts
-    room = total_size - body_at - 3 - is_v2  # for body, topic and properties
+    body_at = BODY_AT + layout.IPV6_EXTRA_BYTES * v6_hosts
+    room = total_size - body_at - (MIN_RECORD_BYTES - BODY_AT) - is_v2  # for body, topic and properties
     sound &= room >= 0
-    body_length = _gather(segment, at + np.where(sound, body_at - 4, 0), ">i4")
+    body_length = _gather(segment, at + np.where(sound, body_at - INT32.size, 0), ">i4")
     sound &= (body_length >= 0) & (body_length <= room)
     topic_length_at = at + np.where(sound, body_at + body_length, 0)
     topic_length = _gather(segment, topic_length_at, "i1")
@@ -214,7 +227,7 @@ def _check_bodies(
         return 0
     with memoryview(segment) as view:
         crcs = [crc32(view[a:b]) for a, b in zip(body_at.tolist(), (body_at + body_length).tolist(), strict=True)]
-    computed = np.array(crcs, dtype=np.int64) & layout.CRC_MASK
+    computed = np.array(crcs, dtype=np.int64) & record.CRC_MASK
     return _run_length((computed == stored_crc) | (body_length == 0))
 
 
@@ -239,8 +252,8 @@ FIRST_SEARCH_BYTES, SEARCH_BYTES = 16 * 1024, 4 * 1024 * 1024
 """How much of a segment one step of a search examines. This limits the memory of the arrays."""
 FREE_PROOF_BYTES = 256 * 1024 * 1024
 PROOF_BYTES_PER_BYTE = 16
-_MAGIC_HEAD = layout.INT32.pack(layout.MESSAGE_MAGIC_CODE)[:3]
-assert layout.INT32.pack(layout.MESSAGE_MAGIC_CODE_V2)[:3] == _MAGIC_HEAD
+_MAGIC_HEAD = INT32.pack(layout.MESSAGE_MAGIC_CODE)[:3]
+assert INT32.pack(layout.MESSAGE_MAGIC_CODE_V2)[:3] == _MAGIC_HEAD
 
 
 @dataclass(slots=True)
@@ -287,13 +300,13 @@ def find_sound(
 
 def _magic_codes(segment: "mmap | bytes | memoryview", start: int, end: int, limit: int) -> Positions:
     """Where magic codes of any kind start, from ``start`` to before ``end``, as positions in the segment."""
-    width = layout.INT32.size
+    width = INT32.size
     last = min(end, limit - width + 1)
     if last <= start:
         return np.empty(0, dtype=np.int64)
     data = np.frombuffer(segment, np.uint8, last - start + width - 1, start)
     found = []
-    for head in (_MAGIC_HEAD, layout.INT32.pack(layout.BLANK_MAGIC_CODE)[:3]):
+    for head in (_MAGIC_HEAD, INT32.pack(layout.BLANK_MAGIC_CODE)[:3]):
         at = np.flatnonzero(data[: last - start] == head[0])
         for number in (1, 2):
             at = at[data[at + number] == head[number]]
@@ -331,8 +344,8 @@ def _proves_itself(segment: "mmap | bytes | memoryview", base: int, position: in
         if magic != layout.BLANK_MAGIC_CODE and not effort.allows(size):
             return False
         try:
-            layout.check_record(written, position, base + position, len(whole) - position)
-        except layout.RecordError:
+            record.check_record(written, position, base + position, len(whole) - position)
+        except record.RecordError:
             effort.wasted_bytes += size
             return False
     return True

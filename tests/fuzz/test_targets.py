@@ -156,7 +156,7 @@ class PlantedBugTests(SynchronousTestCase):
                 (scan._is_plainly_sound, "physical_offset != base + begin", "physical_offset < 0"),
                 (scan._is_plainly_sound, "properties_at + properties_length != end", "properties_at > end"),
                 (scan._is_plainly_sound, "not body_at <= topic_at < end", "not topic_at < end"),
-                (scan._is_plainly_sound, " & layout.CRC_MASK == crc", " & layout.CRC_MASK >= 0"),
+                (scan._is_plainly_sound, " & record.CRC_MASK == crc", " & record.CRC_MASK >= 0"),
                 (scan._is_plainly_sound, " or sys_flag & IPV6_FLAGS", ""),
             ],
         )
@@ -169,7 +169,7 @@ class PlantedBugTests(SynchronousTestCase):
                 (record.check_record, "if record.body and record.body_crc", "if record.body_crc"),
                 (record.check_record, "if total_size != segment_room:", "if total_size > segment_room:"),
                 (record.check_record, "elif total_size > segment_room:", "elif False:"),
-                (record.decode_record, "if total_size < FIXED_BYTES + IPV6_EXTRA_BYTES * v6_bytes:", "if False:"),
+                (record.decode_record, "if total_size < FIXED_BYTES + hosts_extra(sys_flag):", "if False:"),
                 (record.decode_record, "if at != end:", "if at > end:"),
                 (record._take, "not 0 <= length <=", "not length <="),
                 (record.check_record, "segment_room < END_FILE_MIN_BLANK_LENGTH", "segment_room < 0"),

@@ -19,14 +19,15 @@ import pytest
 from pyspark.sql import functions as sql
 
 from rmqha.pipeline.jobs.archive import archive
-from rmqha.pipeline.jobs.compare import Compared, Comparison, compare
+from rmqha.pipeline.jobs.compare import compare
 from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine
 from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.jobs.stats import stats
-from rmqha.pipeline.jobs.verify import Verified, verify
+from rmqha.pipeline.jobs.verify import verify
 from rmqha.pipeline.schema import PROPERTIES_MAP
 from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, UNIT, Unit
 from rmqha.store.derived.index import KeyIndex
+from rmqha.store.offline.findings import Comparison, Verification
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank, Record
 from tests import fixtures
@@ -242,7 +243,7 @@ def test_queues_have_a_unit_for_each_message_of_theirs(spark: SparkSession, logs
 
 def test_the_job_verify_proves_every_record(engines: tuple[Engine, Engine], logs: list[Log]) -> None:
     for log in logs:
-        wanted = Verified(0, log.end, len(log.records))
+        wanted = Verification(0, log.end, len(log.records), None, False)
         for engine in engines:
             assert verify(options_of(log.store, splitBytes=SPLIT_BYTES[log.name]), engine) == wanted, log.name
 
@@ -254,7 +255,7 @@ def test_the_job_compare_finds_where_two_logs_part(engines: tuple[Engine, Engine
         common_end = min(log.end, other_end)
         assert not differences(log, 0, common_end)
         for engine in engines:
-            assert compare(options, engine) == Comparison(Compared(0, common_end), log.end, other_end), log.name
+            assert compare(options, engine) == Comparison(0, log.end, other_end, None), log.name
 
 
 def test_the_job_stats_sums_up_what_the_records_say(engines: tuple[Engine, Engine], logs: list[Log]) -> None:

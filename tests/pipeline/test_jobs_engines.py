@@ -54,7 +54,7 @@ def test_verify_is_the_same_by_both_engines(engines: tuple[Engine, Engine], woun
     assert verify(options, engines[1]).messages == facts()["records"]
     same(engines, lambda engine: verify(options, engine))
     same(engines, lambda engine: verify(options_of(wounded), engine))
-    assert verify(options_of(wounded), engines[1]).problem_count == 1
+    assert verify(options_of(wounded), engines[1]).stretch_count == 1
 
 
 def test_compare_is_the_same_by_both_engines(engines: tuple[Engine, Engine], wounded: Path, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.pipeline.decode import Records
 from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import SegmentReader, read_records
 from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.records import make_record
+from rmqha.wire.columns import Records
 from rmqha.wire.record import Record, encode_record
 from tests.pipeline.stores import (
     SEGMENT_SIZE,

@@ -20,7 +20,7 @@ from rmqha.store.nodestate import NodeState
 from rmqha.testing.sim import runner
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import run_seed
-from rmqha.wire import record, scan
+from rmqha.wire import layout, record, scan
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import INT32
 from rmqha.wire.transfer import Transfer
@@ -153,10 +153,10 @@ def look_at_no_crc(patch: pytest.MonkeyPatch) -> None:
 def _mend_crc(data: bytearray, begin: int) -> None:
     """Make BODYCRC of the record there what its body says, if there is a body."""
     try:
-        (size,) = INT32.unpack_from(data, begin + scan.BODY_LENGTH_AT)
-        body_at = begin + scan.BODY_LENGTH_AT + INT32.size
+        (size,) = INT32.unpack_from(data, begin + layout.BODY_LENGTH_AT)
+        body_at = begin + layout.BODY_LENGTH_AT + INT32.size
         if 0 < size <= len(data) - body_at:
-            INT32.pack_into(data, begin + scan.CRC_AT, record.body_crc(data[body_at : body_at + size]))
+            INT32.pack_into(data, begin + layout.CRC_AT, record.body_crc(data[body_at : body_at + size]))
     except StructError:
         pass
 

@@ -25,13 +25,13 @@ from rmqha.settings import SETTING_KEYS, Settings, SettingsError, properties_of,
 from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
-    INT_BITS,
     DataVersion,
     DelayOffsetTable,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicFilterType,
 )
+from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
 

@@ -6,11 +6,11 @@ each change of the group (request code 40).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -23,6 +23,7 @@ from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, Reques
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
+from rmqha.wire.beans import java, read_bean, read_name, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, loads_request
 from rmqha.wire.subscription import LONGEST_EXPRESSION, SubscriptionData
@@ -73,79 +74,55 @@ class ConsumeFromWhere(Enum):
     CONSUME_FROM_TIMESTAMP = "at a time"
 
 
-Member = TypeVar("Member", bound=Enum)
-
-
-def _member(default: Member, text: Any) -> Member:
-    """From its name or, as the C++ client sends it, its ordinal. Anything else gives the default."""
-    kind = type(default)
-    if isinstance(text, int):
-        members = list(kind)
-        return members[text] if 0 <= text < len(members) else default
-    return kind.__members__.get(text, default) if isinstance(text, str) else default
-
-
-def _objects(content: Any, name: str) -> list[dict[str, Any]]:
-    """The objects of a set. A missing set is empty. Raises ValueError."""
-    found = (content.get(name) if isinstance(content, dict) else None) or []
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise ValueError(f"{name} is not a list of objects")
-    if len(found) > MAX_IN_A_SET:
-        raise ValueError(f"{name} has {len(found)} objects, more than {MAX_IN_A_SET}")
-    return found
-
-
-def _text(content: Any, name: str) -> str:
-    """A required text. Raises ValueError if it is missing."""
-    found = content.get(name) if isinstance(content, dict) else None
-    if not isinstance(found, str) or not found:
-        raise ValueError(f"{name} is missing")
-    return found
+def _is_true(value: Any, _: Any) -> bool:
+    """Anything but true is false, as for fastjson."""
+    return value in (True, "true")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
     """What a heartbeat says about one consumer group."""
 
-    group_name: str
+    group_name: str = java(read=read_name)
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    subscriptions: tuple[SubscriptionData, ...] = ()
-    unit_mode: bool = False
-    subscription_bytes: int = 0
+    subscriptions: tuple[SubscriptionData, ...] = java(omit=True, default=())
+    unit_mode: bool = java(read=_is_true, default=False)
+    subscription_bytes: int = java(omit=True, default=0)
     """About how many bytes of memory the subscriptions take."""
 
     @classmethod
     def read(cls, content: Any) -> Steps[Self]:
         """From a client's form, in which only the name is required. Raises ValueError."""
+        consumer = read_bean(cls, content)
         subscriptions: list[SubscriptionData] = []
         characters = size = 0
-        for subscription in map(SubscriptionData.from_json, _objects(content, "subscriptionDataSet")):
+        for item in read_objects(content, "subscriptionDataSet", MAX_IN_A_SET):
+            subscription = SubscriptionData.from_json(item)
             subscriptions.append(subscription)
             characters += len(subscription.sub_string)
             size += BYTES_OF_A_SUBSCRIPTION + BYTES_OF_A_CHARACTER * len(subscription.sub_string)
             if len(subscriptions) % SUBSCRIPTIONS_AT_ONCE == 0 or characters > LONGEST_EXPRESSION:
                 characters = 0
                 yield
-        return cls(
-            _text(content, "groupName"),
-            _member(ConsumeType.CONSUME_PASSIVELY, content.get("consumeType")),
-            _member(MessageModel.CLUSTERING, content.get("messageModel")),
-            _member(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, content.get("consumeFromWhere")),
-            tuple(subscriptions),
-            content.get("unitMode") in (True, "true"),
-            size,
-        )
+        return replace(consumer, subscriptions=tuple(subscriptions), subscription_bytes=size)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerData:
+    """What a heartbeat says of one producer group."""
+
+    group_name: str = java(read=read_name)
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatData:
     """The body of HEART_BEAT: the groups of a client."""
 
-    client_id: str
-    consumers: tuple[ConsumerData, ...]
-    producer_groups: tuple[str, ...]
+    client_id: str = java("clientID", read=read_name)
+    consumers: tuple[ConsumerData, ...] = java(omit=True, default=())
+    producer_groups: tuple[str, ...] = java(omit=True, default=())
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -155,9 +132,10 @@ class HeartbeatData:
     @classmethod
     def read(cls, content: Any) -> Steps[Self]:
         """From a client's form, in which sets may be null or missing. Raises ValueError."""
+        heartbeat = read_bean(cls, content)
         consumers: list[ConsumerData] = []
         subscriptions = 0
-        for item in _objects(content, "consumerDataSet"):
+        for item in read_objects(content, "consumerDataSet", MAX_IN_A_SET):
             consumer = yield from ConsumerData.read(item)
             consumers.append(consumer)
             subscriptions += len(consumer.subscriptions)
@@ -166,13 +144,13 @@ class HeartbeatData:
             if len(consumers) % SUBSCRIPTIONS_AT_ONCE == 0:
                 yield
         producers: list[str] = []
-        for item in _objects(content, "producerDataSet"):
-            producers.append(_text(item, "groupName"))
+        for item in read_objects(content, "producerDataSet", MAX_IN_A_SET):
+            producers.append(read_bean(ProducerData, item).group_name)
             if len(producers[-1]) > MAX_GROUP_LENGTH:
                 raise ValueError(f"a producer group longer than {MAX_GROUP_LENGTH}")
             if len(producers) % NAMES_AT_ONCE == 0:
                 yield
-        return cls(_text(content, "clientID"), tuple(consumers), tuple(producers))
+        return replace(heartbeat, consumers=tuple(consumers), producer_groups=tuple(producers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from rmqha.broker.tables.topics import TOPIC_CHARACTERS
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
-from rmqha.store.metadata import INT_MIN, LONG_MIN, SubscriptionGroupConfig, SubscriptionGroupTable
+from rmqha.store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
+from rmqha.wire.beans import INT_MIN, LONG_MIN
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_strict
 

@@ -1,7 +1,7 @@
 """Which client of a group may consume a queue in order: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ (spec/remoting.md 2.10)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from twisted.internet.interfaces import IReactorTime
@@ -11,6 +11,7 @@ from rmqha.broker.tables.groups import MAX_GROUP_LENGTH
 from rmqha.remoting.header import refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.steps import Steps, at_once
+from rmqha.wire.beans import java, read_bean, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict, loads_request
 
@@ -33,12 +34,7 @@ class MessageQueue(NamedTuple):
     @classmethod
     def from_json(cls, content: Any) -> Self:
         """From Java's form. Raises ValueError."""
-        if not isinstance(content, dict):
-            raise ValueError(f"{str(content)[:40]!r} is not a queue")
-        topic, broker_name, queue_id = content.get("topic"), content.get("brokerName"), content.get("queueId")
-        if not (isinstance(topic, str) and isinstance(broker_name, str) and isinstance(queue_id, int)):
-            raise ValueError(f"{str(content)[:80]!r} does not name a queue")
-        return cls(topic, broker_name, queue_id)
+        return read_bean(cls, content)
 
     def __str__(self) -> str:
         return f"queue {self.queue_id} of {shown(self.topic)} at {shown(self.broker_name)}"
@@ -52,26 +48,23 @@ class MessageQueue(NamedTuple):
 class LockBatch:
     """The body of both requests."""
 
-    group: str
-    client_id: str
-    queues: tuple[MessageQueue, ...]
+    group: str = java("consumerGroup")
+    client_id: str = java("clientId")
+    queues: tuple[MessageQueue, ...] = java(omit=True, default=())
 
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in steps; ``mqSet`` may be null. Raises ValueError."""
-        if not isinstance(content, dict):
-            raise ValueError("the body is not an object")
-        group, client_id, queues = content.get("consumerGroup"), content.get("clientId"), content.get("mqSet") or []
-        if not (isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)):
-            raise ValueError("consumerGroup, clientId or mqSet is missing")
-        if len(queues) > MAX_QUEUES or not len(group) <= MAX_GROUP_LENGTH or len(client_id) > MAX_CLIENT_ID_LENGTH:
-            raise ValueError(f"more than {MAX_QUEUES} queues, or a name that is too long")
+        batch = read_bean(cls, content)
+        queues = read_objects(content, "mqSet", MAX_QUEUES)
+        if len(batch.group) > MAX_GROUP_LENGTH or len(batch.client_id) > MAX_CLIENT_ID_LENGTH:
+            raise ValueError("a name is too long")
         found: dict[MessageQueue, None] = {}
         for count, queue in enumerate(queues, 1):
             found[MessageQueue.from_json(queue)] = None
             if count % QUEUES_AT_ONCE == 0:
                 yield
-        return cls(group, client_id, tuple(found))
+        return replace(batch, queues=tuple(found))
 
 
 class _Lock(NamedTuple):

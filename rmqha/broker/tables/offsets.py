@@ -20,7 +20,8 @@ from rmqha.services import PeriodicService
 from rmqha.steps import Steps, at_once
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
+from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
+from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 
 NO_OFFSET = -1

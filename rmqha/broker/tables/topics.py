@@ -13,13 +13,13 @@ from rmqha.broker.tables.newnames import NewNameLimits, NewNames
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import (
-    INT_MIN,
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
     TopicConfig,
     TopicConfigTable,
 )
+from rmqha.wire.beans import INT_MIN
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.fastjson import dumps_strict
 from rmqha.wire.record import MAX_TOPIC_BYTES

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, Records, decode
+from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode
 from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.jobs.manifest import (
@@ -36,6 +36,7 @@ from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import records_schema
 from rmqha.pipeline.segments import Split, log, log_skipped, read_records
 from rmqha.store.nodestate import NodeState
+from rmqha.wire.columns import Records
 
 Result = TypeVar("Result")
 COMMIT_BYTES = 4 << 30

@@ -1,81 +1,72 @@
-"""Compares the log with that of another store, byte by byte, where both have bytes."""
+"""Compares the log with that of another store, byte by byte, where both have bytes.
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+What is found, and the words for it, are those of ``rmqha verify --against``. This module only spreads the work over
+splits.
+"""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.pipeline.jobs.verify import SplitLog
 from rmqha.pipeline.options import Options
-from rmqha.pipeline.plan import open_log
+from rmqha.pipeline.plan import LogFile, LogPlan, log_files, open_log
 from rmqha.pipeline.segments import SegmentReader, Split
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
+from rmqha.store.log.stretches import prove
+from rmqha.store.offline.comparing import compare_range
+from rmqha.store.offline.findings import Comparison, Difference
+from rmqha.wire.record import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """How two logs differ from ``start`` to ``end``: the first different offset, and the number of different bytes."""
+class _Files:
+    """The files of a log, read by offset. A context manager."""
 
-    start: int
-    end: int
-    differs_at: int | None = None
-    different_bytes: int = 0
+    def __init__(self, folder: Path, files: tuple[LogFile, ...], end: int) -> None:
+        self._folder = folder
+        self._files = files
+        self._end = end
+        self._open = ExitStack()
+        self._segment: tuple[LogFile, SegmentReader] | None = None
+
+    def __enter__(self) -> "_Files":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def read(self, offset: int, size: int) -> Buffer:
+        """Bytes of one file. Raises StoreError if there are none, OSError."""
+        file, segment = self._segment_of(offset)
+        size = min(size, file.end - offset)
+        data = segment.read(offset, size)
+        if len(data) < size:
+            raise StoreError(f"{file.path} ends at {offset + len(data)}, before {self._end}")
+        return data.data
+
+    def _segment_of(self, offset: int) -> tuple[LogFile, SegmentReader]:
+        if self._segment is None or not self._segment[0].base <= offset < self._segment[0].end:
+            file = next((file for file in self._files if file.base <= offset < file.end), None)
+            if file is None:
+                raise DataLossError(f"{self._folder} has no bytes at {offset}")
+            self._open.close()
+            self._segment = file, self._open.enter_context(SegmentReader(file.path, file.base))
+        return self._segment
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """How two logs differ in the range that both have. ``end`` and ``other_end`` are their ends."""
-
-    common: Compared
-    end: int
-    other_end: int
-
-    @property
-    def is_identical(self) -> bool:
-        """Whether the logs are equal, except for bytes that one has deleted at its start."""
-        return self.common.differs_at is None and self.end == self.other_end
-
-    def as_json(self) -> dict[str, Any]:
-        """The output of ``rmqha job compare --json``."""
-        return {
-            "from": self.common.start,
-            "to": self.common.end,
-            "end": self.end,
-            "otherEnd": self.other_end,
-            "differsAt": self.common.differs_at,
-            "differentBytes": self.common.different_bytes,
-            "identical": self.is_identical,
-        }
-
-
-def compare_split(split: Split, replica: str, window_bytes: int) -> Compared:
+def compare_split(split: Split, replica: str, window_bytes: int) -> Difference:
     """Compare a split with the same bytes in ``replica``, a folder of segments. Raises StoreError, OSError."""
-    differs_at, different_bytes = None, 0
-    other_path = str(Path(replica) / Path(split.path).name)
-    with SegmentReader(split.path, split.base) as ours, SegmentReader(other_path, split.base) as theirs:
-        for at in range(split.start, split.end, window_bytes):
-            size = min(window_bytes, split.end - at)
-            one, other = ours.read(at, size), theirs.read(at, size)
-            for path, read in ((split.path, one), (other_path, other)):
-                if len(read) < size:
-                    raise StoreError(f"{path} ends at {at + len(read)}, before {split.end}")
-            if not np.array_equal(one, other):
-                different = np.flatnonzero(one != other)
-                differs_at = at + int(different[0]) if differs_at is None else differs_at
-                different_bytes += len(different)
-    return Compared(split.start, split.end, differs_at, different_bytes)
-
-
-def merge_compared(start: int, end: int, parts: Iterable[Compared]) -> Compared:
-    """How the logs differ from ``start`` to ``end``."""
-    parts = list(parts)
-    first = min((part.differs_at for part in parts if part.differs_at is not None), default=None)
-    return Compared(start, end, first, sum(part.different_bytes for part in parts))
+    ours = LogFile(split.path, split.base, split.segment_end)
+    theirs = Path(replica)
+    with (
+        _Files(Path(split.path).parent, (ours,), split.end) as one,
+        _Files(theirs, log_files(theirs, None), split.end) as other,
+    ):
+        return compare_range(one.read, other.read, split.start, split.end, window_bytes, lambda _: None)
 
 
 def compare(options: Options, engine: Engine, progress: Progress = no_progress) -> Comparison:
@@ -85,9 +76,30 @@ def compare(options: Options, engine: Engine, progress: Progress = no_progress) 
     ours = open_log(options)
     theirs = open_log(replace(options, path=options.replica, settings=Settings()))  # it may be made otherwise
     start, end = max(ours.min_offset, theirs.min_offset), min(ours.end, theirs.end)
-    sizes = [plan.files[0].end - plan.files[0].base for plan in (ours, theirs) if plan.files]
-    if len(set(sizes)) > 1:
-        raise StoreError(f"the logs have segments of {sizes[0]} and of {sizes[1]} bytes: they cannot be equal")
     on_split = partial(compare_split, replica=str(theirs.folder), window_bytes=options.batch_bytes)
     parts = run_range(engine, on_split, ours, start, end, progress) if start < end else []
-    return Comparison(merge_compared(start, max(start, end), parts), ours.end, theirs.end)
+    found = reduce(Difference.then, parts, Difference())
+    return Comparison(
+        start,
+        ours.end,
+        theirs.end,
+        found.differs_at,
+        None if found.differs_at is None else _record_at(ours, found.differs_at),
+        found.different_bytes,
+        _segment_sizes(ours, theirs),
+    )
+
+
+def _segment_sizes(ours: LogPlan, theirs: LogPlan) -> tuple[int, int] | None:
+    """The sizes of the segments of both logs, if these differ."""
+    if not ours.files or not theirs.files:
+        return None
+    one, other = (plan.files[0].end - plan.files[0].base for plan in (ours, theirs))
+    return (one, other) if one != other else None
+
+
+def _record_at(plan: LogPlan, offset: int) -> int:
+    """Where the record that holds ``offset`` starts, by the records before it in its segment. Raises OSError."""
+    (file,) = (file for file in plan.files if file.base <= offset < file.end)
+    with SegmentReader(file.path, file.base) as segment:
+        return prove(SplitLog(file.split(file.base, file.end), segment), file.base, offset, lambda _: None).end

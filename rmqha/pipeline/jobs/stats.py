@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, Ints, Records, decode
+from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.schema import TIMESTAMP, records_schema
 from rmqha.pipeline.segments import Split, read_selected
+from rmqha.wire.columns import Ints, Records
 
 FRAME_SCHEMA = records_schema(["topic", "queueId", "queueOffset", "totalSize", "storeTimestamp"])
 QUEUE_SUMS_SCHEMA = pa.schema(

@@ -1,106 +1,177 @@
-"""Proves every record of the log: its magic, its lengths, its own offset and the CRC of its body."""
+"""Proves every record of the log: its magic code, its lengths, its own offset and the CRC of its body.
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+What is found, and the words for it, are those of ``rmqha verify``: ``stretches.look`` looks at each split, and
+``stretches.merge`` joins what it found. This module only spreads the work over splits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from rmqha.pipeline.errors import CorruptLogError
+from rmqha.pipeline.errors import BoundaryError, DataLossError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import OnCorrupt, Options
-from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.segments import SegmentReader, Split, read_records
+from rmqha.pipeline.pagecache import is_hot
+from rmqha.pipeline.plan import LogFile, LogPlan, open_log
+from rmqha.pipeline.segments import SegmentReader, Split
 from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.stretches import BadStretch, Part, Survey, look, merge
+from rmqha.store.offline.findings import Circumstances, Verification, judge
+from rmqha.wire.record import IncompleteRecord, RecordError, check_record
+from rmqha.wire.scan import Scan, scan_records
 
 WINDOW_BYTES = 1 << 22
-MOST_PROBLEMS = 100
-"""Problems that are listed for each split. Further ones are only counted."""
+
+
+class SplitLog:
+    """A split as ``stretches`` reads a log. The file is read; only a search for sound records after bad ones maps it.
+
+    If a sound message continues after the split, the split's end is not a boundary of records.
+    """
+
+    def __init__(self, split: Split, segment: SegmentReader, drop_behind: bool = False) -> None:
+        self._split = split
+        self._segment = segment
+        self._mapped: memoryview | None = None
+        self._behind = segment.pages_behind(split.start, split.end) if drop_behind and not is_hot(split.path) else None
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of the segment."""
+        return self._split.segment_end - self._split.base
+
+    def scan(self, start: int, limit: int | None = None) -> Scan:
+        """Prove the records from ``start`` on, of the bytes before ``limit``. Raises BoundaryError, DataLossError,
+        OSError.
+        """
+        split = self._split
+        limit = split.end if limit is None else min(limit, split.end)
+        data = self._segment.read(start, limit - start)
+        if len(data) < limit - start:
+            raise DataLossError(f"{split.path} ends at {start + len(data)}, before {split.end}")
+        found = scan_records(data.data, start, start, limit, split.segment_end)
+        if found.end < limit == split.end and found.problem is None:
+            found = replace(found, problem=self._problem_beyond(found.end))
+        if self._behind is not None:
+            self._behind.passed(found.end - split.base)
+        return found
+
+    def _problem_beyond(self, at: int) -> str | None:
+        """What is wrong with a record that reaches beyond the split. Raises BoundaryError if nothing is."""
+        room = self._split.segment_end - at
+        try:
+            check_record(self._segment.read(at, room).data, 0, at, room)
+        except IncompleteRecord:
+            return None
+        except RecordError as error:
+            return str(error)
+        raise BoundaryError(at, self._split.end)
+
+    def segment_from(self, offset: int) -> tuple[int, memoryview]:
+        """All bytes of the segment, and the offset at which they start. Raises OSError."""
+        if self._mapped is None:
+            self._mapped = memoryview(self._segment.mapped())
+        return self._split.base, self._mapped
+
+    def data_ranges(self, start: int, limit: int) -> Iterator[tuple[int, int]]:
+        """The range itself: holes are read as zeros."""
+        if start < (end := min(limit, self._split.end)):
+            yield start, end
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Bytes that are not a record, from ``offset`` of the log to before ``end``, where records continue."""
-
-    offset: int
-    end: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The result of proving ``start`` to ``end`` of the log: the first problems, and the number of all."""
+class SplitFindings:
+    """What was found in a split, and whether its last bytes, after all records, are zeros up to the segment's end."""
 
     start: int
     end: int
-    messages: int = 0
-    problems: tuple[Problem, ...] = ()
-    problem_count: int = 0
+    part: Part
+    ends_with_zeros: bool
 
-    def as_json(self) -> dict[str, Any]:
-        """The output of ``rmqha job verify --json``."""
-        return {
-            "from": self.start,
-            "to": self.end,
-            "messages": self.messages,
-            "problems": [asdict(problem) for problem in self.problems],
-            "problemCount": self.problem_count,
-        }
+    @property
+    def found(self) -> Survey:
+        """What was found, as of a log that is only this split."""
+        return merge(self.start, [self.part])
+
+    def bad_stretches(self) -> list[BadStretch]:
+        """The bad stretches, also at the end, unless only zeros follow the records."""
+        found = self.found
+        stretches = list(found.stretches)
+        if found.end < self.end and not self.ends_with_zeros:
+            stretches.append(BadStretch(found.end, self.end, found.problem or "", 0, 0, found.anchor))
+        return stretches
 
 
-def verify_split(split: Split, batch_bytes: int, drop_behind: bool = False) -> Verified:
+def verify_split(split: Split, drop_behind: bool = False) -> SplitFindings:
     """Prove the records of one split. Raises BoundaryError, DataLossError, OSError."""
-    problems: list[Problem] = []
-    count = 0
-
-    def skipped(error: CorruptLogError, end: int) -> None:
-        nonlocal count
-        if end == split.segment_end and _is_zero(split, error.offset, end):  # not written yet
-            return
-        count += 1
-        if len(problems) < MOST_PROBLEMS:
-            problems.append(Problem(error.offset, end, error.reason))
-
-    proved = read_records(split, batch_bytes, verify_body=True, skipped=skipped, drop_behind=drop_behind)
-    messages = sum(len(records) for records in proved)
-    return Verified(split.start, split.end, messages, tuple(problems), count)
+    with SegmentReader(split.path, split.base) as segment:
+        part = look(SplitLog(split, segment, drop_behind), split.start, split.end)
+        end = merge(split.start, [part]).end
+        ends_with_zeros = split.end == split.segment_end and _nonzero_end(segment, end, split.end) is None
+        return SplitFindings(split.start, split.end, part, ends_with_zeros)
 
 
-def merge_verified(start: int, end: int, parts: Iterable[Verified]) -> Verified:
-    """Merge the results from ``start`` to ``end``."""
-    messages, problems, count = 0, tuple[Problem, ...](), 0
-    for part in parts:
-        messages, count = messages + part.messages, count + part.problem_count
-        problems += part.problems
-    return Verified(start, end, messages, problems[:MOST_PROBLEMS], count)
-
-
-def verify(options: Options, engine: Engine, progress: Progress = no_progress) -> Verified:
+def verify(options: Options, engine: Engine, progress: Progress = no_progress) -> Verification:
     """Prove the log of ``options.path``.
 
-    If no node of ours has run on the store, and nobody uses it now, all bytes other than zero are judged, also after
-    the last sound record. Raises StoreError, OSError.
+    If no node of ours has run on the store, all bytes other than zero are judged, also after the last sound record,
+    unless another broker is writing there. Raises StoreError, OSError.
     """
-    plan = open_log(replace(options, on_corrupt=OnCorrupt.SKIP))
+    plan = _plan(replace(options, on_corrupt=OnCorrupt.SKIP))
     start, end = plan.start(), plan.stop()
-    if plan.state is None and end == plan.end and not is_locked(plan.store / "lock"):
-        end = _written_end(plan)
-    on_split = partial(verify_split, batch_bytes=options.batch_bytes, drop_behind=options.drop_behind)
+    live = is_locked(plan.store / "lock")
+    if plan.state is None and end == plan.end:
+        end = _end_of_last_file(plan)
+    on_split = partial(verify_split, drop_behind=options.drop_behind)
     parts = run_range(engine, on_split, plan, start, end, progress)
-    return merge_verified(start, end, parts)
+    return judge(merge(start, [found.part for found in parts]), _circumstances(plan, start, end, live, parts))
 
 
-def _written_end(plan: LogPlan) -> int:
-    """The end of the last file with a byte other than zero after the last sound record; else the end of that record."""
-    end = plan.end
-    for file in plan.files:
-        if file.end > plan.end and not _is_zero(file.split(max(file.base, plan.end), file.end), plan.end, file.end):
-            end = file.end
-    return end
+def _plan(options: Options) -> LogPlan:
+    """Raises DataLossError, StoreError, OSError if files are missing, but not if the log ends too early."""
+    plan = open_log(replace(options, fail_on_data_loss=False), to_last_file=True)
+    return replace(plan, options=options)
 
 
-def _is_zero(split: Split, start: int, end: int) -> bool:
-    with SegmentReader(split.path, split.base) as segment:
-        return not any(
-            segment.read(at, min(WINDOW_BYTES, end - at)).any()
-            for at in range(max(start, split.base), end, WINDOW_BYTES)
-        )
+def _circumstances(plan: LogPlan, start: int, end: int, live: bool, parts: list[SplitFindings]) -> Circumstances:
+    is_anothers = live and plan.state is None
+    found_end = merge(start, [found.part for found in parts]).end
+    written_end = found_end if is_anothers else _written_end(plan, found_end, end)
+    is_whole = end == plan.end and plan.state is not None
+    confirmed = plan.state.confirmed_offset if is_whole and plan.state is not None else 0
+    unclean = plan.folder == plan.options.path or (plan.store / "abort").exists()
+    return Circumstances(live, unclean, confirmed, written_end, bool(plan.files))
+
+
+def _end_of_last_file(plan: LogPlan) -> int:
+    """The end of the last file with a byte other than zero; the start of the log if there is none."""
+    for file in reversed(plan.files):
+        if _last_nonzero(file, file.base, file.end) is not None:
+            return file.end
+    return plan.min_offset
+
+
+def _written_end(plan: LogPlan, start: int, end: int) -> int:
+    """The offset after the last byte other than zero from ``start`` to before ``end``; ``start`` if there is none."""
+    for file in reversed(plan.files):
+        if file.base < end and file.end > start:
+            found = _last_nonzero(file, start, end)
+            if found is not None:
+                return found
+    return start
+
+
+def _last_nonzero(file: LogFile, start: int, end: int) -> int | None:
+    with SegmentReader(file.path, file.base) as segment:
+        return _nonzero_end(segment, max(start, file.base), min(end, file.end))
+
+
+def _nonzero_end(segment: SegmentReader, start: int, end: int) -> int | None:
+    """The offset after the last byte other than zero of a range; None if there is none. Raises OSError."""
+    while end > start:
+        at = max(start, end - WINDOW_BYTES)
+        nonzero = segment.read(at, end - at).nonzero()[0]
+        if len(nonzero):
+            return at + int(nonzero[-1]) + 1
+        end = at
+    return None

@@ -1,37 +1,36 @@
 """What dispatch needs of one message, and the rules of what is made of it. Knows of no reactor: jobs use it too."""
 
 from collections.abc import Callable
-from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import tags_hash
-from rmqha.wire.properties import parse_properties
-from rmqha.wire.record import (
+from rmqha.wire.layout import (
     BLANK_HEADER,
     BLANK_MAGIC_CODE,
+    BODY_LENGTH_AT,
     BORNHOST_V6_FLAG,
     FIXED_BYTES,
+    HEAD_FROM_QUEUE_ID,
     INT16,
     INT32,
     INT64,
     IPV6_EXTRA_BYTES,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
-    QUEUED_TRANSACTION_TYPES,
+    QUEUE_ID_AT,
+    STORE_TIMESTAMP_AT,
     STOREHOSTADDRESS_V6_FLAG,
-    TRANSACTION_ROLLBACK_TYPE,
-    TRANSACTION_TYPE_MASK,
+    hosts_extra,
 )
-from rmqha.wire.scan import BODY_LENGTH_AT, STORE_TIMESTAMP_AT
+from rmqha.wire.properties import parse_properties
+from rmqha.wire.record import QUEUED_TRANSACTION_TYPES, TRANSACTION_ROLLBACK_TYPE, TRANSACTION_TYPE_MASK
 
 MAX_FOLDER_NAME_BYTES = 255
 SMALLEST_RECORD_BYTES = FIXED_BYTES
 """A record without body, topic and properties, and with two IPv4 hosts (spec/store.md 3.1)."""
 SEARCH_BYTES = 1 << 20
-QUEUE_ID_AT = 12
-HEAD_FROM_QUEUE_ID = Struct(">iiqqi")  # QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG
 
 
 class DispatchRequest(NamedTuple):
@@ -144,9 +143,7 @@ def read_place(read: Callable[[int, int], bytes], offset: int, size: int) -> tup
     queue_id, _, queue_offset, physical_offset, sys_flag = HEAD_FROM_QUEUE_ID.unpack_from(head, QUEUE_ID_AT)
     if magic not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2) or (total_size, physical_offset) != (size, offset):
         return None
-    at = BODY_LENGTH_AT + IPV6_EXTRA_BYTES * (
-        bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOSTADDRESS_V6_FLAG)
-    )
+    at = BODY_LENGTH_AT + hosts_extra(sys_flag)
     topic_at = at + INT32.size + max(0, INT32.unpack_from(head, at)[0])
     tail = read(offset + topic_at, min(INT16.size + MAX_FOLDER_NAME_BYTES, max(0, size - topic_at)))
     if len(tail) < INT16.size:

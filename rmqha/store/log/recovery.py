@@ -19,17 +19,19 @@ from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import Disk, file_name
 from rmqha.store.log.stretches import Progress, Survey, survey
-from rmqha.wire.record import (
+from rmqha.wire.layout import (
     BORNHOST_V6_FLAG,
     INT32,
     INT64,
     IPV6_EXTRA_BYTES,
+    MAGIC_AT,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
-    Blank,
-    decode_record,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
 )
-from rmqha.wire.scan import MAGIC_AT, STORE_TIMESTAMP_AT, SYS_FLAG_AT, Scan
+from rmqha.wire.record import Blank, decode_record
+from rmqha.wire.scan import Scan
 
 SEGMENTS_CHECKED_AFTER_CLEAN_STOP = 3
 COPY_BYTES = 1 << 20

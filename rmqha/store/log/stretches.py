@@ -4,18 +4,21 @@ Verifying a log follows the sizes of its records, so it ends at the first damage
 for the next record that is valid and contains its own offset, and continues after it.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from rmqha.wire.scan import MAGIC_AT, Effort, Scan, find_sound
+from rmqha.wire.layout import MAGIC_AT
+from rmqha.wire.scan import Effort, Scan, find_sound
 
 FIRST_WINDOW_BYTES = 64 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024
 """How many bytes are verified between two calls of ``progress``."""
 MAX_STRETCHES = 1000
 """How many bad stretches are remembered one by one. Further ones are only counted."""
+NOT_WHOLE = "the record is not complete"
+"""What is wrong with a record that needs more bytes than there are."""
 
 Progress = Callable[[int], None]
 """Called with each offset that the work has reached."""
@@ -136,7 +139,91 @@ def next_sound(
     return None
 
 
-class _Notes:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Sound records and blanks from ``start`` on, without a gap. ``found`` says where they end, and why."""
+
+    start: int
+    found: Scan
+
+    @property
+    def anchor(self) -> int:
+        """Where the last message of the run starts; the start of the run if it has no message."""
+        return self.start if self.found.last_message is None else self.found.last_message
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherRuns:
+    """Runs that are only counted. The last of them ends at ``end``, and ``problem`` says why; see ``Run.anchor``."""
+
+    stretch_count: int
+    bad_bytes: int
+    messages: int
+    end: int
+    problem: str | None
+    anchor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a look at a part of a log found: its first runs, those in between, which are only counted, and the last one.
+
+    The runs ascend, and between two of them lie bad bytes. A part has a bounded size, and can be pickled.
+    """
+
+    runs: tuple[Run, ...]
+    further: FurtherRuns | None = None
+    last: Run | None = None
+    unsure: bool = False
+
+
+def look(log: Surveyed, start: int, limit: int, progress: Progress = lambda _: None) -> Part:
+    """Look at a part of a log, from ``start``, where a record starts, to ``limit``. Changes nothing. Raises OSError.
+
+    The time is proportional to the number of bytes.
+    """
+    effort = Effort()
+    first: list[Run] = []
+    further: FurtherRuns | None = None
+    last: Run | None = None
+    for run in _runs(log, start, limit, effort, progress):
+        if len(first) <= MAX_STRETCHES:
+            first.append(run)
+            continue
+        if last is not None:
+            further = _counted(further or _nothing_after(first[-1]), last)
+        last = run
+    return Part(tuple(first), further, last, effort.gave_up)
+
+
+def _runs(log: Surveyed, start: int, limit: int, effort: Effort, progress: Progress) -> Iterator[Run]:
+    found = prove(log, start, limit, progress)
+    yield Run(start, found)
+    while found.end < limit:
+        at = next_sound(log, found.end + 1, limit, effort, partial(progress, found.end))
+        if at is None:
+            return
+        found = prove(log, at, limit, progress)
+        yield Run(at, found)
+
+
+def _nothing_after(run: Run) -> FurtherRuns:
+    return FurtherRuns(0, 0, 0, run.found.end, run.found.problem, run.anchor)
+
+
+def _counted(before: FurtherRuns, run: Run) -> FurtherRuns:
+    """The run counted with those before it."""
+    return FurtherRuns(
+        before.stretch_count + 1,
+        before.bad_bytes + run.start - before.end,
+        before.messages + run.found.messages,
+        run.found.end,
+        run.found.problem,
+        run.anchor,
+    )
+
+
+class _Stretches:
     """Collects the bad stretches. A stretch counts only after sound messages have been found after it."""
 
     def __init__(self) -> None:
@@ -146,16 +233,106 @@ class _Notes:
         self._open_count = self._open_bytes = 0
 
     def add(self, stretch: BadStretch) -> None:
-        """Add a stretch. If messages follow it, the stretches before it count too."""
+        """Add a stretch. Messages after it settle it and those before it."""
         if len(self.stretches) + len(self._open) < MAX_STRETCHES:
             self._open.append(stretch)
         self._open_count += 1
         self._open_bytes += stretch.size
         if stretch.messages_after:
-            self.stretches += self._open
-            self.count += self._open_count
-            self.bad_bytes += self._open_bytes
-            self._open, self._open_count, self._open_bytes = [], 0, 0
+            self.settle()
+
+    def settle(self) -> None:
+        """Messages follow the stretches so far."""
+        self.stretches += self._open
+        self.count += self._open_count
+        self.bad_bytes += self._open_bytes
+        self._open, self._open_count, self._open_bytes = [], 0, 0
+
+    def add_counted(self, further: FurtherRuns) -> None:
+        """Count stretches that messages follow."""
+        self.settle()
+        self.count += further.stretch_count
+        self.bad_bytes += further.bad_bytes
+
+
+class _Merge:
+    """Joins the runs of a log's parts, in the order of the log, into a ``Survey``."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._notes = _Stretches()
+        self._run = Run(start, Scan(end=start))
+        self._gap: BadStretch | None = None
+        """The bad bytes before the current run."""
+        self._first: Scan | None = None
+        self._end = Run(start, Scan(end=start))
+        """The last run with a message, or the first run."""
+        self._messages = 0
+
+    def add(self, run: Run) -> None:
+        """Add the next run. One that continues the run before it, as at the border of two parts, is joined with it."""
+        before = self._run
+        if run.start == before.found.end:
+            self._run = Run(before.start, before.found.then(run.found))
+        elif run.found.end > run.start:  # else the part starts with bad bytes, as the one before it ended
+            self._settle()
+            self._begin(run, before.found.end, before.found.problem, before.anchor)
+
+    def add_further(self, further: FurtherRuns, last: Run) -> None:
+        """Count runs after the current one, and continue with ``last``."""
+        self._settle()
+        self._notes.add_counted(further)
+        self._messages += further.messages
+        self._begin(last, further.end, further.problem, further.anchor)
+
+    def _begin(self, run: Run, bad_from: int, problem: str | None, anchor: int) -> None:
+        self._gap = BadStretch(bad_from, run.start, problem or NOT_WHOLE, 0, 0, anchor)
+        self._run = run
+
+    def _settle(self) -> None:
+        """The current run is complete."""
+        run, gap = self._run, self._gap
+        if gap is not None:
+            size = run.found.end - run.start
+            self._notes.add(replace(gap, messages_after=run.found.messages, bytes_after=size))
+        if self._first is None:
+            self._first = run.found
+        if gap is None or run.found.messages:
+            self._end = run
+        self._messages += run.found.messages
+
+    def survey(self, unsure: bool) -> Survey:
+        """What was found in all parts."""
+        self._settle()
+        assert self._first is not None, "it is set when the first run is settled"
+        notes, end = self._notes, self._end
+        return Survey(
+            self._start,
+            self._first,
+            end.found.end,
+            self._messages,
+            tuple(notes.stretches),
+            notes.count,
+            notes.bad_bytes,
+            end.found.problem or NOT_WHOLE,
+            unsure,
+            end.anchor,
+        )
+
+
+def merge(start: int, parts: Iterable[Part]) -> Survey:
+    """Join what was found in the parts of a log, in their order, from ``start``, where the first part starts."""
+    merging, unsure = _Merge(start), False
+    for part in parts:
+        for run in part.runs:
+            merging.add(run)
+        if part.last is not None:
+            if part.further is not None:
+                merging.add_further(part.further, part.last)
+            else:
+                merging.add(part.last)
+        unsure |= part.unsure
+    return merging.survey(unsure)
 
 
 def survey(log: Surveyed, start: int, limit: int, progress: Progress = lambda _: None) -> Survey:
@@ -163,35 +340,4 @@ def survey(log: Surveyed, start: int, limit: int, progress: Progress = lambda _:
 
     The time is proportional to the number of bytes.
     """
-    first = last = prove(log, start, limit, progress)
-    notes, effort = _Notes(), Effort()
-    end, messages, end_problem = first.end, first.messages, first.problem
-    anchor = end_anchor = _anchor(first, start)
-    while last.end < limit:
-        at = next_sound(log, last.end + 1, limit, effort, partial(progress, last.end))
-        if at is None:
-            break
-        run = prove(log, at, limit, progress)
-        problem = last.problem or "the record is not complete"
-        notes.add(BadStretch(last.end, at, problem, run.messages, run.end - at, anchor))
-        anchor = _anchor(run, at)
-        if run.messages:
-            end, messages, end_problem, end_anchor = run.end, messages + run.messages, run.problem, anchor
-        last = run
-    return Survey(
-        start,
-        first,
-        end,
-        messages,
-        tuple(notes.stretches),
-        notes.count,
-        notes.bad_bytes,
-        end_problem or "the record is not complete",
-        effort.gave_up,
-        end_anchor,
-    )
-
-
-def _anchor(run: Scan, start: int) -> int:
-    """The start of the last message of a sound run that starts at ``start``; ``start`` if it has no message."""
-    return start if run.last_message is None else run.last_message
+    return merge(start, [look(log, start, limit, progress)])

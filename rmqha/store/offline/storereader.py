@@ -1,10 +1,7 @@
 """A store read from outside: by tools, while a node may be writing it. Changes nothing and takes no lock."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from rmqha.settings import Settings
 from rmqha.store.dledger import check_no_dledger
@@ -12,53 +9,13 @@ from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
-from rmqha.store.log.stretches import WINDOW_BYTES, BadStretch, Progress, Survey, prove, survey
+from rmqha.store.log.stretches import WINDOW_BYTES, Progress, prove, survey
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.comparing import compare_range
+from rmqha.store.offline.findings import Circumstances, Comparison, Verification, judge
 from rmqha.wire.record import Blank, Record, RecordError, check_record
 from rmqha.wire.scan import Scan
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What proving a log found: offsets in the log, and the number of messages.
-
-    ``end`` follows the last sound message. ``stretches`` are the bad ones; of very many only the first are there, while
-    ``stretch_count`` and ``bad_bytes`` count all. ``problem`` is what is wrong at the first one, None if there is none.
-    ``torn_end`` is what the next start will cut: bytes after a stop that was not clean. ``gone_bytes`` were confirmed
-    by the store's node, and are not there: so it is in a copy that was made while the node ran. ``live`` is true if
-    another process has the store open: what it has not finished is no problem.
-    """
-
-    min_offset: int
-    end: int
-    messages: int
-    problem: str | None
-    live: bool
-    stretches: tuple[BadStretch, ...] = ()
-    stretch_count: int = 0
-    bad_bytes: int = 0
-    torn_end: BadStretch | None = None
-    gone_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What comparing two logs found, in the range that both hold.
-
-    ``differs_at`` is the first offset that differs, and ``record_at`` is where our record with that byte begins.
-    """
-
-    start: int
-    end: int
-    other_end: int
-    differs_at: int | None
-    record_at: int | None = None
-
-    @property
-    def has_common_range(self) -> bool:
-        """Whether both logs hold any offset; two logs of which one is empty have nothing that could differ."""
-        return self.start <= min(self.end, self.other_end)
 
 
 class StoreReader:
@@ -91,44 +48,12 @@ class StoreReader:
 
     def verify(self, progress: Progress) -> Verification:
         """Prove every record, also those that follow bad bytes. Raises OSError."""
-        log = self.log
-        looked = survey(log, log.min_offset, self.limit, progress)
-        stretches, count, bad_bytes = list(looked.stretches), looked.stretch_count, looked.bad_bytes
-        rest = self._rest(looked)
-        torn_end = None
-        if rest is not None and self._will_be_cut(rest):
-            torn_end = rest
-        elif rest is not None:
-            stretches, count, bad_bytes = [*stretches, rest], count + 1, bad_bytes + rest.size
-        confirmed = 0 if self.state is None or self.live else self.state.confirmed_offset
-        return Verification(
-            log.min_offset,
-            looked.end,
-            looked.messages,
-            stretches[0].problem if stretches else None,
-            self.live,
-            tuple(stretches),
-            count,
-            bad_bytes,
-            torn_end,
-            max(0, confirmed - looked.end) if rest is None and log.segment_bases else 0,
-        )
-
-    def _rest(self, looked: Survey) -> BadStretch | None:
-        """What follows the log's end and is not zero; None if nothing does."""
-        if looked.end >= self.limit or (self.live and self.state is None):  # somebody else's node is busy there
-            return None
-        written_end = min(self.limit, self.log.stale_end(looked.end))
-        if written_end <= looked.end:
-            return None
-        return BadStretch(looked.end, written_end, looked.problem or "the record is not complete", 0, 0, looked.anchor)
-
-    def _will_be_cut(self, rest: BadStretch) -> bool:
-        """Whether the bytes after the end are what a crash may leave, and a start may cut."""
-        if self.live:
-            return False
-        is_confirmed = self.state is not None and rest.start < self.state.confirmed_offset
-        return self.stopped_uncleanly and not is_confirmed
+        looked = survey(self.log, self.log.min_offset, self.limit, progress)
+        is_anothers = self.live and self.state is None  # somebody else's node is busy after the end
+        written_end = looked.end if is_anothers else min(self.limit, self.log.stale_end(looked.end))
+        confirmed = 0 if self.state is None else self.state.confirmed_offset
+        has_segments = bool(self.log.segment_bases)
+        return judge(looked, Circumstances(self.live, self.stopped_uncleanly, confirmed, written_end, has_segments))
 
     @property
     def stopped_uncleanly(self) -> bool:
@@ -139,20 +64,17 @@ class StoreReader:
         """Compare the bytes up to ``end`` with those of a log proved up to ``other_end``. Raises OSError."""
         start = max(self.log.min_offset, other.log.min_offset)
         common_end = min(end, other_end)
-        at = start
-        while at < common_end:
-            ours = self.log.get_data(at, min(WINDOW_BYTES, common_end - at))
-            theirs = other.log.get_data(at, len(ours) if ours is not None else 0)
-            if ours is None or theirs is None:
-                return Comparison(start, end, other_end, at)
-            size = min(len(ours), len(theirs))
-            if ours[:size] != theirs[:size]:
-                arrays = [np.frombuffer(data, np.uint8, size) for data in (ours, theirs)]
-                differs_at = at + int(np.argmax(arrays[0] != arrays[1]))
-                return Comparison(start, end, other_end, differs_at, self._record_at(differs_at))
-            at += size
-            progress(at)
-        return Comparison(start, end, other_end, None)
+        found = compare_range(self.log.get_data, other.log.get_data, start, common_end, WINDOW_BYTES, progress)
+        sizes = self.log.segment_size, other.log.segment_size
+        return Comparison(
+            start,
+            end,
+            other_end,
+            found.differs_at,
+            None if found.differs_at is None else self._record_at(found.differs_at),
+            found.different_bytes,
+            sizes if sizes[0] != sizes[1] else None,
+        )
 
     def _record_at(self, offset: int) -> int:
         """Where the record that holds ``offset`` begins, going by the records before it in its segment."""

@@ -192,14 +192,14 @@ class HeartbeatTests(ClientsTestCase):
         many = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "P"}] * (MAX_IN_A_SET + 1)})
         for body, reason in (
             (b"", "position 0"),
-            (b"[]", "clientID is missing"),
-            (b'{"clientID":""}', "clientID is missing"),
+            (b"[]", "is not an object"),
+            (b'{"clientID":""}', "clientID: '' is not a name"),
             (b'{"clientID":"c","consumerDataSet":{}}', None),
-            (b'{"clientID":"c","consumerDataSet":7}', "consumerDataSet is not a list"),
+            (b'{"clientID":"c","consumerDataSet":7}', "consumerDataSet: 7 is not a list"),
             (b'{"clientID":"c","consumerDataSet":[{"groupName":"A"},{}]}', "groupName is missing"),
             (
                 b'{"clientID":"c","consumerDataSet":[{"groupName":"A","subscriptionDataSet":[{}]}]}',
-                "is not a subscription",
+                "topic is missing",
             ),
             (
                 b'{"clientID":"c","consumerDataSet":[{"groupName":"A",'

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmqha.pipeline.decode import Records
 from rmqha.store.derived import bulk
 from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.dispatchrequest import DispatchRequest, is_no_folder, is_possible_offset, read_dispatch_request
 from rmqha.store.derived.index import IndexedKey, hashed
 from rmqha.testing.records import make_record
+from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.record import (
     MESSAGE_MAGIC_CODE,

@@ -11,7 +11,8 @@ from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import storereader as reader_module
-from rmqha.store.offline.storereader import Comparison, StoreReader, Verification
+from rmqha.store.offline.findings import Comparison, Verification
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank, Record
 from tests.fixtures import new_folder, open_files
 from tests.store.logs import SEGMENT_SIZE, file_bytes, make_log, write_at
@@ -194,7 +195,7 @@ class WindowTests(ReaderTestCase):
                 self.patch(reader_module, "WINDOW_BYTES", window)
                 one, two = self.reader(), self.reader(other)
                 found = one.compare(self.end, two, self.end, self.reached.append)
-                self.assertEqual(found, Comparison(0, self.end, self.end, differs_at, self.offsets[7]))
+                self.assertEqual(found, Comparison(0, self.end, self.end, differs_at, self.offsets[7], 1))
                 found = one.compare(differs_at, two, self.end, self.reached.append)
                 self.assertEqual(found, Comparison(0, differs_at, self.end, None))
                 self.assertEqual(self.reached[-1], differs_at)
@@ -205,7 +206,7 @@ class ComparingTests(ReaderTestCase):
         other = new_folder(self) / "other"
         offsets = make_log(other / "commitlog", 500, 1500, segment_size=8192)
         found = self.reader().compare(self.end, self.reader(other), offsets[1] + 1500, self.reached.append)
-        self.assertEqual(found, Comparison(0, self.end, 2000, None))
+        self.assertEqual(found, Comparison(0, self.end, 2000, None, segment_sizes=(SEGMENT_SIZE, 8192)))
 
     def test_a_store_that_ends_before_it_was_said_to_differs_there(self) -> None:
         other = new_folder(self) / "other"

@@ -1,0 +1,31 @@
+"""Compares the bytes of two logs. Each log is read by its own means: mapped, or by Spark's workers from their files."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rmqha.store.offline.findings import Difference
+from rmqha.wire.record import Buffer
+
+Read = Callable[[int, int], Buffer | None]
+"""Gives up to so many bytes from an offset of the log, at least one; None if the log has none there."""
+
+
+def compare_range(
+    ours: Read, theirs: Read, start: int, end: int, window_bytes: int, progress: Callable[[int], None]
+) -> Difference:
+    """Compare two logs from ``start`` to ``end``, in windows of up to so many bytes. Raises what reading raises."""
+    found, at = Difference(), start
+    while at < end:
+        one = ours(at, min(window_bytes, end - at))
+        other = theirs(at, len(one)) if one is not None else None
+        if one is None or other is None:  # one log ends before it was said to
+            return found.then(Difference(at, end - at))
+        size = min(len(one), len(other))
+        if one[:size] != other[:size]:
+            arrays = [np.frombuffer(data, np.uint8, size) for data in (one, other)]
+            different = np.flatnonzero(arrays[0] != arrays[1])
+            found = found.then(Difference(at + int(different[0]), len(different)))
+        at += size
+        progress(at)
+    return found
