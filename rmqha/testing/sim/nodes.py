@@ -67,7 +67,7 @@ class SimNode:
         self.name = name
         root.mkdir()
         self.settings = replace(settings_of(tuple(properties.items())), store_path_root_dir=root)
-        self.disk = SimDisk(random, root)
+        self.disk = SimDisk(random)
         self.power = True
         self.process: Process | None = None
         self.store: MessageStore | None = None
@@ -197,9 +197,7 @@ class SimNode:
         self.process = self.flusher = self.serving = self._state_file = self._schedule = None
         self.disk.locked.clear()
         self._down(self, process, reason)
-        store, self.store = self.store, None
-        if store is not None:  # the kernel closes its files
-            store.derived.close()
+        self.store = None
 
 
 class SimSlave(SimNode):

@@ -117,8 +117,8 @@ class Oracle:
             raise Violation(f"{node.name} had {seen.promise.after_kill} for sure, and recovered {log.verified_offset}")
         self._check_sound(node)
         self._check_cut(node, log.verified_offset)
+        check_derived(node.name, node.store)
         if node is self._master:
-            check_derived(node.name, node.store)
             written = self.histories[-1]
             if log.verified_offset < len(written):
                 self.histories.append(written[: log.verified_offset])
