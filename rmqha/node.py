@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 from twisted.application.service import MultiService
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -29,30 +29,27 @@ from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
-from rmqha.ha.master.serving import LogServing, confirmed_offset
+from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
-from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
-from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.process import MOST_FILES, Leave, ProcessService
-from rmqha.ops.statefile import StateFileService
 from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
+from rmqha.replicating import CannotRepair, Machine, Replicating, StoreOpening, state_of_log
 from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.flush import FlushService
-from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
-from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
-from rmqha.store.opening import Opening, OpeningStopped
+from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
 
 
@@ -92,14 +89,15 @@ class Node(ProcessService):
         ProcessService.__init__(self, reactor, leave, plan.observer, plan.manages_process)
         self._plan = plan
         self._store: MessageStore | None = None
-        self._opening = Opening()
+        self._machine = Machine(IReactorTime(reactor), self._run_in_thread, self._disk_failed)
+        once = plan.slave.once
+        self._opening = StoreOpening(plan.settings, self._machine, self._way_to_master, once)
         self._opened: Deferred[None] | None = None
         self._is_stopping = False
         self._services = MultiService()
-        self._repairing: Deferred[list[Mended]] | None = None
+        self._replicating: Replicating | None = None
         self._flusher: FlushService | None = None
         self._slave: HASlaveService | None = None
-        self._state_file: StateFileService | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
         self._serving: LogServing | None = None
@@ -122,7 +120,7 @@ class Node(ProcessService):
 
     async def _open(self) -> None:
         try:
-            store = await self._open_store()
+            store = self._store = await self._opening.run()
             if not self._is_stopping:
                 self._start_services(store)
         except OpeningStopped:
@@ -138,46 +136,6 @@ class Node(ProcessService):
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
 
-    async def _open_store(self) -> MessageStore:
-        """The store, opened in a thread: meanwhile the reactor answers signals, and nobody else. Can be tried again.
-
-        Raises OpeningStopped, StoreInUse, StoreError, OSError.
-        """
-        opening = partial(MessageStore, self._plan.settings, self._opening)
-        try:
-            self._store = await self._run_in_thread(opening)
-        except LogDamaged as damaged:
-            await self._repair(damaged)
-            self._store = await self._run_in_thread(opening)
-        return self.store
-
-    async def _repair(self, damaged: LogDamaged) -> None:
-        """Recovery must not go on with the log as it is: a slave fetches the bad bytes from its master again, once.
-
-        Raises LogDamaged for a master, CannotRepair, OpeningStopped, StoreError, OSError.
-        """
-        master = self._way_to_master()
-        if master is None:
-            raise damaged
-        settings, once = self._plan.settings, self._plan.slave.once
-        self._log.error("REPAIRING from the master: {damage}", damage=str(damaged.damage))
-        await self._run_in_thread(partial(_note_state, settings, ReplicaState.REPAIRING))
-        repair = SelfRepair(
-            partial(StoreRepair, settings),
-            master,
-            IReactorTime(self._reactor),
-            self._run_in_thread,
-            most_attempts=ONCE_CONNECT_ATTEMPTS if once else None,
-        )
-        self._repairing = Deferred.fromCoroutine(repair.run())
-        try:
-            done = await self._repairing
-        except CancelledError:
-            raise OpeningStopped("the node is to stop before its log is repaired") from None
-        except (RepairError, SourceUnreachable) as error:
-            raise CannotRepair(damaged, error) from error
-        self._log.info("{count} bad stretches are repaired; opening the store", count=len(done))
-
     def _way_to_master(self) -> IStreamClientEndpoint | None:
         """Where a slave finds its master before its store is open; None for a master, or if nobody can tell."""
         plan = self._plan
@@ -191,13 +149,12 @@ class Node(ProcessService):
     def _start_services(self, store: MessageStore) -> None:
         """Make the services of the node's role, and start them together."""
         plan, clock = self._plan, IReactorTime(self._reactor)
-        self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
-        store.start_dispatching(clock, self._disk_failed)
+        self._replicating = replicating = Replicating(store, plan.settings, self._machine)
+        self._flusher = replicating.flusher
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
         acknowledged = self._serving.factory.acknowledged if self._serving is not None else dict
         CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self._services)
-        self._state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
-        self._state_file.setServiceParent(self._services)
+        replicating.keep_state(self.state).setServiceParent(self._services)
         self._services.setServiceParent(self)
         gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
@@ -235,9 +192,8 @@ class Node(ProcessService):
     def _serve_slaves(self, store: MessageStore) -> None:
         settings = self._plan.settings
         half_of_files = max(1, _open_files() // 2)  # the rest is left to the store and the other ports
-        self._serving = LogServing(
-            store, settings, IReactorTime(self._reactor), self._slave_check, max_connections=half_of_files
-        )
+        assert self._replicating is not None, "the store is open"
+        self._serving = self._replicating.serve_slaves(self._slave_check, half_of_files)
         factory = self._serving.factory
         self._listen("ha", settings.ha_port, factory, ": whoever reaches it can read the log", self._ha_listening)
 
@@ -250,18 +206,10 @@ class Node(ProcessService):
         plan, clock = self._plan, IReactorTime(self._reactor)
         remoting = plan.master_remoting if plan.master is not None else self._told_master_remoting
         ask = None if remoting is None else partial(view_of_master, remoting, clock)
-        self._slave = HASlaveService(
-            store,
-            flusher,
-            plan.slave,
-            plan.master if plan.master is not None else self._told_master,
-            ask,
-            clock,
-            finished=self._leave,
-            disk_failed=self._disk_failed,
-            in_state=self._slave_in_state,
-            queues_behind=lambda: store.derived.dispatcher.behind_bytes,
-            master_address=self._master_ha_address,
+        master = plan.master if plan.master is not None else self._told_master
+        assert self._replicating is not None, "the store is open"
+        self._slave = self._replicating.follow(
+            plan.slave, master, ask, self._leave, self._slave_in_state, self._master_ha_address
         )
         self._slave.setServiceParent(self._services)
         if not plan.slave.once:
@@ -350,12 +298,7 @@ class Node(ProcessService):
         return {**self._controller.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
     def _slave_in_state(self, state: ReplicaState) -> None:
-        """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again.
-
-        Readers of state.json learn of the change as soon as readers of the log do.
-        """
-        if self._state_file is not None:
-            self._state_file.write_soon()
+        """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again."""
         if self._controller is not None and self._plan.settings.unregister_unfit_slave:
             self._controller.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
@@ -365,9 +308,7 @@ class Node(ProcessService):
     def state(self) -> NodeState:
         """What this node tells of itself now."""
         return replace(
-            self.store.node_state,
-            role=self._plan.settings.broker_role.value,
-            offsets=self.store.offsets(confirmed_offset(self.store, self._plan.settings, self._serving)),
+            state_of_log(self.store, self._plan.settings, self._serving),
             peers=self._peers(),
             **(_facts_of_master(self._started_at) if self._slave is None else self._facts_of_slave(self._slave)),
             warnings=tuple(self._warnings()),
@@ -412,8 +353,6 @@ class Node(ProcessService):
     async def _stop(self) -> None:
         self._is_stopping = True
         self._opening.stop()
-        if self._repairing is not None and not self._repairing.called:
-            self._repairing.cancel()
         if self._opened is not None:
             await self._opened
         try:
@@ -431,22 +370,6 @@ class Node(ProcessService):
             for threads in (self._table_threads, self._threads):
                 if threads.started:
                     threads.stop()
-
-
-class CannotRepair(StoreError):
-    """A slave's log is damaged, and its master cannot help."""
-
-    def __init__(self, damaged: LogDamaged, reason: Exception) -> None:
-        unreachable = isinstance(reason, SourceUnreachable)
-        self.exit_code = ExitCode.CANNOT_CONNECT if unreachable else ExitCode.CORRUPT
-        super().__init__(f"{damaged}; its master cannot repair it: {reason}")
-
-
-def _note_state(settings: Settings, state: ReplicaState) -> None:
-    """Tell readers of state.json what keeps the store from being opened. Raises StoreError, OSError."""
-    root = settings.store_path_root_dir
-    known = NodeState.read(root) or NodeState.new()
-    replace(known, role=settings.broker_role.value, state=state.name, peers=()).write(root)
 
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:

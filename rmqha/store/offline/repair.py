@@ -16,8 +16,8 @@ from typing import Self
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError, StoreInUse, name_file
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.lockfile import LockFile, is_locked
-from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.mappedfile import DISK, Disk, file_name
 from rmqha.store.log.recovery import keep, log_pieces
 from rmqha.store.log.stretches import Progress, Survey, survey
 from rmqha.store.messagestore import CUT_FOLDER, LOCK_FILE, examine_store, open_log
@@ -259,16 +259,16 @@ def _first_difference(ours: memoryview, theirs: memoryview, at: int) -> int:
 class StoreRepair:
     """A store being repaired: locked, so that no node opens it meanwhile, unless nothing ``changes``."""
 
-    def __init__(self, settings: Settings, changes: bool = True) -> None:
+    def __init__(self, settings: Settings, changes: bool = True, disk: Disk = DISK) -> None:
         """Raises StoreInUse, StoreError, OSError."""
         self.settings = settings
         self.root = settings.store_path_root_dir
-        self.state = NodeState.read(self.root)
+        self.state = NodeState.read(self.root, disk)
         if not changes and is_locked(self.root / LOCK_FILE):
             raise StoreInUse(f"{self.root} is in use by another process: stop it first")
-        self._lock_file = LockFile(self.root / LOCK_FILE) if changes else None
+        self._lock_file = disk.lock(self.root / LOCK_FILE) if changes else None
         try:
-            self.log = open_log(settings, owned=changes)
+            self.log = open_log(settings, changes, disk)
         except BaseException:  # whatever it is, the lock is given back before it travels on
             if self._lock_file is not None:
                 self._lock_file.release()
@@ -296,7 +296,7 @@ class StoreRepair:
 
     def find_as_a_start_does(self) -> list[Gap]:
         """The gaps in that part of the log which recovery looks at. Raises StoreError, OSError."""
-        return self.find(start=examine_store(self.settings).checked_from, takes_all=False)
+        return self.find(start=examine_store(self.settings, disk=self.log.disk).checked_from, takes_all=False)
 
     def _tail(self, looked: Survey, takes_all: bool) -> Iterator[Gap]:
         confirmed = 0 if self.state is None else self.state.confirmed_offset

@@ -28,13 +28,14 @@ class Stored:
     record: Record
 
 
-def messages(log: CommitLog) -> Iterator[Stored]:
-    """All messages that are proved, oldest first. Raises Violation where the log has no record."""
-    at = log.min_offset
-    while at < log.verified_offset:
+def messages(log: CommitLog, start: int | None = None, end: int | None = None) -> Iterator[Stored]:
+    """Messages from ``start`` to before ``end``, by default all that are proved. Raises Violation for no record."""
+    at = log.min_offset if start is None else start
+    end = log.verified_offset if end is None else end
+    while at < end:
         data = log.get_data(at, log.segment_size)
         if data is None:
-            raise Violation(f"the log has nothing at {at}, {log.verified_offset} is its end")
+            raise Violation(f"the log has nothing at {at}, {end} is its end")
         found = decode_record(data)
         if isinstance(found, Blank):
             at += found.size

@@ -157,13 +157,15 @@ class SimFronted:
 class SimLock:
     """A lock that is held until it is released, or its process ends."""
 
-    def __init__(self, locked: set[Path], path: Path) -> None:
-        self._locked = locked
+    def __init__(self, locks: dict[Path, "SimLock"], path: Path) -> None:
+        self._locks = locks
         self._path = path
+        locks[path] = self
 
     def release(self) -> None:
-        """Let others have the file."""
-        self._locked.discard(self._path)
+        """Let others have the file. A process that is dead holds nothing any more."""
+        if self._locks.get(self._path) is self:
+            del self._locks[self._path]
 
 
 class SimDisk(Disk):
@@ -175,7 +177,7 @@ class SimDisk(Disk):
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self.locked: set[Path] = set()
+        self.locks: dict[Path, SimLock] = {}
         self._entries: dict[Path, Inode | None] = {}  # None for a folder
         self._durable_entries: dict[Path, Inode | None] = {}
         self._journal: list[tuple[Path | Inode, Callable[[dict[Path, Inode | None]], None]]] = []
@@ -207,6 +209,12 @@ class SimDisk(Disk):
         self._durable_entries.clear()
         self._journal.clear()
         self.heal()
+
+    def rot(self, path: Path, start: int, damage: bytes) -> None:
+        """These bytes are on the disk now, and nobody has written them."""
+        inode = self._inode(path)
+        inode.content[start : start + len(damage)] = damage
+        inode.durable = inode.durable[:start] + damage + inode.durable[start + len(damage) :]
 
     def bytes_at(self, folder: Path, segment_size: int, start: int, end: int, durable: bool) -> bytes:
         """What the segments in ``folder`` hold from ``start`` to ``end``, on the disk or in the page cache too."""
@@ -420,11 +428,10 @@ class SimDisk(Disk):
 
     def lock(self, path: Path) -> Lock:
         self.system_call("open", path)
-        if path in self.locked:
+        if path in self.locks:
             raise StoreInUse(f"{path.parent} is in use by another process: stop it first")
         self.touch(path)
-        self.locked.add(path)
-        return SimLock(self.locked, path)
+        return SimLock(self.locks, path)
 
     def sync_all(self, files: Sequence[Syncable]) -> None:
         for file in files:

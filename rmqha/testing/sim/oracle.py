@@ -65,7 +65,7 @@ class Oracle:
         self._master = master
         self._seen: dict[str, Seen] = {}
         self.histories: list[bytearray] = [bytearray()]
-        self._told: NodeState | None = None
+        self._told: dict[str, NodeState | None] = {}
         self.master_lost_power = False
         """Then messages may be lost that are not flushed, and so a delivery that the table of delays knows of."""
 
@@ -89,6 +89,11 @@ class Oracle:
         seen.data_lost_at = now
         self.master_lost_power |= node is self._master
 
+    def rotted(self, node: SimNode, now: float) -> None:
+        """Some of the node's bytes are not what was written: nobody can promise them, and a repair may bring them."""
+        self.seen(node).promise = Promise()
+        self.seen(node).data_lost_at = now
+
     def wiped(self, node: SimNode, now: float) -> None:
         """The node's disk is empty."""
         self._seen[node.name] = Seen(data_lost_at=now)
@@ -97,11 +102,11 @@ class Oracle:
 
     def starting(self, node: SimNode) -> None:
         """The node will recover: note what its state.json says, which others may have read."""
-        self._told = NodeState.read(node.settings.store_path_root_dir, node.disk)
+        self._told[node.name] = NodeState.read(node.settings.store_path_root_dir, node.disk)
 
     def _check_epoch(self, node: SimNode) -> None:
         assert node.store is not None
-        told, log, epoch = self._told, node.log, node.store.node_state.epoch
+        told, log, epoch = self._told.get(node.name), node.log, node.store.node_state.epoch
         if told is not None and log.verified_offset < told.confirmed_offset and epoch <= told.epoch:
             raise Violation(
                 f"{node.name} said that {told.confirmed_offset} was confirmed, goes on at {log.verified_offset}, and "
@@ -213,7 +218,13 @@ class Oracle:
         )
 
     def reported(self, node: SimNode, offset: int) -> None:
-        """A slave has told its master how far it is."""
+        """A slave has told its master how far it is, or from where it wants bytes to repair its log."""
+        if node.repairs:
+            folder = node.settings.commit_log_folder
+            first = next((base for base, _ in node.disk.list_segments(folder)), 0)
+            if offset > 1 and not self._holds(node, first, offset):
+                raise Violation(f"{node.name} repairs its log and reports {offset}, which is not on its disk")
+            return
         log = node.log
         if offset <= max(1, log.min_offset):
             return  # where an empty log wants to begin; byte 0 is zero in every log

@@ -7,7 +7,7 @@ from twisted.internet.interfaces import ITransport
 from twisted.internet.protocol import Protocol
 
 from rmqha.testing.sim.nodes import SimNode
-from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_record
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, decode_record, encode_record
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER, encode_report
 
 
@@ -18,12 +18,14 @@ class Bogus(Protocol):
 class OtherMaster(Bogus):
     """Answers a slave's first report with the slave's own bytes and one more message, with one byte flipped.
 
-    The byte is one that the slave can know to be wrong: any of its own log, or one of the new message's body.
+    The byte is one that the slave can know to be wrong: any of its own log, or one of the new message's body. A slave
+    that repairs its log gets that of the master, ``written``, with one byte of a body flipped.
     """
 
     transport: ITransport
 
-    def __init__(self, node: SimNode, random: Random, say: Callable[[str], None]) -> None:
+    def __init__(self, node: SimNode, random: Random, say: Callable[[str], None], written: bytearray) -> None:
+        self._written = written
         self._node = node
         self._random = random
         self._say = say
@@ -32,9 +34,29 @@ class OtherMaster(Bogus):
     def dataReceived(self, data: bytes) -> None:
         had = len(self._heard)
         self._heard += data
-        if had < REPORT_HEADER.size <= len(self._heard) and self._node.runs:
+        if had < REPORT_HEADER.size <= len(self._heard):
             (request,) = REPORT_HEADER.unpack_from(self._heard)
-            self._answer(max(request, 0))
+            if self._node.runs:
+                self._answer(max(request, 0))
+            else:
+                self._repair(request)
+
+    def _repair(self, start: int) -> None:
+        """Send the master's bytes from there on, with one byte of a body flipped."""
+        size = self._node.settings.mapped_file_size_commit_log
+        assert size is not None
+        data, bodies, at = bytearray(self._written[start:]), [], 0 if start > 1 else -start
+        while 0 <= at < len(data) or at == -1:
+            found = decode_record(memoryview(self._written)[start + at :])
+            if isinstance(found, Record) and found.body:
+                bodies.append(at + bytes(self._written[start + at :]).index(found.body))
+                bodies[-1] += self._random.randrange(len(found.body))
+            at += found.total_size if isinstance(found, Record) else found.size
+        if bodies:
+            at = self._random.choice(bodies)
+            data[at] ^= 1 << self._random.randrange(8)
+            self._say(f"sends {len(data)} bytes from {start} to one who repairs, the one at {start + at} is flipped")
+            self._send(start, bytes(data), size)
 
     def _answer(self, start: int) -> None:
         log = self._node.log

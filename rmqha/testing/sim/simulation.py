@@ -21,12 +21,16 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
+from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
-from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, undelivered
+from rmqha.store.messagestore import examine_store, open_log
+from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, Stored, messages, undelivered
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
-from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave
+from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave, World
 from rmqha.testing.sim.oracle import Oracle, Put
 from rmqha.testing.sim.peers import Bogus, OtherMaster, SlowSlave
 from rmqha.testing.sim.process import Process, ProcessDied, no_machine
@@ -72,12 +76,16 @@ class SlaveConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """What is simulated. ``common`` settings are those of all nodes; ``buffer_bytes`` is a line's send buffer."""
+    """What is simulated. ``common`` settings are those of all nodes; ``buffer_bytes`` is a line's send buffer.
+
+    ``allow_list`` says whose slaves all nodes take, None for all.
+    """
 
     master: Mapping[str, str] = field(default_factory=lambda: {"brokerRole": "SYNC_MASTER"})
     slaves: Sequence[SlaveConfig] = (SlaveConfig(),)
     common: Mapping[str, str] = field(default_factory=dict)
     buffer_bytes: int = 64 * 1024
+    allow_list: AllowList | None = None
 
 
 class Simulation:
@@ -99,16 +107,20 @@ class Simulation:
         """Those too that are gone: what they acknowledged counts."""
         self._bogus_processes: list[Process] = []
         self._bugs: list[str] = []
+        self._allow_list = config.allow_list
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
-        shared: tuple[Any, ...] = (self.clock, self.network, self.random, self._now_ms, self.say, self._down)
+        world = World(
+            self.clock, self.network, self.random, self._now_ms, self.say, self.note, self._opened, self._down
+        )
         self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
-        self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, *shared)
+        self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, world, config.allow_list)
         self.slaves = [
             SimSlave(
                 f"slave-{number}",
                 self._folder / f"slave-{number}",
                 {**common, "brokerRole": "SLAVE", **slave.properties},
-                *shared,
+                world,
+                config.allow_list,
                 master_name=slave.master,
                 options=slave.options,
                 remoting=slave.remoting,
@@ -179,9 +191,13 @@ class Simulation:
                 node.say("starts")
                 self.oracle.starting(node)
                 node.start(system_calls_until_death)
-                if node.runs:
-                    self.oracle.opened(node)
                 self.check()
+
+    def _opened(self, node: SimNode) -> None:
+        try:
+            self.oracle.opened(node)
+        except Violation as violation:  # not into the code that has opened it
+            self.note(str(violation))
 
     def kill(self, name: str, system_calls: int = 0) -> None:
         """kill -9, at once or before that system call from now."""
@@ -207,7 +223,7 @@ class Simulation:
     def stop(self, name: str) -> None:
         """As SIGTERM does."""
         node = self.nodes[name]
-        if node.runs and not node.stopping:
+        if (node.runs or node.repairs) and not node.stopping:
             node.say("is told to stop")
             node.stop()
         self.check()
@@ -220,6 +236,30 @@ class Simulation:
         node.disk.wipe()
         self.oracle.wiped(node, self.clock.seconds())
         self.check()
+
+    def rot(self, name: str) -> None:
+        """A message on the disk of a slave that is down rots, where its next start looks: one bit, or all of it."""
+        node = self.nodes[name]
+        assert node.process is None, "a node that runs may never read that again"
+        node.disk.system_call = lambda name, path: None
+        log = open_log(node.settings, owned=False, disk=node.disk)
+        examined = examine_store(node.settings, disk=node.disk)
+        found = [stored for stored in messages(log, examined.checked_from, examined.found.end) if stored.record.body]
+        if found:
+            self._rot(node, log, self.random.choice(found))
+
+    def _rot(self, node: SimNode, log: CommitLog, stored: Stored) -> None:
+        record, position = stored.record, stored.offset % log.segment_size
+        content = log.get_data(stored.offset, record.total_size)
+        assert content is not None
+        damage = bytearray(record.total_size)
+        if self.random.random() < 0.7:
+            damage[:] = content
+            at = damage.index(record.body) + self.random.randrange(len(record.body))
+            damage[at] ^= 1 << self.random.randrange(8)
+        node.disk.rot(log.folder / file_name(stored.offset - position), position, bytes(damage))
+        node.say(f"the message at {stored.offset} on its disk rots")
+        self.oracle.rotted(node, self.clock.seconds())
 
     def delete_first_segment(self, name: str = MASTER) -> None:
         """Retention."""
@@ -281,7 +321,7 @@ class Simulation:
             put.result = result
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
-            others = [slave.acknowledged for slave in self._slow_slaves_ever]
+            others = [slave.acknowledged for slave in self._slow_slaves_ever if self._allow_list is None]
             direct: list[SimNode] = [slave for slave in self.slaves if slave.master_name == MASTER]
             self.oracle.put_answered(put, direct, others, self.clock.seconds())
 
@@ -375,21 +415,25 @@ class Simulation:
         self.say(process.name, f"is connected to {node.name}")
         near.watch = ReportWatch(self, self.nodes[process.name]) if process.name in self.nodes else None
 
-        def accept() -> None:
-            protocol = node.build_protocol(far.getPeer())
-            if protocol is None:
-                far.loseConnection()
-            else:
-                far.attach(protocol)
-
         def connected() -> None:
             protocol = attempt.factory.buildProtocol(near.getPeer())
             assert protocol is not None
             near.attach(protocol)
             attempt.succeed(protocol)
 
-        node.process.call(accept)
+        node.process.call(self._accept, node, far)
         process.call(connected)
+
+    @staticmethod
+    def _accept(node: SimNode, far: End) -> None:
+        protocol = node.build_protocol(far.getPeer())
+        if protocol is None:
+            far.loseConnection()
+        else:
+            far.attach(protocol)
+
+    def _sent_to_stranger(self, data: bytes) -> None:
+        self.note(f"{len(data)} bytes are sent to one who is not in the allow list")
 
     def intrude(self, name: str, *writes: bytes, peer: Bogus | None = None) -> End:
         """A bogus peer connects to a node and sends these bytes."""
@@ -397,7 +441,8 @@ class Simulation:
         assert node.process is not None
         near, far = self.network.make_line(self._bogus("bogus"), node.process)
         near.attach(peer or Bogus())
-        node.process.call(lambda: far.attach(node.build_protocol(far.getPeer()) or Bogus()))
+        far.watch = self._sent_to_stranger if self._allow_list is not None else None
+        node.process.call(self._accept, node, far)
         self.say("bogus", f"connects to {name}")
         for data in writes:
             self.say("bogus", f"sends {data[:24].hex()}" + (" …" if len(data) > 24 else ""))
@@ -412,9 +457,10 @@ class Simulation:
         self.intrude(name, peer=slave)
 
     def pretend_to_be(self, attempt: Attempt) -> None:
-        """Another master answers a slave that connects: its log is the slave's, but for one byte."""
+        """Another master answers a slave that connects: its log is the slave's, or the master's, but for one byte."""
         node = self.nodes[attempt.process.name]
-        self.impersonate(attempt, peer=OtherMaster(node, self.random, partial(self.say, "bogus")))
+        say = partial(self.say, "bogus")
+        self.impersonate(attempt, peer=OtherMaster(node, self.random, say, self.oracle.histories[-1]))
 
     def impersonate(self, attempt: Attempt, *writes: bytes, peer: Bogus | None = None) -> None:
         """A bogus peer answers a node that connects, and sends these bytes."""

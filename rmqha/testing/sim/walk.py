@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
-from rmqha.testing.sim.network import Connecting
+from rmqha.testing.sim.network import OUR_NETWORK, Connecting
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
@@ -19,6 +20,7 @@ FAULTS = (
     "kill",
     "kill_within",
     "lose_power",
+    "rot",
     "stop",
     "disk_full",
     "disk_error",
@@ -161,6 +163,12 @@ class Walk:
     def _lose_power(self) -> None:
         self.simulation.lose_power(self._node())
 
+    def _rot(self) -> None:
+        """Of a slave: what rots on a master without one that has the bytes is lost."""
+        name = self.random.choice(self.simulation.slaves).name
+        self.simulation.kill(name)
+        self.simulation.rot(name)
+
     def _stop(self) -> None:
         name = self._running()
         if name is not None:
@@ -271,12 +279,18 @@ def _config(random: Random) -> Config:
         "minInSyncReplicas": str(random.choice((1, 1, 2))),
         "haSlaveFallbehindMax": str(random.choice((1000, 20_000, 268_435_456))),
         "haTransferBatchSize": str(random.choice((100, 1000, 32_768))),
+        "haFlowControlEnable": random.choice(("false", "false", "true")),
+        "maxHaTransferByteInSecond": str(random.choice((4096, 100_000))),
     }
     common = {"flushCommitLogLeastPages": str(random.choice((0, 4)))}
-    return Config(master, slaves, common, buffer_bytes=random.choice((500, 4000, 65_536)))
+    allow_list = random.choice((None, None, AllowList.parse(OUR_NETWORK)))
+    return Config(master, slaves, common, random.choice((500, 4000, 65_536)), allow_list)
 
 
 def _slave(random: Random) -> SlaveConfig:
     start_from = random.choice((StartFrom(), StartFrom(), StartFrom(last=True), StartFrom(offset=SEGMENT_SIZE)))
     options = SlaveOptions(start_from=start_from, on_gap=random.choice(tuple(OnGap)))
-    return SlaveConfig({"flushDiskType": random.choice(FLUSH_TYPES)}, options, remoting=random.random() < 0.7)
+    properties = {"flushDiskType": random.choice(FLUSH_TYPES)}
+    if random.random() < 0.2:
+        properties["maxHaReceiveByteInSecond"] = "4096"
+    return SlaveConfig(properties, options, remoting=random.random() < 0.7)
