@@ -305,7 +305,16 @@ class StoreRepair:
             yield Gap(looked.anchor, looked.end, end, is_tail=True, least=confirmed, takes_all=takes_all)
 
     def mend(self, gap: Gap) -> Mend:
-        """Begin to mend a gap."""
+        """Start to mend a gap. Waits for the disk. Raises OSError.
+
+        A master takes the request for bytes as an acknowledgement of all that is before them. So that is made durable
+        first: the node may have died before it was flushed.
+        """
+        flushed = 0 if self.state is None else self.state.flushed_offset
+        start = max(self.log.min_offset, min(flushed, gap.anchor))
+        if self._lock_file is not None:
+            self.log.write_again(start, gap.anchor)
+        self.log.sync_range(start, gap.anchor)
         return Mend(self.log, gap)
 
     def place(self, mend: Mend) -> Mended:

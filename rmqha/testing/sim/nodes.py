@@ -55,7 +55,8 @@ def settings_of(properties: tuple[tuple[str, str], ...]) -> Settings:
 class World:
     """What all nodes share.
 
-    ``say`` writes a line of the trace for a name. ``opened`` and ``down`` hear of nodes; ``note`` of what is wrong.
+    ``say`` writes a line of the trace for a name. ``note`` is called with what is wrong, the others with a node:
+    ``not_repaired`` before it is opened by force, ``opened`` when its store is open, ``down`` when its process ends.
     """
 
     clock: Clock
@@ -64,6 +65,7 @@ class World:
     now_ms: Callable[[], int]
     say: Callable[[str, str], None]
     note: Callable[[str], None]
+    not_repaired: Callable[["SimNode"], None]
     opened: Callable[["SimNode"], None]
     down: Callable[["SimNode", Process, str], None]
 
@@ -144,6 +146,7 @@ class SimNode:
         """
         failure.trap(LogDamaged, CannotRepair)
         self.say(f"is opened by force: {failure.getErrorMessage()}")
+        self.world.not_repaired(self)
         return MessageStore(self.settings, may_cut=MayCut.ANYTHING, disk=self.disk, now_ms=self.world.now_ms)
 
     def _cannot_open(self, process: Process, failure: Failure) -> None:

@@ -66,6 +66,8 @@ class Oracle:
         self._seen: dict[str, Seen] = {}
         self.histories: list[bytearray] = [bytearray()]
         self._told: dict[str, NodeState | None] = {}
+        self._found: dict[str, bytes] = {}
+        """What was in the log's files when a node was started."""
         self.master_lost_power = False
         """Then messages may be lost that are not flushed, and so a delivery that the table of delays knows of."""
 
@@ -89,9 +91,10 @@ class Oracle:
         seen.data_lost_at = now
         self.master_lost_power |= node is self._master
 
-    def rotted(self, node: SimNode, now: float) -> None:
-        """Some of the node's bytes are not what was written: nobody can promise them, and a repair may bring them."""
-        self.seen(node).promise = Promise()
+    def rotted(self, node: SimNode, start: int, now: float) -> None:
+        """The node's bytes from ``start`` on are not what was written: only a repair can bring them."""
+        promise = self.seen(node).promise
+        self.seen(node).promise = Promise(min(promise.after_kill, start), min(promise.after_power_loss, start))
         self.seen(node).data_lost_at = now
 
     def wiped(self, node: SimNode, now: float) -> None:
@@ -101,8 +104,26 @@ class Oracle:
             self.histories.append(bytearray())
 
     def starting(self, node: SimNode) -> None:
-        """The node will recover: note what its state.json says, which others may have read."""
+        """The node will recover: note what its log has, and what its state.json says, which others may have read."""
+        self._found[node.name] = self._log_bytes(node)
         self._told[node.name] = NodeState.read(node.settings.store_path_root_dir, node.disk)
+
+    @staticmethod
+    def _log_bytes(node: SimNode) -> bytes:
+        """The whole log as its files are now, from where its first one begins."""
+        folder, size = node.settings.commit_log_folder, node.settings.mapped_file_size_commit_log
+        assert size is not None
+        bases = [base for base, _ in node.disk.list_segments(folder)]
+        return node.disk.bytes_at(folder, size, bases[0], bases[-1] + size, durable=False) if bases else b""
+
+    def not_repaired(self, node: SimNode) -> None:
+        """The node cannot open its log as it is: each byte is as it was, or one that its master has written."""
+        before, now = self._found[node.name], self._log_bytes(node)
+        start = next((base for base, _ in node.disk.list_segments(node.settings.commit_log_folder)), 0)
+        for at, byte in enumerate(now, start):
+            was = before[at - start : at - start + 1]
+            if was != bytes([byte]) and not any(written[at : at + 1] == bytes([byte]) for written in self.histories):
+                raise Violation(f"{node.name} has not repaired its log, and changed its byte at {at}")
 
     def _check_epoch(self, node: SimNode) -> None:
         assert node.store is not None

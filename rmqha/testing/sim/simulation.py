@@ -6,7 +6,7 @@ Every step is a line of the trace, and is followed by the oracle's look at every
 import os
 import random as global_random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -110,7 +110,15 @@ class Simulation:
         self._allow_list = config.allow_list
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
         world = World(
-            self.clock, self.network, self.random, self._now_ms, self.say, self.note, self._opened, self._down
+            self.clock,
+            self.network,
+            self.random,
+            self._now_ms,
+            self.say,
+            self.note,
+            self._not_repaired,
+            self._opened,
+            self._down,
         )
         self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
         self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, world, config.allow_list)
@@ -194,8 +202,14 @@ class Simulation:
                 self.check()
 
     def _opened(self, node: SimNode) -> None:
+        self._look(self.oracle.opened, node)
+
+    def _not_repaired(self, node: SimNode) -> None:
+        self._look(self.oracle.not_repaired, node)
+
+    def _look(self, look: Callable[[SimNode], None], node: SimNode) -> None:
         try:
-            self.oracle.opened(node)
+            look(node)
         except Violation as violation:  # not into the code that has opened it
             self.note(str(violation))
 
@@ -259,7 +273,7 @@ class Simulation:
             damage[at] ^= 1 << self.random.randrange(8)
         node.disk.rot(log.folder / file_name(stored.offset - position), position, bytes(damage))
         node.say(f"the message at {stored.offset} on its disk rots")
-        self.oracle.rotted(node, self.clock.seconds())
+        self.oracle.rotted(node, stored.offset, self.clock.seconds())
 
     def delete_first_segment(self, name: str = MASTER) -> None:
         """Retention."""
@@ -640,9 +654,15 @@ class Simulation:
         assert slave.service is not None
         state = slave.service.replica.state
         reseeds = state is ReplicaState.GAP and slave.options.on_gap is OnGap.RESEED
-        if self._cannot_learn(slave):
+        if self._cannot_learn(slave) or self._waits_for_lost_master(slave):
             return True
         return not self.oracle.fits(slave, master) and not reseeds and (state in VERDICTS or not slave.remoting)
+
+    def _waits_for_lost_master(self, slave: SimSlave) -> bool:
+        """Whether the slave wants to start after the end of another slave, whose log does not fit and does not grow."""
+        master = self.nodes[slave.master_name]
+        wanted = slave.options.start_from.offset or 0
+        return isinstance(master, SimSlave) and wanted > master.log.verified_offset and self._at_rest(master)
 
     def _standing(self) -> str:
         found = []

@@ -9,6 +9,7 @@ from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.testing.sim.network import OUR_NETWORK, Connecting
+from rmqha.testing.sim.nodes import SimSlave
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
@@ -89,6 +90,9 @@ class Walk:
     def run(self) -> None:
         """All steps, and the end. Raises Violation."""
         self.simulation.start()
+        for _ in range(self.random.choice((0, 0, 4, 16))):  # so that faults meet nodes that have something to lose
+            self._put()
+            self.simulation.settle()
         for _ in range(self._steps):
             self.random.choices(self._actions, self._weights)[0]()
             self.simulation.advance(0.001)
@@ -165,9 +169,18 @@ class Walk:
 
     def _rot(self) -> None:
         """Of a slave: what rots on a master without one that has the bytes is lost."""
-        name = self.random.choice(self.simulation.slaves).name
-        self.simulation.kill(name)
-        self.simulation.rot(name)
+        slave = self.random.choice(self.simulation.slaves)
+        if not slave.runs or slave.log.verified_offset > slave.log.min_offset:
+            self.simulation.kill(slave.name)
+            self.simulation.rot(slave.name)
+            if self.random.random() < 0.5:
+                self.simulation.start(slave.name)
+                self._lie_to_who_repairs(slave)
+
+    def _lie_to_who_repairs(self, slave: SimSlave) -> None:
+        attempts = [found for found in self.simulation.network.attempts if found.process is slave.process]
+        if slave.repairs and attempts and self.random.random() < 0.5:
+            self.simulation.pretend_to_be(attempts[0])
 
     def _stop(self) -> None:
         name = self._running()
