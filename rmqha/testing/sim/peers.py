@@ -7,7 +7,7 @@ from twisted.internet.interfaces import ITransport
 from twisted.internet.protocol import Protocol
 
 from rmqha.testing.sim.nodes import SimNode
-from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, decode_record, encode_record
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, RecordError, decode_record, encode_record
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER, encode_report
 
 
@@ -45,17 +45,20 @@ class OtherMaster(Bogus):
         """Send the master's bytes from there on, with one byte of a body flipped."""
         size = self._node.settings.mapped_file_size_commit_log
         assert size is not None
-        data, bodies, at = bytearray(self._written[start:]), [], 0 if start > 1 else -start
-        while 0 <= at < len(data) or at == -1:
-            found = decode_record(memoryview(self._written)[start + at :])
+        written, bodies, at = bytes(self._written), [], start if start > 1 else 0
+        while at < len(written):
+            try:
+                found = decode_record(written, at)
+            except RecordError:  # the slave asks from within a record: its log is none of this master's
+                return
             if isinstance(found, Record) and found.body:
-                bodies.append(at + bytes(self._written[start + at :]).index(found.body))
-                bodies[-1] += self._random.randrange(len(found.body))
+                bodies.append(written.index(found.body, at) + self._random.randrange(len(found.body)))
             at += found.total_size if isinstance(found, Record) else found.size
         if bodies:
             at = self._random.choice(bodies)
-            data[at] ^= 1 << self._random.randrange(8)
-            self._say(f"sends {len(data)} bytes from {start} to one who repairs, the one at {start + at} is flipped")
+            data = bytearray(written[start:])
+            data[at - start] ^= 1 << self._random.randrange(8)
+            self._say(f"sends {len(data)} bytes from {start} to one who repairs, the one at {at} is flipped")
             self._send(start, bytes(data), size)
 
     def _answer(self, start: int) -> None:

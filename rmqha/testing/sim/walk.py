@@ -203,7 +203,14 @@ class Walk:
 
     def _intrude(self) -> None:
         if self.simulation.master.runs and not self.simulation.master.stopping:
+            self._put()
             self.simulation.intrude(MASTER, *self._lies())
+            self._settle_sometimes()
+
+    def _settle_sometimes(self) -> None:
+        """What a stranger sends has an effect only if it arrives before something cuts the line."""
+        if self.random.random() < 0.5:
+            self.simulation.settle()
 
     def _lies(self) -> list[bytes]:
         """What no slave would say."""
@@ -231,6 +238,7 @@ class Walk:
         attempts = [found for found in self.simulation.network.attempts if isinstance(found, Connecting)]
         if attempts:
             self.simulation.pretend_to_be(self.random.choice(attempts))
+            self._settle_sometimes()
 
     def _slow_slave(self) -> None:
         """A slave of somebody else comes, or acknowledges something."""
