@@ -132,7 +132,7 @@ class StoreOpening:
 
 
 class Replicating:
-    """The services of a node that keep its log and copy it: made here, started and stopped by whoever has them.
+    """The services of a node that keep its log and copy it: made here, started and stopped by their owner.
 
     ``flusher`` and the dispatch of the store run already. ``serving``, ``slave`` and ``state_file`` are None until they
     are made.

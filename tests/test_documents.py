@@ -22,6 +22,7 @@ PLAIN = (
     *("README.md", "ARCHITECTURE.md", "SECURITY.md"),
     *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py", "rmqha/wire", "rmqha/client", "rmqha/pipeline"),
     *(f"rmqha/testing/{path.name}" for path in (ROOT / "rmqha" / "testing").glob("*.py")),
+    *("rmqha/testing/sim", "rmqha/replicating.py"),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "rmqha").rglob("__init__.py")),
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )

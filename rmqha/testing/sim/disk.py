@@ -48,7 +48,7 @@ class Inode:
         self.dirty.update(range(position // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
     def map_front(self, size: int) -> None:
-        """So many bytes may be written through a mapping from now on."""
+        """From now on, this number of bytes may be written through a mapping."""
         if size > len(self._clean_front):
             self._clean_front = bytes(self.content[:size])
 
@@ -169,7 +169,7 @@ class SimLock:
 
 
 class SimDisk(Disk):
-    """A node's disk. ``system_call`` hears of each before it is done, and may raise instead.
+    """A node's disk. It calls ``system_call`` before each system call; that may raise instead.
 
     ``full`` refuses writes and new files with ENOSPC; ``broken_writes`` and ``broken_syncs`` count those that will fail
     with EIO. A failed sync drops the sectors' dirt, as Linux does: no later sync will write them.
@@ -185,7 +185,7 @@ class SimDisk(Disk):
         self.full = False
         self.broken_writes = self.broken_syncs = 0
         self.folders_renamed = 0
-        """How often a log's folder was renamed: a store does that to begin anew."""
+        """How often a log's folder was renamed: a store does that to start with an empty log."""
 
     def heal(self) -> None:
         """No more errors."""

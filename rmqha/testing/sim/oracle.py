@@ -1,4 +1,4 @@
-"""What must hold after every step, whatever the faults were. It sees disks and offsets, and believes no node."""
+"""What must hold after every step and every fault. The oracle looks at disks and offsets, and believes no node."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ class Oracle:
         self._master = master
         self._seen: dict[str, Seen] = {}
         self.histories: list[bytearray] = [bytearray()]
-        self._told: dict[str, NodeState | None] = {}
+        self._said: dict[str, NodeState | None] = {}
         self._found: dict[str, bytes] = {}
         """What was in the log's files when a node was started."""
         self.master_lost_power = False
@@ -106,7 +106,7 @@ class Oracle:
     def starting(self, node: SimNode) -> None:
         """The node will recover: note what its log has, and what its state.json says, which others may have read."""
         self._found[node.name] = self._log_bytes(node)
-        self._told[node.name] = NodeState.read(node.settings.store_path_root_dir, node.disk)
+        self._said[node.name] = NodeState.read(node.settings.store_path_root_dir, node.disk)
 
     @staticmethod
     def _log_bytes(node: SimNode) -> bytes:
@@ -127,10 +127,10 @@ class Oracle:
 
     def _check_epoch(self, node: SimNode) -> None:
         assert node.store is not None
-        told, log, epoch = self._told.get(node.name), node.log, node.store.node_state.epoch
-        if told is not None and log.verified_offset < told.confirmed_offset and epoch <= told.epoch:
+        said, log, epoch = self._said.get(node.name), node.log, node.store.node_state.epoch
+        if said is not None and log.verified_offset < said.confirmed_offset and epoch <= said.epoch:
             raise Violation(
-                f"{node.name} said that {told.confirmed_offset} was confirmed, goes on at {log.verified_offset}, and "
+                f"{node.name} said that {said.confirmed_offset} was confirmed, goes on at {log.verified_offset}, and "
                 f"still is in epoch {epoch}"
             )
 
@@ -239,7 +239,7 @@ class Oracle:
         )
 
     def reported(self, node: SimNode, offset: int) -> None:
-        """A slave has told its master how far it is, or from where it wants bytes to repair its log."""
+        """A slave reports how far it is, or from where it wants bytes to repair its log."""
         if node.repairs:
             folder = node.settings.commit_log_folder
             first = next((base for base, _ in node.disk.list_segments(folder)), 0)
@@ -348,7 +348,7 @@ def _pieces(log: CommitLog, start: int, end: int) -> Iterator[memoryview]:
 
 
 def _promise(log: CommitLog) -> Promise:
-    """What is there to be lost: whole records, and nothing of an empty log, wherever it begins."""
+    """What is there to be lost: whole records, and nothing of an empty log."""
     flushed = min(log.verified_offset, log.flushed_offset)
     start = max([log.min_offset, *log.segment_bases[:1]])  # its first segment may be about to be deleted
     flushed = log.scan(start, flushed).end if flushed > start else 0

@@ -1,4 +1,4 @@
-"""Peers that are no nodes of ours: they know the conversation, and lie or hold back."""
+"""Strangers: peers that speak the protocol, and lie or hold back."""
 
 from collections.abc import Callable
 from random import Random
@@ -12,7 +12,7 @@ from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER, encode_report
 
 
 class Bogus(Protocol):
-    """A peer that is no node of ours: a step says what it sends; it takes what comes."""
+    """A stranger. It sends what a step says, and takes what comes."""
 
 
 class OtherMaster(Bogus):
@@ -49,7 +49,7 @@ class OtherMaster(Bogus):
         while at < len(written):
             try:
                 found = decode_record(written, at)
-            except RecordError:  # the slave asks from within a record: its log is none of this master's
+            except RecordError:  # the slave's log is not a copy of this one: it asks from within a record
                 return
             if isinstance(found, Record) and found.body:
                 bodies.append(written.index(found.body, at) + self._random.randrange(len(found.body)))

@@ -63,7 +63,7 @@ def memory_folder() -> str | None:
 
 @dataclass(frozen=True)
 class SlaveConfig:
-    """A slave: settings by RocketMQ's keys beside the common ones, and what its command line says.
+    """A slave: settings by RocketMQ's keys that are added to the common ones, and what its command line says.
 
     ``master`` may be another slave, which is configured before this one.
     """
@@ -140,7 +140,7 @@ class Simulation:
 
     @contextmanager
     def running(self) -> Iterator["Simulation"]:
-        """Steps belong in here: chance is ours alone, and whatever the code logs as a failure is a violation."""
+        """Run steps in this context: it seeds all random numbers. A failure in the log is a violation."""
         state, observer = global_random.getstate(), cast(ILogObserver, self._look_at_log)
         global_random.seed(self.random.random())  # backoffPolicy's jitter
         globalLogPublisher.addObserver(observer)
@@ -238,12 +238,12 @@ class Simulation:
         """As SIGTERM does."""
         node = self.nodes[name]
         if (node.runs or node.repairs) and not node.stopping:
-            node.say("is told to stop")
+            node.say("gets a signal to stop")
             node.stop()
         self.check()
 
     def wipe(self, name: str) -> None:
-        """An operator begins the node anew with an empty disk."""
+        """An operator gives the node an empty disk."""
         node = self.nodes[name]
         if node.process is not None:
             node.process.die("killed, for its disk to be emptied")
@@ -351,7 +351,7 @@ class Simulation:
     # Lines
 
     def cut(self, name: str, one_side: bool = False) -> None:
-        """The node's connections are reset, or only its own ends hear of it for now."""
+        """The node's connections are reset, or only its own ends for now."""
         for end in self.network.ends:
             if end.name == name and not end.closed:
                 end.reset()
@@ -408,7 +408,7 @@ class Simulation:
         if isinstance(attempt, Question) and attempt.view is not None:
             self.say(
                 attempt.process.name,
-                f"is told that {attempt.target} has {attempt.view.min_offset}..{attempt.view.max_offset}",
+                f"learns that {attempt.target} has {attempt.view.min_offset}..{attempt.view.max_offset}",
             )
             attempt.process.call(attempt.succeed, attempt.view)
         elif not node.runs or node.stopping:
@@ -516,14 +516,14 @@ class Simulation:
     # Threads and time
 
     def flush_step(self, name: str) -> bool:
-        """The node's flush thread works off a job, or its reactor hears of one; gives whether there was any."""
+        """The node's flush thread does a job, or its reactor gets the result of one; returns whether there was any."""
         process = self.nodes[name].process
         if process is None or not (process.has_job or process.has_done):
             return False
         if process.has_done:
             process.hear_done()
             node = self.nodes[name]
-            self.say(name, f"hears of a flush, flushed to {node.log.flushed_offset}" if node.runs else "")
+            self.say(name, f"learns of a flush, flushed to {node.log.flushed_offset}" if node.runs else "")
         else:
             came = process.do_job()
             self.say(name, f"flush thread: {came}")
@@ -586,7 +586,10 @@ class Simulation:
         self.start()
 
     def converge(self, seconds: float = CONVERGENCE_SECONDS) -> None:
-        """Without faults all become equal, or say truly why not; those begin anew, and are equal. Raises Violation."""
+        """Without faults all become equal, or say truly why not. Those get empty disks, and then are equal.
+
+        Raises Violation.
+        """
         self.stop_faults()
         if not self._wait_until(self._are_at_rest, seconds):
             raise Violation(f"after {seconds:g} s without faults: {self._standing()}")
@@ -595,7 +598,7 @@ class Simulation:
             self.wipe(slave.name)
         self.start()
         if lost and not self._wait_until(lambda: all(map(self._is_equal, self.slaves)), seconds):
-            raise Violation(f"{seconds:g} s after the lost ones began anew: {self._standing()}")
+            raise Violation(f"{seconds:g} s after the lost ones started again: {self._standing()}")
         self.say("all", f"are equal at {self.master.log.verified_offset}")
         self._wait_until(self._is_delivered, DELIVERED_SECONDS)
         self._wait_until(self._is_dispatched, DELIVERED_SECONDS)

@@ -57,7 +57,7 @@ def run_seed(seed: int) -> Outcome:
             walk.run()
         except Violation as found:
             violation = str(found)
-        except Exception:  # whatever the code lets out, a reactor would have had to deal with it
+        except Exception:  # a reactor would have had to deal with it
             violation = traceback.format_exc()
     puts = walk.simulation.puts
     ok = sum(put.status is not None and put.status.name == "PUT_OK" for put in puts)
