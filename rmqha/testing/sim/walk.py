@@ -34,6 +34,8 @@ FAULTS = (
 )
 STEPS = (20, 40, 80, 160)
 MOST_SYSTEM_CALLS = 12
+RETRY_SECONDS = 2.75
+"""After that a slave whose connection was cut tries the next one."""
 PAUSES = (0.001, 0.01, 0.1, 0.5, 1.0, 3.0, 6.0, 21.0)
 
 
@@ -208,7 +210,9 @@ class Walk:
             self._settle_sometimes()
 
     def _settle_sometimes(self) -> None:
-        """What a stranger sends has an effect only if it arrives before something cuts the line."""
+        """What a stranger sends has an effect only if it arrives before the line is cut, and before the rest."""
+        if self.random.random() < 0.8:
+            self.simulation.deliver_between("bogus", MASTER)
         if self.random.random() < 0.5:
             self.simulation.settle()
 
@@ -235,9 +239,18 @@ class Walk:
             self.simulation.impersonate(attempt, self._garbage(attempt.process.name))
 
     def _pretend(self) -> None:
-        attempts = [found for found in self.simulation.network.attempts if isinstance(found, Connecting)]
-        if attempts:
-            self.simulation.pretend_to_be(self.random.choice(attempts))
+        """Another master answers a slave that connects, one that has something to compare if there is one."""
+        slaves = [slave for slave in self.simulation.slaves if slave.runs and slave.log.last_message_offset is not None]
+        if slaves:
+            slave = self.random.choice(slaves)
+            self.simulation.cut(slave.name)
+            self.simulation.advance(RETRY_SECONDS)
+            attempts = [found for found in self.simulation.network.attempts if found.process is slave.process]
+        else:
+            attempts = list(self.simulation.network.attempts)
+        connecting = [found for found in attempts if isinstance(found, Connecting)]
+        if connecting:
+            self.simulation.pretend_to_be(self.random.choice(connecting))
             self._settle_sometimes()
 
     def _slow_slave(self) -> None:
