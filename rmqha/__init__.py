@@ -30,6 +30,7 @@ Several of these share the following modules:
 - ``commands``: how commands end, and the options that describe a store.
 - ``exitcodes``: the exit codes of commands and nodes.
 - ``printing``: escapes text that others chose, for terminals and log files.
+- ``services``: Twisted services that stop in order, and periodic calls that survive errors.
 - ``steps``: long work that is done in steps.
 - ``times``: times as people write them.
 

@@ -1,4 +1,4 @@
-"""What all commands share that need no reactor: how they end, and the options that say how a store was made."""
+"""What all commands share: how they end, and the options ``--conf`` and ``--set``. It needs no reactor."""
 
 import errno
 import os
@@ -17,26 +17,26 @@ from rmqha.settings import Settings, SettingsError, read_properties
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""A full disk, a used-up quota, a limit on the size of files: every command can be run again after these."""
+"""A full disk, an exhausted quota, a limit on file sizes: after these, every command can be run again."""
 DEBUG = "RMQHA_DEBUG"
-"""Set in the environment, errors are shown with their tracebacks."""
+"""If this is set in the environment, errors are shown with their tracebacks."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def say(line: str, err: bool = False) -> None:
-    """Print one line for people. It may hold what strangers have written: no terminal obeys it."""
+    """Print one line for people. Unprintable characters are escaped, because the text may come from strangers."""
     click.echo(printable(line), err=err)
 
 
 class CommandGroup(click.Group):
-    """Ends each command with one line on stderr and an exit code, whatever went wrong; Ctrl-C with 130.
+    """Ends each failed command with one line on stderr and an exit code; Ctrl-C ends it with 130.
 
-    A subclass knows the exit codes of its errors.
+    A subclass defines the exit codes of further errors.
     """
 
     def exit_code_of(self, error: Exception) -> ExitCode | None:
-        """None for an error that nobody expected: it is shown whole."""
+        """The exit code of an error; None for an unexpected error, which is shown with its traceback."""
         return exit_code_of(error)
 
     def reason_of(self, error: Exception) -> str:
@@ -48,7 +48,7 @@ class CommandGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # `rmqha dump … | head`: nobody reads on
+        except BrokenPipeError:  # as in `rmqha dump … | head`, where the reader ends first
             with suppress(OSError):
                 sys.stdout.close()
             ctx.exit(ExitCode.FINE)
@@ -73,7 +73,7 @@ class CommandGroup(click.Group):
 
 
 def exit_code_of(error: Exception) -> ExitCode | None:
-    """The exit code of what can be wrong with a store or with settings; None for other errors."""
+    """The exit code of an error of a store or of settings; None for other errors."""
     for kind, code in EXIT_CODES.items():
         if isinstance(error, kind):
             return error.code if isinstance(error, Trouble) else code
@@ -89,18 +89,18 @@ class Trouble(Exception):
 
 
 EXIT_CODES: dict[type[Exception], ExitCode] = {
-    Trouble: ExitCode.CORRUPT,  # it has one of its own
+    Trouble: ExitCode.CORRUPT,  # not used: a Trouble has its own code
     StoreInUse: ExitCode.IN_USE,
     NoStore: ExitCode.USAGE,
     StoreError: ExitCode.CORRUPT,
     SettingsError: ExitCode.USAGE,
     OSError: ExitCode.IO_ERROR,
 }
-"""By the first class that fits."""
+"""The first class that matches decides."""
 
 
 def SETTINGS(command: Command) -> Command:
-    """Add ``--conf`` and ``--set``. The command gets them as ``conf`` and ``sets``: see ``settings_of``."""
+    """Add ``--conf`` and ``--set`` to a command. It gets them as ``conf`` and ``sets``: see ``settings_of``."""
     conf = click.option(
         "--conf",
         type=click.Path(path_type=Path),
@@ -119,10 +119,10 @@ def SETTINGS(command: Command) -> Command:
 
 
 def settings_of(store: Path, conf: Path | None = None, sets: Iterable[str] = ()) -> Settings:
-    """The settings with which a command looks at ``store``, from the options of ``SETTINGS``.
+    """The settings for ``store``, from the options of ``SETTINGS``.
 
-    Without options they are the defaults; where a setting has none, the files of the store decide. Raises Trouble
-    with exit code 2 for a file or a setting that cannot be used.
+    Without options, the defaults apply; if a setting has no default, the files of the store decide. Raises Trouble
+    with exit code 2 for an invalid file or setting.
     """
     try:
         properties = {} if conf is None else read_properties(conf)

@@ -1,8 +1,8 @@
-"""Which keys a broker.conf may have: those that rmqha uses, those that only Java's brokers use, and no others.
+"""The keys that a broker.conf may have: those that rmqha uses, and those that only Java's brokers use.
 
-A key that nobody knows is an error, with the nearest right one: it is misspelt. A key of Java's that rmqha does not use
-is named in a warning. Where leaving it out would weaken what its user asked for, the node refuses to start:
-``REFUSED`` and ``EFFECTS`` decide that key by key.
+An unknown key is an error, which suggests the nearest known one. A Java key that rmqha does not use gives a warning. If
+ignoring it would make the node less safe than its user wants, the node refuses to start. ``REFUSED`` and ``EFFECTS``
+decide this for each key.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -27,14 +27,14 @@ def java_keys() -> frozenset[str]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of ``names`` that ``name`` was probably meant to be, whatever their case; None if none is like it."""
+    """The name of ``names`` that is most similar to ``name``, in upper or lower case; None if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in names}
     found = get_close_matches(name.lower(), by_lower, 1, LEAST_LIKENESS)
     return by_lower[found[0]] if found else None
 
 
 def with_nearest(strange: Collection[str], names: Iterable[str]) -> str:
-    """Unknown names as a text: each with the right one that is nearest, if there is one."""
+    """Unknown names as a text, each with the most similar known one, if there is one."""
     known = tuple(names)
     hints = [(name, nearest(name, known)) for name in strange]
     return ", ".join(name if hint is None else f"{name} (did you mean {hint}?)" for name, hint in hints)
@@ -65,9 +65,9 @@ def _is_given(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """What a key of Java's would ask for that rmqha does not do. ``applies`` says for which values.
+    """A Java key whose effect rmqha does not have, for the values for which ``applies`` is true.
 
-    ``masters_only`` if a slave that merely copies is not concerned.
+    With ``masters_only`` it does not matter for slaves.
     """
 
     applies: Callable[[str], bool]
@@ -79,9 +79,11 @@ REFUSED = {
     "aclEnable": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
     "authenticationEnabled": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
     "authorizationEnabled": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
-    "useTLS": Unsupported(_is_true, "rmqha goes by the address: --master=tls:HOST:PORT, and --tls-cert for its ports"),
+    "useTLS": Unsupported(
+        _is_true, "use the address instead: --master=tls:HOST:PORT, and --tls-cert for our own ports"
+    ),
     "enableControllerMode": Unsupported(
-        _is_true, "rmqha does not speak to controllers: there could be two masters of one name"
+        _is_true, "rmqha does not support controllers: there could be two masters with the same name"
     ),
     "inBrokerContainer": Unsupported(_is_true, "rmqha runs one broker in a process"),
     "allAckInSyncStateSet": Unsupported(
@@ -99,7 +101,7 @@ REFUSED = {
     "messageStorePlugIn": Unsupported(_is_given, "rmqha has no tiered storage: retention would delete it all"),
     "readOnlyCommitLogStorePaths": Unsupported(_is_given, "rmqha keeps the log in one folder"),
 }
-"""A node does not start with these: safety, durability or compatibility would be less than was asked for."""
+"""A node does not start with these, because it would be less safe, durable or compatible than its user wants."""
 
 EFFECTS = {
     "enableSlaveActingMaster": Unsupported(_is_true, "a slave does not act for a master that is gone"),
@@ -109,17 +111,17 @@ EFFECTS = {
     "enableConsumeQueueExt": Unsupported(_is_true, "consume queues have no extension files"),
     "enablePropertyFilter": Unsupported(_is_true, "consumers that filter by SQL92 are refused"),
     "fetchNamesrvAddrByAddressServer": Unsupported(_is_true, "name servers are those of namesrvAddr alone"),
-    "duplicationEnable": Unsupported(_is_true, "the log is dispatched as soon as it is proved"),
+    "duplicationEnable": Unsupported(_is_true, "the log is dispatched as soon as it is verified"),
     "transientStorePoolEnable": Unsupported(_is_true, "puts are written to the page cache at once"),
     "rejectPullConsumerEnable": Unsupported(_is_true, "pulls are not refused"),
     "haMaxGapNotInSync": Unsupported(_is_given, "the limit of rmqha is haSlaveFallbehindMax"),
     "configBlackList": Unsupported(_is_given, "only the settings that rmqha can change at run time can be changed"),
 }
-"""A node starts with these, and its log says what will be different."""
+"""A node starts with these, and logs what is different."""
 
 
 def judge_keys(properties: Mapping[str, str], is_slave: bool) -> list[str]:
-    """The warnings for keys that a node does not use. Raises SettingsError for those that it must not ignore."""
+    """The warnings about keys that a node does not use. Raises SettingsError for keys that it must not ignore."""
     check_keys(properties)
     refused = _applying(REFUSED, properties, is_slave)
     if refused:
@@ -133,7 +135,7 @@ def judge_keys(properties: Mapping[str, str], is_slave: bool) -> list[str]:
 
 
 def _applying(rules: Mapping[str, Unsupported], properties: Mapping[str, str], is_slave: bool) -> dict[str, str]:
-    """What is to be said, by the keys whose values ask for more than rmqha does."""
+    """The messages about keys whose values need more than rmqha does, by key."""
     return {
         key: f"{key}={properties[key].strip()}: {rule.reason}"
         for key, rule in rules.items()
@@ -150,10 +152,10 @@ def parse_override(text: str) -> tuple[str, str]:
 
 
 def store_settings(store: Path, properties: Mapping[str, str], overrides: Mapping[str, str]) -> Settings:
-    """The settings of the store in the folder ``store``, whatever storePathRootDir says, for who only looks at it.
+    """The settings for a command on the store in the folder ``store``, which replaces storePathRootDir.
 
-    ``overrides`` win over ``properties``. A storePathCommitLog of ``properties`` is used only if storePathRootDir is
-    this folder too: it does not belong to a copy of the store elsewhere. Raises SettingsError.
+    ``overrides`` win over ``properties``. A storePathCommitLog of ``properties`` is used only if its storePathRootDir
+    is this folder too, because otherwise the store is a copy and has its own commit log. Raises SettingsError.
     """
     given = dict(properties)
     check_keys({**given, **overrides})

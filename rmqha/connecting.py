@@ -1,4 +1,4 @@
-"""Connections that are made again and again, and what the log says of that: few lines, with readable reasons."""
+"""Connections that are retried, and a few readable log lines about the retries."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,25 +14,25 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 GROWING_RETRIES = 8
-"""So many retries in a row are told one by one; the pause between them grows meanwhile."""
+"""The first retries in a row that get a log line each, while the pause between them grows."""
 SUMMARY_SECONDS = 600.0
-"""Later ones are told together, once in this time."""
+"""Later retries get one log line together in this time."""
 
 AnyProtocol = TypeVar("AnyProtocol", bound=Protocol)
 
 
 def reason_of(error: BaseException | None) -> str:
-    """What went wrong, in words: also for errors whose own text says nothing to a person."""
+    """A readable reason, also for errors whose own text is not readable."""
     if isinstance(error, DeferredTimeoutError):
         seconds = error.args[0] if error.args and isinstance(error.args[0], (int, float)) else None
         return "no answer in time" if seconds is None else f"no answer within {round(seconds, 1):g} s"
     if isinstance(error, ConnectTimeoutError):
-        return "no connection within the time for it"
+        return "the connection attempt timed out"
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
 class QuietFactory(Factory[Any]):
-    """Hands out one protocol, and does not tell the log of itself."""
+    """Returns one protocol, without log lines about itself."""
 
     noisy = False
 
@@ -44,14 +44,14 @@ class QuietFactory(Factory[Any]):
 
 
 def connect_protocol(endpoint: IStreamClientEndpoint, protocol: AnyProtocol) -> Deferred[AnyProtocol]:
-    """As Twisted's connectProtocol, without its lines in the log."""
+    """Like Twisted's connectProtocol, but without its log lines."""
     connecting: Deferred[Any] = endpoint.connect(QuietFactory(protocol))
     return connecting
 
 
 @implementer(IStreamClientEndpoint)
 class WatchedEndpoint:
-    """Connects as another endpoint does; ``failed`` hears of each attempt that fails."""
+    """Connects like another endpoint. ``failed`` is called with the failure of each failed attempt."""
 
     def __init__(self, endpoint: IStreamClientEndpoint, failed: Callable[[Failure], None]) -> None:
         self._endpoint = endpoint
@@ -67,22 +67,22 @@ class WatchedEndpoint:
 
 @implementer(ILogObserver)
 class _Nobody:
-    """Reads nothing."""
+    """Ignores all events."""
 
     def __call__(self, event: LogEvent) -> None:
         pass
 
 
 class Reconnecting(ClientService):
-    """Twisted's ClientService, which does not tell the log of each retry: its owner knows what to say."""
+    """Twisted's ClientService without its log lines for each retry. Its owner logs them."""
 
     _log = Logger(observer=_Nobody())
 
 
 class RetryLines:
-    """Says that a connection is tried again, why and when; of many retries in a row a few lines an hour.
+    """Logs that a connection is retried, why and when. Many retries in a row make only a few lines an hour.
 
-    The first GROWING_RETRIES are told one by one, later ones together, every SUMMARY_SECONDS.
+    The first GROWING_RETRIES have a line each. Later ones have one line together, every SUMMARY_SECONDS.
     """
 
     def __init__(self, log: Logger, what: Callable[[], str], clock: IReactorTime) -> None:
@@ -91,33 +91,33 @@ class RetryLines:
         self._what = what
         self._clock = clock
         self._in_a_row = 0
-        self._untold = 0
-        self._told_at = 0.0
+        self._not_logged = 0
+        self._logged_at = 0.0
         self._reason = ""
 
     def retry(self, reason: str, seconds: float, reason_is_told: bool = False) -> None:
-        """An attempt has failed, or a connection is gone; the next one is in so many seconds."""
+        """An attempt has failed, or a connection has ended. The next attempt is in ``seconds``."""
         self._in_a_row += 1
         now = self._clock.seconds()
-        is_new = reason != self._reason and self._untold == 0
-        if self._in_a_row <= GROWING_RETRIES or is_new or now - self._told_at >= SUMMARY_SECONDS:
+        is_new = reason != self._reason and self._not_logged == 0
+        if self._in_a_row <= GROWING_RETRIES or is_new or now - self._logged_at >= SUMMARY_SECONDS:
             self._tell(reason, seconds, now, reason_is_told)
         else:
-            self._untold += 1
+            self._not_logged += 1
 
     def _tell(self, reason: str, seconds: float, now: float, reason_is_told: bool) -> None:
-        if reason_is_told and not self._untold:
+        if reason_is_told and not self._not_logged:
             self._log.info("connecting to {what} again in {seconds:.1f} s", what=self._what(), seconds=seconds)
         else:
             self._warn(reason, seconds, now)
         if self._in_a_row == GROWING_RETRIES:
             self._log.info(
-                "from now on this is told once in {minutes:.0f} min, until it changes", minutes=SUMMARY_SECONDS / 60
+                "from now on this is logged once in {minutes:.0f} min, until it changes", minutes=SUMMARY_SECONDS / 60
             )
-        self._untold, self._told_at, self._reason = 0, now, reason
+        self._not_logged, self._logged_at, self._reason = 0, now, reason
 
     def _warn(self, reason: str, seconds: float, now: float) -> None:
-        if self._untold:
+        if self._not_logged:
             text = (
                 "no connection to {what}: {reason} ({count} attempts in the last {minutes:.0f} min); "
                 "again in {seconds:.1f} s"
@@ -128,12 +128,12 @@ class RetryLines:
             text,
             what=self._what(),
             reason=reason,
-            count=self._untold + 1,
-            minutes=(now - self._told_at) / 60,
+            count=self._not_logged + 1,
+            minutes=(now - self._logged_at) / 60,
             seconds=seconds,
         )
 
     def connected(self) -> None:
-        """A connection has brought something: what comes next is new."""
-        self._in_a_row = self._untold = 0
+        """A connection has succeeded, so the next failure is logged as a new one."""
+        self._in_a_row = self._not_logged = 0
         self._reason = ""

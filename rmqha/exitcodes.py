@@ -1,4 +1,4 @@
-"""How a command or a node says how it ended. Scripts rely on these numbers: this is their only table.
+"""The exit codes of commands and nodes. Scripts rely on these numbers, and this is the only table of them.
 
 docs/operating.md and the help of the commands show the same table; a test keeps them equal.
 """
@@ -35,9 +35,9 @@ MEANINGS = {
     ExitCode.IN_USE: "store or archive in use",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
 }
-"""What each code means, of nodes and of commands."""
+"""The meaning of each code, for nodes and commands."""
 
 
 def table(codes: "tuple[ExitCode, ...]" = tuple(ExitCode)) -> list[tuple[str, str]]:
-    """Code and meaning of these codes, as texts, for help."""
+    """The numbers and meanings of these codes as texts, for the help."""
     return [(str(int(code)), MEANINGS[code]) for code in codes]

@@ -1,4 +1,4 @@
-"""Contracts between rooms that have more than one implementation."""
+"""Interfaces with more than one implementation."""
 
 from collections.abc import Callable
 
@@ -8,37 +8,37 @@ from rmqha.wire.scan import Scan
 
 
 class ICommitLog(Interface):
-    """An append-only log of records in segments of equal size. Offsets count bytes from the log's beginning.
+    """An append-only log of records in segments of equal size. Offsets count bytes from the log's start.
 
-    ``min_offset <= flushed_offset <= max_offset`` and ``min_offset <= verified_offset <= max_offset``. All is called on
-    one thread; memory handed out is valid until that segment is truncated or the log closed.
+    ``min_offset <= flushed_offset <= max_offset`` and ``min_offset <= verified_offset <= max_offset``. All methods are
+    called on one thread. A returned memoryview is valid until its segment is truncated or the log is closed.
     """
 
-    segment_size: int = Attribute("Bytes of every segment.")
-    min_offset: int = Attribute("The first offset held; equals max_offset in an empty log.")
-    max_offset: int = Attribute("The offset that follows the last byte written.")
-    verified_offset: int = Attribute("The end of the prefix whose records have been proved.")
-    flushed_offset: int = Attribute("The end of the prefix that is on disk for good.")
-    last_message_offset: int | None = Attribute("Where the last proved message starts, None if none is known.")
-    last_store_timestamp: int = Attribute("STORETIMESTAMP in ms of the last proved message, 0 if none is known.")
+    segment_size: int = Attribute("The size of every segment in bytes.")
+    min_offset: int = Attribute("The first offset that the log holds; equals max_offset in an empty log.")
+    max_offset: int = Attribute("The offset after the last written byte.")
+    verified_offset: int = Attribute("The end of the prefix whose records are verified.")
+    flushed_offset: int = Attribute("The end of the prefix that is on disk.")
+    last_message_offset: int | None = Attribute("The start of the last verified message, or None.")
+    last_store_timestamp: int = Attribute("STORETIMESTAMP in ms of the last verified message, or 0.")
 
     def begin_at(offset: int) -> None:
-        """Make an empty log start at ``offset``. Raises StoreError if it holds anything beyond."""
+        """Make an empty log start at ``offset``. Raises StoreError if the log is not empty."""
 
     def append_data(offset: int, *pieces: bytes | memoryview) -> None:
-        """Write raw bytes, in one go, at ``offset``, which must be ``max_offset``, within one segment.
+        """Write raw bytes, in one write, at ``offset``, which must be ``max_offset``, within one segment.
 
-        Raises StoreError when they do not follow or cross a segment's end, OSError when the disk refuses.
+        Raises StoreError if they do not start at the log's end or cross a segment's end, OSError if the disk fails.
         """
 
     def verify() -> Scan:
-        """Prove what has been written since; moves ``verified_offset``. The scan tells what stopped it."""
+        """Verify what was written since the last call, and advance ``verified_offset``. Returns what it found."""
 
     def get_data(offset: int, limit_bytes: int) -> memoryview | None:
-        """Up to ``limit_bytes`` written bytes at ``offset``, never past a segment's end; None where there are none."""
+        """Up to ``limit_bytes`` written bytes at ``offset``, within one segment; None if ``offset`` is not written."""
 
     def truncate(offset: int) -> None:
-        """Forget all bytes from ``offset`` on; they read as zero. Raises OSError."""
+        """Remove all bytes from ``offset`` on. Raises OSError."""
 
     def subscribe(log_grew: Callable[[], None]) -> Callable[[], None]:
-        """Call ``log_grew`` after each growth of the verified prefix; call the returned function to end that."""
+        """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""

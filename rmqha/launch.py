@@ -1,4 +1,4 @@
-"""Starts the ``rmqha`` command: importing all of it takes a second or more, and Ctrl-C may come meanwhile."""
+"""Starts the ``rmqha`` command. Its imports take a second or more, and Ctrl-C may come in this time."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it with 130 and one line, at any time."""
+    """Run the command line. At any time, Ctrl-C ends it with exit code 130 and one line."""
     signal.signal(signal.SIGINT, _quit)
     from rmqha.cli import main as run
 
@@ -15,7 +15,7 @@ def main() -> None:
 
 
 def _quit(*_: object) -> None:
-    """End at once: nothing was started, and an import that is cut short leaves Python unable to end by itself."""
+    """End immediately: nothing was started, and after an interrupted import Python may not exit cleanly."""
     sys.stderr.write("rmqha: interrupted\n")
     sys.stderr.flush()
     os._exit(128 + signal.SIGINT)

@@ -1,7 +1,7 @@
-"""A running node: opens its store, runs the services of its role, and leaves everything clean.
+"""A running node: opens its store, runs the services of its role, and stops cleanly.
 
-``makeService`` in ``tap`` builds it; nothing of it runs before ``startService``, for twistd may change into a daemon
-until then, and a store's lock does not survive that.
+``makeService`` in ``tap`` builds it. Nothing runs before ``startService``, because twistd may become a daemon until
+then, and the lock of a store does not survive that.
 """
 
 import gc
@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import orjson
-from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
@@ -24,14 +23,14 @@ from twisted.python.threadpool import ThreadPool
 from rmqha.broker.background.mastersearch import MasterSearch
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.slavesync import Connect
-from rmqha.broker.controller import BrokerController, NameServers, Surroundings, broker_limits, no_way
 from rmqha.broker.runtimeinfo import runtime_processors
+from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits, connect_nowhere
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
-from rmqha.ha.slave.service import HASlaveService, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
@@ -43,9 +42,10 @@ from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.replicating import CannotRepair, Machine, Replicating, StoreOpening, state_of_log
+from rmqha.services import OrderedServices
 from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
-from rmqha.store.log.flush import FlushService
+from rmqha.store.log.flush import Flusher
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
@@ -55,13 +55,14 @@ from rmqha.tls.endpoints import ServerTLS
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """All that a node is told: its settings, and what only the command line says.
+    """The configuration of a node: its settings, and what only the command line gives.
 
-    ``master`` and ``master_remoting`` are a slave's ways to its master; both are None where name servers tell it, the
-    latter where there is none. ``master_address`` is where ``master_remoting`` leads; ``connect`` makes such ways.
-    ``tls`` is for the ports listened at, None leaves them plain; ``allow_list`` is of the slaves served, None for all.
-    ``name_servers`` are registered with, and one of the node's own runs at ``embedded_port``, if that is not None.
-    ``observer`` writes the node's events, None leaves that to twistd. A node that manages its process handles signals.
+    ``master`` and ``master_remoting`` are a slave's endpoints of its master. Both are None if name servers give the
+    address, and ``master_remoting`` is None if the master has no remoting port. ``master_address`` is the address of
+    ``master_remoting``. ``connect`` makes endpoints from addresses. ``tls`` is for our ports; None leaves them plain.
+    ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
+    at ``embedded_port`` if that is not None. ``observer`` writes the node's log events; None leaves that to twistd. A
+    node that manages its process handles signals.
     """
 
     settings: Settings
@@ -69,7 +70,7 @@ class NodePlan:
     master: IStreamClientEndpoint | None = None
     master_remoting: IStreamClientEndpoint | None = None
     master_address: str | None = None
-    connect: Connect = no_way
+    connect: Connect = connect_nowhere
     bind_address: str = ""
     hold: Hold = Hold()
     tls: ServerTLS | None = None
@@ -81,7 +82,7 @@ class NodePlan:
 
 
 class Node(ProcessService):
-    """One node as a service. When it ends by itself it calls ``leave`` with an exit code and the reason in one line."""
+    """One node as a service. To end the process it calls ``leave`` with an exit code and the reason in one line."""
 
     _log = Logger()
 
@@ -91,24 +92,24 @@ class Node(ProcessService):
         self._store: MessageStore | None = None
         self._machine = Machine(IReactorTime(reactor), self._run_in_thread, self._disk_failed)
         once = plan.slave.once
-        self._opening = StoreOpening(plan.settings, self._machine, self._way_to_master, once)
+        self._opening = StoreOpening(plan.settings, self._machine, self._master_before_open, once)
         self._opened: Deferred[None] | None = None
         self._is_stopping = False
-        self._services = MultiService()
+        self._services = OrderedServices()
         self._replicating: Replicating | None = None
-        self._flusher: FlushService | None = None
+        self._flusher: Flusher | None = None
         self._slave: HASlaveService | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
         self._serving: LogServing | None = None
-        self._controller: BrokerController | None = None
+        self._broker: BrokerService | None = None
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
         self._started_at = time.time()
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
         self._table_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
 
     def open(self) -> None:
-        """Begin to open the store; when it is open, the services of the node's role start."""
+        """Start to open the store. When it is open, the services of the node's role start."""
         self._threads.start()
         self._table_threads.start()
         self._opened = Deferred.fromCoroutine(self._open())
@@ -136,8 +137,8 @@ class Node(ProcessService):
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
 
-    def _way_to_master(self) -> IStreamClientEndpoint | None:
-        """Where a slave finds its master before its store is open; None for a master, or if nobody can tell."""
+    def _master_before_open(self) -> IStreamClientEndpoint | None:
+        """How a slave reaches its master before its store is open; None for a master, or if the address is unknown."""
         plan = self._plan
         if plan.settings.broker_role is not BrokerRole.SLAVE:
             return None
@@ -147,35 +148,35 @@ class Node(ProcessService):
         return MasterSearch([endpoint for _, endpoint in plan.name_servers], plan.settings, plan.connect, clock)
 
     def _start_services(self, store: MessageStore) -> None:
-        """Make the services of the node's role, and start them together."""
+        """Create and start the services of the node's role."""
         plan, clock = self._plan, IReactorTime(self._reactor)
         self._replicating = replicating = Replicating(store, plan.settings, self._machine)
         self._flusher = replicating.flusher
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
         acknowledged = self._serving.factory.acknowledged if self._serving is not None else dict
-        CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed).setServiceParent(self._services)
-        replicating.keep_state(self.state).setServiceParent(self._services)
+        self._services.add("retention", CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed))
+        self._services.add("state file", replicating.keep_state(self.state))
         self._services.setServiceParent(self)
         gc.set_threshold(*SELDOM)
-        gc.freeze()  # the tables stay: to look for garbage among 100,000 rows takes longer than a turn
+        gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
 
     def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
         return running
 
     def _run_in_table_thread(self, function: Callable[[], None]) -> Deferred[None]:
-        """For tables: no flush that puts wait for stands in line behind one."""
+        """For writes of tables, which would delay flushes that puts wait for."""
         running: Deferred[None] = deferToThreadPool(self._reactor, self._table_threads, function)
         return running
 
     def when_open(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once the store is open and the services run; never if the node ends before that."""
+        """Call ``call`` when the store is open and the services run; never if the node stops before that."""
 
         def opened(_: None) -> None:
             if self._services.running:
                 call()
 
-        assert self._opened is not None, "it was started"
+        assert self._opened is not None, "the node was started"
         self._opened.addCallback(opened)
 
     @property
@@ -184,42 +185,42 @@ class Node(ProcessService):
         assert self._store is not None, "the store is open while a node runs"
         return self._store
 
-    def run_master(self, store: MessageStore, flusher: FlushService) -> None:
+    def run_master(self, store: MessageStore, flusher: Flusher) -> None:
         """Serve the log on the HA port, and facts about it on the remoting ports."""
         self._serve_slaves(store)
         self._listen_for_remoting()
 
     def _serve_slaves(self, store: MessageStore) -> None:
         settings = self._plan.settings
-        half_of_files = max(1, _open_files() // 2)  # the rest is left to the store and the other ports
+        half_of_files = max(1, _open_files() // 2)  # the rest is for the store and the other ports
         assert self._replicating is not None, "the store is open"
         self._serving = self._replicating.serve_slaves(self._slave_check, half_of_files)
         factory = self._serving.factory
-        self._listen("ha", settings.ha_port, factory, ": whoever reaches it can read the log", self._ha_listening)
+        self._listen("ha", settings.ha_port, factory, ": everyone who reaches it can read the log", self._ha_listening)
 
     def _ha_listening(self, port: int) -> None:
-        if self._controller is not None:
-            self._controller.ha_listening(port)
+        if self._broker is not None:
+            self._broker.ha_listening(port)
 
-    def run_slave(self, store: MessageStore, flusher: FlushService) -> None:
+    def run_slave(self, store: MessageStore, flusher: Flusher) -> None:
         """Copy the master's log, serve it to slaves of this slave, and facts about it on the remoting ports."""
         plan, clock = self._plan, IReactorTime(self._reactor)
         remoting = plan.master_remoting if plan.master is not None else self._told_master_remoting
         ask = None if remoting is None else partial(view_of_master, remoting, clock)
-        master = plan.master if plan.master is not None else self._told_master
-        assert self._replicating is not None, "the store is open"
-        self._slave = self._replicating.follow(
-            plan.slave, master, ask, self._leave, self._slave_in_state, self._master_ha_address
+        master = MasterAccess(
+            plan.master if plan.master is not None else self._told_master, ask, self._master_ha_address
         )
-        self._slave.setServiceParent(self._services)
+        assert self._replicating is not None, "the store is open"
+        self._slave = self._replicating.follow(plan.slave, master, self._leave, self._slave_in_state)
+        self._services.add("slave", self._slave)
         if not plan.slave.once:
             self._serve_slaves(store)
             self._listen_for_remoting()
 
     def _listen_for_remoting(self) -> None:
-        """Answer clients, as a master that takes their messages or as a slave that does not."""
+        """Answer clients. A master takes their messages, a slave does not."""
         settings, clock = self._plan.settings, IReactorTime(self._reactor)
-        controller = BrokerController(
+        broker = BrokerService(
             settings,
             self.store,
             clock,
@@ -229,34 +230,36 @@ class Node(ProcessService):
                 [*self._plan.name_servers, *self._embed_name_server()],
                 self._plan.connect,
                 self._plan.master_address,
-                self._master_told,
+                self._master_found,
             ),
         )
-        self._controller = controller
-        about_node = runtime_processors(self._runtime_info, controller.config)
+        self._broker = broker
+        about_node = runtime_processors(self._runtime_info, broker.config)
         limits = broker_limits(settings, _connections_of(settings))
         main, fast = [
             RemotingFactory(
-                {**controller.processors(fast_port), **about_node},
+                {**broker.processors(fast_port), **about_node},
                 clock,
                 limits,
                 PortBudget(clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
-                controller.turns,
+                broker.turns,
             )
             for fast_port in (False, True)
         ]
         mode = settings.tls_server_mode
-        self._listen("remoting", settings.listen_port, main, listening=controller.listening, mode=mode)
-        self._listen("fast remoting", settings.fast_port, fast, mode=mode)
-        controller.start()
+        self._listen(
+            "remoting", settings.listen_port, main, listening=broker.listening, mode=mode, services=broker.ports
+        )
+        self._listen("fast remoting", settings.fast_port, fast, mode=mode, services=broker.ports)
+        self._services.add("broker", broker)
 
     def _embed_name_server(self) -> NameServers:
-        """Run a name server if the plan has one; its name and the way there, which needs no port."""
+        """Run a name server if the plan has one. Returns its name and an endpoint, which needs no port."""
         if self._plan.embedded_port is None:
             return ()
         clock, settings = IReactorTime(self._reactor), self._plan.settings
         name_server = NameServerService(clock, self.store.root / CONFIG_FOLDER, self._run_in_table_thread)
-        name_server.setServiceParent(self._services)
+        self._services.add("name server", name_server)
         factory = RemotingFactory(
             name_server.processors(),
             clock,
@@ -266,8 +269,8 @@ class Node(ProcessService):
         self._listen("name server", self._plan.embedded_port, factory, mode=settings.tls_server_mode)
         return [("of this node", LoopbackEndpoint(factory, clock))]
 
-    def _master_told(self, addresses: MasterAddresses) -> None:
-        """A name server knows our master. Of one that is gone the last addresses stay, for it may come back."""
+    def _master_found(self, addresses: MasterAddresses) -> None:
+        """Take the master's addresses from a name server. They stay when the master is gone: it may return."""
         if addresses.master_addr is not None:
             self._told_master_remoting.tell(addresses.master_addr)
         if addresses.ha_server_addr is not None:
@@ -281,7 +284,9 @@ class Node(ProcessService):
         if_plain: str = "",
         listening: Callable[[int], None] = lambda _: None,
         mode: TlsMode | None = None,
+        services: OrderedServices | None = None,
     ) -> None:
+        """Add a port to ``services``, or to the node's own."""
         tls = None if mode is TlsMode.DISABLED else self._plan.tls
         takes_plain = mode is TlsMode.PERMISSIVE
         endpoint = tcp_endpoint(self._reactor, port, self._plan.bind_address)
@@ -291,22 +296,22 @@ class Node(ProcessService):
         service = ListeningService(
             endpoint, factory, name, security, lambda error: self.stop_with(ExitCode.IO_ERROR, error), listening
         )
-        service.setServiceParent(self._services)
+        (self._services if services is None else services).add(f"{name} port", service)
 
     def _runtime_info(self) -> dict[str, str]:
-        assert self._controller is not None, "it answers this"
-        return {**self._controller.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
+        assert self._broker is not None, "the broker answers this request"
+        return {**self._broker.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
     def _slave_in_state(self, state: ReplicaState) -> None:
-        """A slave whose log does not fit serves no consumers: it leaves the name servers until it fits again."""
-        if self._controller is not None and self._plan.settings.unregister_unfit_slave:
-            self._controller.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
+        """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
+        if self._broker is not None and self._plan.settings.unregister_unfit_slave:
+            self._broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
     def _master_ha_address(self) -> str | None:
         return self._plan.settings.ha_master_address or self._told_master.address
 
     def state(self) -> NodeState:
-        """What this node tells of itself now."""
+        """The current state, for state.json."""
         return replace(
             state_of_log(self.store, self._plan.settings, self._serving),
             peers=self._peers(),
@@ -323,19 +328,25 @@ class Node(ProcessService):
             "last_contact": slave.last_contact,
             "since": slave.since,
             "reason": slave.reason,
-            "tables": None if self._controller is None else self._controller.slave_synchronize.facts(),
+            "tables": None if self._broker is None else self._broker.slave_synchronize.facts(),
         }
 
     def _warnings(self) -> list[str]:
-        """What an operator should know, whatever the state is."""
+        """What an operator should know in any state."""
         found = [] if self._slave is None else self._slave.warnings
         progress = self.store.derived.dispatcher.progress
         if progress is not None:
             found = [*found, progress]
-        return found if self._controller is None else [*found, *self._controller.warnings()]
+        if self._broker is not None:
+            found = [*found, *self._broker.warnings()]
+        return [*found, *self._stop_problems()]
+
+    def _stop_problems(self) -> list[str]:
+        """Services that did not stop cleanly, one line each."""
+        return [*self._services.problems, *(() if self._broker is None else self._broker.stop_problems)]
 
     def _final_state(self) -> NodeState:
-        """What is told of a node that has stopped by itself."""
+        """The state after a clean stop."""
         state = self.state()
         return state if self._slave is not None else replace(state, state=STOPPED, since=iso_of(time.time()))
 
@@ -343,9 +354,7 @@ class Node(ProcessService):
         return () if self._serving is None else tuple(each.facts() for each in self._serving.factory.connections)
 
     def _disk_failed(self, failure: Failure) -> None:
-        self.stop_with(
-            ExitCode.IO_ERROR, f"the disk refuses, nothing more is acknowledged: {failure.getErrorMessage()}"
-        )
+        self.stop_with(ExitCode.IO_ERROR, f"the disk failed, nothing more is acknowledged: {failure.getErrorMessage()}")
 
     def stopService(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._stop())
@@ -358,12 +367,13 @@ class Node(ProcessService):
         try:
             if self._store is not None:
                 self._store.end_puts()
-            if self._controller is not None:
-                await self._controller.stop()
             await ProcessService.stopService(self)
             if self._store is not None:
                 await self._store.close(self._flusher, self._final_state if self._flusher is not None else None)
                 self._log.info("stopped at {offset}", offset=self._store.commit_log.verified_offset)
+            problems = self._stop_problems()
+            if problems:
+                self.stop_with(ExitCode.IO_ERROR, "; ".join(problems))
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
         finally:
@@ -373,7 +383,7 @@ class Node(ProcessService):
 
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:
-    """Of a node that has no master itself."""
+    """The facts of a node that has no master."""
     unknown = dict.fromkeys(("lag_bytes", "lag_seconds", "master", "last_contact", "reason", "tables"))
     return {"state": "SERVING", "since": iso_of(started_at), **unknown}
 
@@ -385,11 +395,11 @@ def _open_files() -> int:
 
 
 def _connections_of(settings: Settings) -> int:
-    """How many connections each remoting port takes: of the files the process may open at most an eighth."""
+    """The limit of connections of each remoting port: at most an eighth of the files that the process may open."""
     return min(settings.server_max_connections, max(1, _open_files() // 8))
 
 
-SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, FlushService], None]] = {
+SERVICES: dict[BrokerRole, Callable[[Node, MessageStore, Flusher], None]] = {
     BrokerRole.ASYNC_MASTER: Node.run_master,
     BrokerRole.SYNC_MASTER: Node.run_master,
     BrokerRole.SLAVE: Node.run_slave,

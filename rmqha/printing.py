@@ -2,10 +2,10 @@
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with backslash escapes for all that is not printable, but for the characters in ``keep``.
+    """The text with backslash escapes for all unprintable characters, except those in ``keep``.
 
-    Escaped are control characters, line ends, marks that change the direction of writing, and lone surrogates (bytes
-    that are no UTF-8). The result can be encoded, and no terminal obeys it.
+    This escapes control characters, line ends, marks that change the direction of writing, and lone surrogates (bytes
+    that are not UTF-8). The result can be encoded, and cannot control a terminal.
     """
     if text.isprintable():
         return text
@@ -17,7 +17,7 @@ def _escaped(char: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON in one line with JSON's own escapes for all that is not printable: it means the same as before."""
+    """JSON in one line, with JSON's own escapes for all unprintable characters, so that its meaning stays the same."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped_in_json(char) for char in text)

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,8 +18,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.serving import LogServing, confirmed_offset
 from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
-from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
+from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.statefile import StateFileService
 from rmqha.settings import Settings
@@ -159,33 +158,25 @@ class Replicating:
     def follow(
         self,
         options: SlaveOptions,
-        master: IStreamClientEndpoint,
-        view_of_master: Callable[[bool], Awaitable[MasterView]] | None,
+        master: MasterAccess,
         finished: Callable[[ExitCode, str], None],
         in_state: Callable[[ReplicaState], None] = lambda _: None,
-        master_address: Callable[[], str | None] = lambda: None,
     ) -> HASlaveService:
-        """Make what copies the master's log. The arguments are those of HASlaveService."""
+        """Make what copies the master's log. ``finished`` and ``in_state`` are those of SlaveHooks."""
 
         def changed(state: ReplicaState) -> None:
             if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
                 self.state_file.write_soon()
             in_state(state)
 
-        self.slave = HASlaveService(
-            self._store,
-            self.flusher,
-            options,
-            master,
-            view_of_master,
-            self._machine.clock,
-            finished=finished,
-            disk_failed=self._machine.disk_failed,
-            in_state=changed,
+        hooks = SlaveHooks(
+            finished,
+            self._machine.disk_failed,
+            changed,
             queues_behind=lambda: self._store.derived.dispatcher.behind_bytes,
-            master_address=master_address,
             wall_clock=lambda: self._machine.now_ms() / 1000,
         )
+        self.slave = HASlaveService(self._store, self.flusher, options, master, hooks, self._machine.clock)
         return self.slave
 
     def keep_state(self, current: Callable[[], NodeState]) -> StateFileService:

@@ -119,22 +119,22 @@ def _setting(key: str, parse: Callable[[str], Any], default: Any, meaning: str) 
     return field(default=default, metadata={"key": key, "parse": parse, "meaning": meaning})
 
 
-LARGEST_PORT = 65535
-PORT = _number(0, LARGEST_PORT)
+MAX_PORT = 65535
+PORT = _number(0, MAX_PORT)
 MILLISECONDS = _number(1, 24 * 3600 * 1000)
 BYTES = _number(1, 2**31 - 1)
 COUNT = _number(1, 2**20)
 RATE = _number(1024, 2**40)
-LARGEST_SEGMENT = 2**31 - 1
-SMALLEST_SEGMENT = 4096
+MAX_SEGMENT = 2**31 - 1
+MIN_SEGMENT = 4096
 QUEUE_UNIT_BYTES = 20
-LARGEST_QUEUE_FILE = LARGEST_SEGMENT - LARGEST_SEGMENT % QUEUE_UNIT_BYTES
+MAX_QUEUE_FILE = MAX_SEGMENT - MAX_SEGMENT % QUEUE_UNIT_BYTES
 """Sizes are rounded up to whole units, and a Java broker maps no file beyond 2³¹ - 1 bytes (spec/store.md 1)."""
 SMALLEST_ADOPTED_QUEUE_FILE = 1000
 """The smallest size taken over from a master: 50 units. A smaller one would make a file of every few messages."""
-MOST_HASH_SLOTS = 50_000_000
+MAX_HASH_SLOTS = 50_000_000
 """Ten times the default. An index file's slots are reserved on the disk: 200 MB."""
-MOST_INDEX_ENTRIES = 100_000_000
+MAX_INDEX_ENTRIES = 100_000_000
 INDEX_HEADER_BYTES, HASH_SLOT_BYTES, INDEX_ENTRY_BYTES = 40, 4, 20
 DEFAULT_ENTRIES_A_SLOT = 4
 
@@ -193,7 +193,7 @@ class Settings:
     )
     mapped_file_size_commit_log: int | None = _setting(
         "mappedFileSizeCommitLog",
-        _number(SMALLEST_SEGMENT, LARGEST_SEGMENT),
+        _number(MIN_SEGMENT, MAX_SEGMENT),
         None,
         "The size of each segment. If it is not set: as the files are, else as the master's, else 1 GiB.",
     )
@@ -223,19 +223,19 @@ class Settings:
     )
     mapped_file_size_consume_queue: int | None = _setting(
         "mappedFileSizeConsumeQueue",
-        _number(QUEUE_UNIT_BYTES, LARGEST_QUEUE_FILE),
+        _number(QUEUE_UNIT_BYTES, MAX_QUEUE_FILE),
         None,
         "Size of a consume queue file, whole units of 20 bytes. If not set: as the files, the master's, 6,000,000.",
     )
     max_hash_slot_num: int | None = _setting(
         "maxHashSlotNum",
-        _number(1, MOST_HASH_SLOTS),
+        _number(1, MAX_HASH_SLOTS),
         None,
         "Hash slots of each index file. If it is not set: as the files are, else as the master's, else 5,000,000.",
     )
     max_index_num: int | None = _setting(
         "maxIndexNum",
-        _number(2, MOST_INDEX_ENTRIES),
+        _number(2, MAX_INDEX_ENTRIES),
         None,
         "Entries of each index file. If it is not set: as the files are, else as the master's, else four a slot.",
     )
@@ -622,10 +622,10 @@ def _check_index_file(settings: Settings) -> None:
     slots, entries = settings.max_hash_slot_num or 0, settings.max_index_num
     entries = slots * DEFAULT_ENTRIES_A_SLOT if entries is None else entries
     size = INDEX_HEADER_BYTES + HASH_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
-    if size > LARGEST_SEGMENT:
+    if size > MAX_SEGMENT:
         raise SettingsError(
             f"maxHashSlotNum={slots} and maxIndexNum={entries} make index files of {size} bytes; at most "
-            f"{LARGEST_SEGMENT} can be mapped"
+            f"{MAX_SEGMENT} can be mapped"
         )
 
 
@@ -637,7 +637,7 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError(
             f"listenPort={settings.listen_port} leaves no room for the fast port, which is two below it"
         )
-    if settings.ha_port > LARGEST_PORT:
+    if settings.ha_port > MAX_PORT:
         raise SettingsError(f"listenPort={settings.listen_port} leaves no room for haListenPort, which is one above it")
     ports = [settings.listen_port, settings.fast_port, settings.ha_port]
     if settings.listen_port and len({port for port in ports if port}) < sum(1 for port in ports if port):

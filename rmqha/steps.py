@@ -1,15 +1,15 @@
-"""Long work in steps, for whoever has other things to do meanwhile."""
+"""Long work in steps, so that other work can run between them."""
 
 from collections.abc import Generator
 from typing import TypeVar
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
-"""Work that yields wherever others may have their turn, and returns its result."""
+"""Work that yields where other work may run, and returns its result."""
 
 
 def at_once(steps: Steps[Result]) -> Result:
-    """The result of work that needs no turns."""
+    """Run all steps without a pause, and return the result."""
     while True:
         try:
             next(steps)

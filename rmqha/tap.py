@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from rmqha.confkeys import judge_keys, parse_override
-from rmqha.endpoints import make_endpoint, remoting_address_of, uses_tls
+from rmqha.endpoints import make_endpoint, remoting_address_of
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
@@ -27,6 +27,7 @@ from rmqha.settings import (
     parse_byte_count,
     read_properties,
 )
+from rmqha.tls.addresses import uses_tls
 from rmqha.tls.endpoints import ClientTLS, ServerTLS, TLSFiles
 
 _log = Logger()

@@ -7,7 +7,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def iso_time(milliseconds: int) -> str:
-    """The time in UTC, such as 2026-11-21T01:30:00.248Z; a made-up one, which no calendar has, in milliseconds."""
+    """The time in UTC, such as 2026-11-21T01:30:00.248Z. A time outside the calendar is shown in milliseconds."""
     try:
         return (EPOCH + milliseconds * MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
@@ -15,14 +15,14 @@ def iso_time(milliseconds: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970, of a time in ISO 8601 with its zone, or of just that number. Raises ValueError."""
+    """Parse a time in ISO 8601 with its zone, or milliseconds since 1970. Returns milliseconds. Raises ValueError."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError("it is a time such as 2026-11-21T01:30:00Z, or milliseconds since 1970") from None
+        raise ValueError("a time is written like 2026-11-21T01:30:00Z, or as milliseconds since 1970") from None
     if time.tzinfo is None:
         raise ValueError(f"it has no zone: {text}Z is UTC, {text}+02:00 two hours east") from None
     if time < EPOCH:

@@ -470,7 +470,7 @@ class FolderTests(CommandTestCase):
                 path = self.path / "rmqha" / "state.json"
                 path.parent.mkdir()
                 path.write_bytes(content)
-                self.assert_names(path, "is no state of a node")
+                self.assert_names(path, "is not a valid state file")
                 self.assert_names(path, f"'mv {path} {path}.bad'")
 
 
@@ -516,7 +516,7 @@ class CompareTests(CommandTestCase):
             segment_of(other, number * SEGMENT_SIZE).unlink()
         line = self.complaint(1, "verify", one, "--against", other)
         self.assertRegex(
-            line, rf"^the logs have nothing in common: one ends at \d+, the other begins at {3 * SEGMENT_SIZE}"
+            line, rf"^the logs have nothing in common: one ends at \d+, the other starts at {3 * SEGMENT_SIZE}"
         )
 
     def test_the_first_differing_byte_is_named(self) -> None:
@@ -607,8 +607,8 @@ class RecoverTests(CommandTestCase):
         (store / ABORT_FILE).touch()
         for number in (4, 5):
             (store / "commitlog" / f"{number * SEGMENT_SIZE:020d}").write_bytes(bytes(SEGMENT_SIZE))
-        self.assertIn("would remove 2 segments behind the end\n", self.output_of("recover", store))
-        self.assertIn("removed 2 segments behind the end\n", self.output_of("recover", store, "--apply"))
+        self.assertIn("would remove 2 segments after the end\n", self.output_of("recover", store))
+        self.assertIn("removed 2 segments after the end\n", self.output_of("recover", store, "--apply"))
 
     def test_a_store_in_use_is_status_9_and_stays_as_it_is(self) -> None:
         store = self.store()
@@ -827,14 +827,14 @@ class StatusCheckTests(CommandTestCase):
             0,
             state="IN_SYNC",
             master="broker-a:10912",
-            last_contact="2026-11-22T10:00:00.000Z",
+            last_contact="2126-11-22T10:00:00.000Z",
             since="2026-11-22T09:00:00.000Z",
             reason="at the master's end, 4",
             warnings=("mind the gap",),
         )
         for line in (
             "master       broker-a:10912",
-            "lastContact  2026-11-22T10:00:00.000Z",
+            "lastContact  2126-11-22T10:00:00.000Z",
             "since        2026-11-22T09:00:00.000Z",
             "reason       at the master's end, 4",
             "warning      mind the gap",

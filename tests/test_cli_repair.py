@@ -55,7 +55,9 @@ class RepairCommandTests(CommandTestCase):
         self.spoil(10 * SIZE, bytes(SIZE))
         result = self.run_command("verify", self.one)
         self.assertEqual(result.exit_code, 1)
-        self.assertRegex(result.stdout, r"(?m)^\d+ units of queues point to bytes that are no records: that follows")
+        self.assertRegex(
+            result.stdout, r"(?m)^\d+ units of queues point to bytes that are not records, because of the damage"
+        )
         self.assertNotIn("has no unit", result.output)
         self.assertNotIn("ends at", result.output)
         found = json.loads(self.run_command("verify", self.one, "--json").stdout)
@@ -73,7 +75,7 @@ class RepairCommandTests(CommandTestCase):
             file.seek(20 * record.queue_offset)
             file.write(b"\0\0\0\0\0\0\0\7\0\0\0\1")
         text = self.output_of("repair", self.one, "--from", self.other)
-        self.assertIn(f"'rmqha rebuild {self.one}' makes queues and index anew", text)
+        self.assertIn(f"'rmqha rebuild {self.one}' rebuilds queues and index", text)
         self.output_of("rebuild", self.one)
         self.output_of("verify", self.one)
 
@@ -157,7 +159,7 @@ class RestoreCutTests(CommandTestCase):
         text = self.output_of("restore-cut", store, at, "--apply", "--force")
         self.assertRegex(text, rf"^put back \d+ messages from {at} to \d+\n$")
         self.assertEqual(log_files(store), before)
-        self.assertEqual(self.output_of("restore-cut", store), "nothing is kept\n")
+        self.assertEqual(self.output_of("restore-cut", store), "no files are kept\n")
         self.assertEqual(self.run_command("recover", store).exit_code, 1)
 
     def test_sound_bytes_come_back_and_the_next_start_goes_on_with_them(self) -> None:
@@ -169,7 +171,7 @@ class RestoreCutTests(CommandTestCase):
         kept.write_bytes(content + b"\0\0\1")  # and a torn end
         count = len(records_of(self.store()))
         self.assertRegex(
-            self.output_of("restore-cut", store, kept), r"would put back \d+ messages .* 3 bytes are no whole"
+            self.output_of("restore-cut", store, kept), r"would put back \d+ messages .* 3 bytes are not a complete"
         )
         self.assertEqual(len(records_of(store)), 60)
         self.output_of("restore-cut", store, kept, "--apply")
@@ -205,7 +207,7 @@ class RestoreCutTests(CommandTestCase):
 
     def test_wrong_usage(self) -> None:
         store = self.store()
-        self.assertEqual(self.output_of("restore-cut", store), "nothing is kept\n")
+        self.assertEqual(self.output_of("restore-cut", store), "no files are kept\n")
         self.complaint(2, "restore-cut", store, "17")
         self.complaint(2, "restore-cut", store, "--apply")
         self.complaint(2, "restore-cut", store, "17", "--force")

@@ -153,8 +153,8 @@ def test_ctrl_c_while_lines_are_read_is_130(way: str) -> None:
 
 
 def test_what_is_wrong_is_one_line_and_a_status(way: str) -> None:
-    assert_complains(2, "give --namesrv, or else --broker", "put", "T", "x")
-    assert_complains(2, "give --namesrv, or else --broker", "pull", "T", way, "--namesrv=127.0.0.1:1")
+    assert_complains(2, "give either --namesrv or --broker", "put", "T", "x")
+    assert_complains(2, "give either --namesrv or --broker", "pull", "T", way, "--namesrv=127.0.0.1:1")
     assert_complains(2, "0x01 or 0x02", "put", "T", "x", "--keys=a\x02b", way)
     assert_complains(7, f"{NOBODY} does not answer", "put", "T", "x", f"--broker={NOBODY}")
     assert_complains(7, f"{NOBODY} does not answer", "pull", "T", f"--namesrv={NOBODY}")

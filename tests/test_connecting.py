@@ -22,7 +22,7 @@ class ReasonTests(SynchronousTestCase):
         for error, words in (
             (self.failureResultOf(waiting).value, "no answer within 3 s"),
             (DeferredTimeoutError(), "no answer in time"),
-            (ConnectTimeoutError(), "no connection within the time for it"),
+            (ConnectTimeoutError(), "the connection attempt timed out"),
             (ConnectionRefusedError(), "Connection was refused by other side"),
             (ValueError(), "ValueError"),
             (OSError("the cable is out."), "the cable is out"),

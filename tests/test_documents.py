@@ -15,18 +15,37 @@ FAULTS = ROOT / "docs" / "faults.md"
 RIDDLES = re.compile(
     r"(?<![Tt]here )\b(?:is|are|was|were|be) (?:none|no)\b(?! (?:longer|more|less|later|earlier|slower|larger|faster))"
     r"|\b(?:[Bb]e it|[Hh]ears? of|[Ll]ack(?:s|ed|ing)?|[Tt]old|anew|beside)\b"
+    r"|\b(?:hears|[Nn]ow and then|for ever|[Ff]arther|go(?:es|ing) by|all the same)\b"
     r"|\b(?:[Ww]hoever|[Ww]hatever|[Ww]herever|[Ss]o many|[Ss]o much)\b"
 )
 """Phrases that readers stumbled over. Say ``is not a``, ``missing``, ``again``, ``everyone who``, ``this many`` …"""
 PLAIN = (
-    *("README.md", "ARCHITECTURE.md", "SECURITY.md"),
-    *("rmqha/settings.py", "rmqha/tap.py", "rmqha/namesrv_tap.py", "rmqha/wire", "rmqha/client", "rmqha/pipeline"),
+    *("README.md", "ARCHITECTURE.md", "SECURITY.md", "docs"),
+    *(
+        "rmqha/broker",
+        "rmqha/cli",
+        "rmqha/client",
+        "rmqha/ha",
+        "rmqha/namesrv",
+        "rmqha/ops",
+        "rmqha/pipeline",
+        "rmqha/remoting",
+    ),
+    *("rmqha/store", "rmqha/tls", "rmqha/wire"),
+    *(f"rmqha/{path.name}" for path in (ROOT / "rmqha").glob("*.py")),
     *(f"rmqha/testing/{path.name}" for path in (ROOT / "rmqha" / "testing").glob("*.py")),
     *("rmqha/testing/sim", "rmqha/replicating.py"),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "rmqha").rglob("__init__.py")),
-    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )
 """What is written in plain English: files and folders. Add a room here when it is rewritten."""
+NOT_YET_PLAIN = (
+    *("rmqha/endpoints.py", "rmqha/ha/slave/protocol.py", "rmqha/ha/slave/service.py"),
+    *("rmqha/store/derived", "rmqha/store/log/mappedfile.py"),
+    *("rmqha/store/messagestore.py", "rmqha/store/metadata.py", "rmqha/store/offline", "rmqha/tls/endpoints.py"),
+)
+"""The parts of PLAIN that are not rewritten yet. Remove a line when it is."""
+MAX_NAME = 80
+"""The maximum length of a test's name."""
 FOLDERS = ("rmqha", "tests", "benchmarks", "examples", "tac", "twisted", "docs")
 TEXTS = ("*.py", "*.md", "*.tac", "*.java", "*.properties")
 
@@ -192,10 +211,16 @@ def test_every_link_leads_to_a_file() -> None:
 
 
 def plain_files() -> list[Path]:
-    """All files of PLAIN."""
-    return [
-        path for name in PLAIN for path in ([ROOT / name] if (ROOT / name).is_file() else (ROOT / name).rglob("*.py"))
-    ]
+    """All files of PLAIN that are rewritten."""
+    paths = (ROOT / name for name in PLAIN)
+    found = {file for path in paths for file in ([path] if path.is_file() else path.rglob("*.*"))}
+    later = [ROOT / name for name in NOT_YET_PLAIN]
+    return sorted(
+        file
+        for file in found
+        if file.suffix in (".py", ".md")
+        and (file.name == "__init__.py" or not any(file.is_relative_to(path) for path in later))
+    )
 
 
 def riddles(text: str) -> list[str]:
@@ -214,11 +239,28 @@ def test_a_riddle_is_found() -> None:
     assert riddles("It is no longer there, and no slower.") == []
 
 
-@pytest.mark.parametrize("room", ["wire", "client", "pipeline"])
-def test_names_of_tests_are_short(room: str) -> None:
-    """The rooms that are swept: no name of a test is longer than 80 characters."""
-    for path in (ROOT / "tests" / room).rglob("test_*.py"):
-        assert [name for name in re.findall(r"def (test_\w+)", path.read_text()) if len(name) > 80] == [], path.name
+def names_of_tests(source: str) -> list[str]:
+    """The names of all tests in a module, also of those in classes."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    names = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
+    return [name for name in names if name.startswith("test_")]
+
+
+def test_names_of_tests_are_short() -> None:
+    """A test's name says what happens, in at most 80 characters."""
+    count = 0
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        names = names_of_tests(path.read_text())
+        assert [name for name in names if len(name) > MAX_NAME] == [], path.relative_to(ROOT)
+        count += len(names)
+    assert count > 1000, "the tests are found at all"
+
+
+def test_a_long_name_of_a_test_is_found() -> None:
+    assert names_of_tests("class A:\n  def test_a(self): ...\nasync def test_b(): ...\ndef c(): ...") == [
+        "test_b",
+        "test_a",
+    ]
 
 
 def test_readme_is_short() -> None:

@@ -19,8 +19,8 @@ from rmqha.endpoints import (
     fast_address_of,
     make_endpoint,
     remoting_address_of,
-    uses_tls,
 )
+from rmqha.tls.addresses import uses_tls
 from tests.fixtures import new_folder
 from tests.tls.authority import Authority
 
@@ -145,7 +145,7 @@ class TLSAddressTests(SynchronousTestCase):
             ("tls:h:1:trustRoots=/nowhere", "/nowhere: No such file or directory"),
             (f"tls:h:1:privateKey={self.ca.path}", "a key needs its certificate"),
             (f"tls:h:1:certificate={self.ca.path}", "there is no private key in PEM format"),
-            ("tls:h:1:colour=red", "colour= is no parameter of tls:"),
+            ("tls:h:1:colour=red", "colour= is not a parameter of a TLS address"),
             ("tls:h:1:2", "2 is one too many after host and port"),
             ("ssl:h:0", "a port is between 1 and 65535"),
             ("tls:h:70000", "a port is between 1 and 65535"),

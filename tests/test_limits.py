@@ -279,7 +279,7 @@ def test_a_storm_of_connections_is_soon_forgotten(log_store: Path, tmp_path: Pat
         spent = cpu_seconds(master.pid) - started
         with TwistdNode(tmp_path, slave_options(master, "--once"), name="slave") as slave:
             assert slave.wait(60) == 0
-        master.wait_for_event("not told one by one")
+        master.wait_for_event("not logged one by one")
         lines = master.events("connect")
         print(f"master: {spent:.1f} s of a processor, {len(lines)} lines")
         assert spent < 20

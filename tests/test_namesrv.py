@@ -236,4 +236,4 @@ def test_a_kv_config_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(NodeError):
             namesrv.port("name server", 0)
     (line,) = namesrv.errors()
-    assert "kvConfig.json is no table of a name server" in line
+    assert "kvConfig.json is not a valid table of a name server" in line

@@ -38,9 +38,9 @@ class OptionsTests(SynchronousTestCase):
 
     def test_wrong_ones_are_told_in_one_line(self) -> None:
         for argument, words in (
-            ("--port=http", "port=http is no port"),
+            ("--port=http", "port=http is not a port"),
             ("--port=65536", "between 0 and 65535"),
-            ("--port=", "port= is no port"),
+            ("--port=", "port= is not a port"),
             ("--folder=", "folder='' is not a folder"),
             ("--folder=~nobody-of-this-name/x", "home"),
             ("--log-format=xml", "log-format is 'xml', not text or json"),
@@ -51,9 +51,7 @@ class OptionsTests(SynchronousTestCase):
                 self.patch(sys, "__stderr__", stderr)
                 leaving = self.assertRaises(SystemExit, self.options, argument)
                 self.assertEqual(leaving.code, 2)
-                self.assertRegex(
-                    stderr.getvalue(), r"^rmqha: .*" + words + r".*\(twistd rmqha-namesrv --help tells more\)\n$"
-                )
+                self.assertRegex(stderr.getvalue(), r"^rmqha: .*" + words + r".*\(see twistd rmqha-namesrv --help\)\n$")
 
 
 class RecipeTests(SynchronousTestCase):

@@ -427,7 +427,7 @@ def test_a_full_disk_stops_the_slave_and_room_lets_it_go_on(tmp_path: Path, mast
             assert slave.wait() == 8
             (line,) = slave.errors()
             assert os.strerror(errno.ENOSPC) in line
-            assert line.startswith("rmqha: the disk refuses, nothing more is acknowledged: ")
+            assert line.startswith("rmqha: the disk failed, nothing more is acknowledged: ")
             held, _ = proved(slave.store)
             assert 0 < len(held) < END
             assert log_bytes("slave").startswith(held)

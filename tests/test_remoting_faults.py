@@ -191,7 +191,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with master_of(tmp_path, "--set=serverMaxConnections=5") as master:
         with crowd(master, 5), closing(dial(master)) as more:
             assert more.recv(1) == b""
-        master.wait_for_event("no more than 5 connections are taken")
+        master.wait_for_event("refusing connections: there are 5")
         master.wait_until_found(lambda: _is_served(master) or None, "room again", TIMEOUT_SECONDS)
 
 

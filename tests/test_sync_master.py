@@ -122,7 +122,7 @@ def run(*arguments: object, code: ExitCode = ExitCode.FINE) -> str:
 # What happens when: the cases of the design
 
 
-def test_slave_stored_its_report_is_lost_on_the_way_the_next_report_completes_the_request(cluster: Cluster) -> None:
+def test_after_a_lost_report_the_next_report_completes_the_put(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT)
     end = master.put(1)["end"]
     proxy = cluster.proxy(master)
@@ -139,7 +139,7 @@ def test_slave_stored_its_report_is_lost_on_the_way_the_next_report_completes_th
     assert proxy.facts().accepted == 1
 
 
-def test_slave_stored_its_report_is_lost_on_the_way_the_heartbeat_after_it_completes_the_request(
+def test_after_a_lost_report_the_next_heartbeat_completes_the_put(
     cluster: Cluster,
 ) -> None:
     master = cluster.master(AMPLE_TIMEOUT)
@@ -166,7 +166,7 @@ def test_slave_stored_its_report_is_late_as_tcp_sends_it_again_the_request_compl
     assert late["status"] == OK
 
 
-def test_slave_stored_its_report_is_lost_on_the_way_otherwise_flush_slave_timeout_and_the_message_stays(
+def test_without_any_further_report_a_put_times_out_and_its_message_stays(
     cluster: Cluster,
 ) -> None:
     master = cluster.master(SHORT_TIMEOUT)
@@ -183,7 +183,7 @@ def test_slave_stored_its_report_is_lost_on_the_way_otherwise_flush_slave_timeou
     assert numbers_in(master.store) == numbers_in(slave.store) == [0, 1]
 
 
-def test_slave_stored_report_lost_master_dies_the_slave_has_the_message_whose_producer_saw_a_failure(
+def test_the_slave_holds_a_message_whose_master_died_before_it_confirmed_it(
     cluster: Cluster,
 ) -> None:
     master = cluster.master(SHORT_TIMEOUT)
@@ -198,7 +198,7 @@ def test_slave_stored_report_lost_master_dies_the_slave_has_the_message_whose_pr
     assert [record["properties"]["KEYS"] for record in dumped] == ["k0", "k1"]
 
 
-def test_slave_dies_after_storing_requests_end_flush_slave_timeout_then_slave_not_available_until_its_return(
+def test_after_a_slave_dies_puts_time_out_and_then_find_no_slave_until_it_returns(
     cluster: Cluster,
 ) -> None:
     master = cluster.master(SHORT_TIMEOUT)
@@ -221,7 +221,7 @@ def test_slave_dies_after_storing_requests_end_flush_slave_timeout_then_slave_no
     assert numbers_in(slave.store) == list(range(66))
 
 
-def test_first_of_two_transfers_fails_to_store_the_second_is_refused_and_a_new_connection_resumes_at_the_true_offset(
+def test_after_a_failed_append_the_next_frame_is_refused_and_a_reconnect_resumes(
     cluster: Cluster,
 ) -> None:
     master = cluster.master(AMPLE_TIMEOUT)
@@ -245,7 +245,7 @@ def test_first_of_two_transfers_fails_to_store_the_second_is_refused_and_a_new_c
     assert_equal_logs(slave.store, master.store, 0, second["end"])
 
 
-def test_log_stored_consume_queue_not_after_restart_the_queue_is_rebuilt_from_the_log(cluster: Cluster) -> None:
+def test_a_missing_consume_queue_is_rebuilt_after_a_restart(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT)
     put(master)
     slave = cluster.synced_slave(master)
@@ -296,7 +296,7 @@ def test_wait_store_msg_ok_false_put_ok_without_waiting(cluster: Cluster) -> Non
     assert_at_once(master.put(20, wait=False), OK, SLAVE_TIMEOUT_S)
 
 
-def test_one_message_far_larger_than_a_transfer_batch_completes_and_later_ones_are_not_delayed_beyond_it(
+def test_a_message_much_larger_than_a_transfer_batch_does_not_delay_later_ones(
     cluster: Cluster,
 ) -> None:
     master = cluster.master(AMPLE_TIMEOUT, "--set=maxMessageSize=8388608")
@@ -314,9 +314,7 @@ def test_one_message_far_larger_than_a_transfer_batch_completes_and_later_ones_a
     assert_equal_logs(slave.store, master.store, 0, later[-1]["offset"] + later[-1]["size"])
 
 
-def test_slaves_offset_greater_than_masters_max_refused_with_the_bytes_ahead_and_the_slave_enters_ahead(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_slave_beyond_its_masters_end_is_refused_and_enters_ahead(cluster: Cluster, tmp_path: Path) -> None:
     master = cluster.master(SHORT_TIMEOUT, SMALL_SEGMENTS)
     end = master.put(1)["end"]
     with socket.create_connection(("127.0.0.1", master.port())) as any_slave:
@@ -354,16 +352,14 @@ def gap(cluster: Cluster, tmp_path: Path) -> tuple[PutNode, Path]:
 def test_slaves_offset_below_masters_min_the_slave_enters_gap_and_stops_there(cluster: Cluster, tmp_path: Path) -> None:
     master, behind = gap(cluster, tmp_path)
     slave = cluster.slave(master, store=behind)
-    slave.wait_for_event(f"GAP: the master's log begins at {SEGMENT_SIZE}")
+    slave.wait_for_event(f"GAP: the master's log starts at {SEGMENT_SIZE}")
     slave.wait_for(ReplicaState.GAP)
     assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
     slave.stop_cleanly()
     assert commit_log_end(behind) < SEGMENT_SIZE
 
 
-def test_slaves_offset_below_masters_min_reseed_keeps_the_old_files_aside_and_records_the_hole(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_reseed_sets_the_old_files_aside_and_records_the_hole(cluster: Cluster, tmp_path: Path) -> None:
     master, behind = gap(cluster, tmp_path)
     old = (behind / "commitlog" / f"{0:020d}").read_bytes()
     slave = in_sync(cluster.slave(master, "--on-gap=reseed", store=behind))
@@ -378,7 +374,7 @@ def test_slaves_offset_below_masters_min_reseed_keeps_the_old_files_aside_and_re
     assert state.offsets.min == SEGMENT_SIZE
 
 
-def test_the_peer_is_silent_the_master_drops_the_slave_after_ha_housekeeping_interval(cluster: Cluster) -> None:
+def test_a_master_drops_a_silent_slave_after_ha_housekeeping_interval(cluster: Cluster) -> None:
     master = cluster.master(SHORT_TIMEOUT, *QUICK_HEARTBEATS)
     put(master)
     slave = cluster.synced_slave(master)
@@ -390,7 +386,7 @@ def test_the_peer_is_silent_the_master_drops_the_slave_after_ha_housekeeping_int
     put_until_ok(master)
 
 
-def test_the_peer_is_silent_the_slave_drops_the_master_after_ha_housekeeping_interval(cluster: Cluster) -> None:
+def test_a_slave_drops_a_silent_master_after_ha_housekeeping_interval(cluster: Cluster) -> None:
     master = cluster.master(SHORT_TIMEOUT)
     put(master)
     slave = cluster.synced_slave(master, *QUICK_HEARTBEATS)
@@ -420,9 +416,7 @@ def test_an_observer_copies_and_is_never_a_replica(cluster: Cluster) -> None:
         assert_equal_logs(copy.store, master.store, 0, result["end"])
 
 
-def test_a_slave_whose_log_has_diverged_completes_nothing_though_it_is_the_longer_one(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_diverged_slave_completes_no_put_although_its_log_is_longer(cluster: Cluster, tmp_path: Path) -> None:
     """It asks for the start of its last message: that proves nothing of what lies before."""
     master = cluster.master("--set=slaveTimeout=3000", SMALL_SEGMENTS)
     put(master)
@@ -481,7 +475,7 @@ def test_min_in_sync_replicas_2_refuses_before_anything_is_written(cluster: Clus
 def test_min_in_sync_replicas_2_lets_an_empty_pair_begin(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT, "--set=minInSyncReplicas=2")
     slave = cluster.slave(master)
-    slave.wait_for_event("asking the master to begin at 0")
+    slave.wait_for_event("asking the master to start at 0")
     master.wait_for_event("asks for 0")
     assert put(master, 5) == {OK: 5}
 
@@ -497,7 +491,7 @@ def test_an_async_master_waits_for_nobody(cluster: Cluster) -> None:
 # Slaves of slaves
 
 
-def test_three_slaves_in_a_row_have_the_masters_bytes_also_after_the_middle_one_was_killed(cluster: Cluster) -> None:
+def test_three_cascaded_slaves_hold_the_masters_bytes_after_the_middle_one_died(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT, SMALL_SEGMENTS)
     put(master)
     first = cluster.synced_slave(master)
@@ -547,7 +541,7 @@ def test_a_deadline_is_kept_to_the_moment_for_each_request_by_itself(cluster: Cl
         assert_in_time(answer["seconds"], SLAVE_TIMEOUT_S)
 
 
-def test_a_master_that_is_killed_under_load_has_promised_nothing_that_its_slave_has_not(cluster: Cluster) -> None:
+def test_a_master_killed_under_load_confirmed_only_what_its_slave_holds(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT, SMALL_SEGMENTS, port=free_port())
     put(master)
     slave = cluster.synced_slave(master)

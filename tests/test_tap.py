@@ -74,7 +74,7 @@ class OptionsTestCase(SynchronousTestCase):
         line = stderr.getvalue()
         self.assertEqual(line.count("\n"), 1, line)
         self.assertTrue(line.startswith("rmqha: "), line)
-        self.assertTrue(line.endswith("(twistd rmqha --help tells more)\n"), line)
+        self.assertTrue(line.endswith("(see twistd rmqha --help)\n"), line)
         return line
 
     def conf(self, text: str = BROKER_CONF) -> str:
@@ -218,7 +218,7 @@ class RefusedTests(OptionsTestCase):
             ([*slave, "--namesrv=h"], ("'h' is neither HOST:PORT",)),
             ([*slave, "--once", "--embed-namesrv=9876"], ("--once", "--embed-namesrv")),
             (["--role=async-master", "--embed-namesrv=65536"], ("embed-namesrv=65536", "between 0 and 65535")),
-            (["--role=async-master", "--embed-namesrv=usual"], ("embed-namesrv=usual is no port",)),
+            (["--role=async-master", "--embed-namesrv=usual"], ("embed-namesrv=usual is not a port",)),
             (["--role=slave", "--master="], ("a slave needs --master=HOST:PORT",)),
             (["--role=slave", "--master=broker-a"], ("'broker-a' is neither HOST:PORT nor a Twisted client endpoint",)),
             (["--role=slave", "--master=h:99999"], ("'h:99999'", "a port is between 1 and 65535")),

@@ -1,4 +1,4 @@
-"""Lists all of ``rmqha.settings.Settings`` in docs/settings.md: ``python docs/make/settings.py`` writes it anew."""
+"""Lists all of ``rmqha.settings.Settings`` in docs/settings.md: ``python docs/make/settings.py`` writes it again."""
 
 from dataclasses import Field, fields
 from enum import Enum

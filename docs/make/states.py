@@ -1,4 +1,4 @@
-"""Draws docs/states.md from ``rmqha.ha.slave.states.TRANSITIONS``: ``python docs/make/states.py`` writes it anew."""
+"""Draws docs/states.md from ``rmqha.ha.slave.states.TRANSITIONS``: ``python docs/make/states.py`` writes it again."""
 
 from pathlib import Path
 

@@ -6,5 +6,5 @@ In reading order:
 - ``requests/``: the processors, each of which answers some request codes.
 - ``runtimeinfo``: what a broker reports about itself.
 - ``background/``: what runs in the background: delayed messages, name servers, a slave's tables.
-- ``controller``: creates the parts above and connects them. A node has one; no module above imports it.
+- ``service``: creates the parts above, connects them, and starts and stops them in order. No module above imports it.
 """

@@ -1,4 +1,4 @@
-"""What a broker says of itself: GET_BROKER_RUNTIME_INFO and GET_BROKER_CONFIG (spec/remoting.md 2.14, 2.15)."""
+"""What a broker reports about itself: GET_BROKER_RUNTIME_INFO and GET_BROKER_CONFIG (spec/remoting.md 2.14, 2.15)."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,21 +16,21 @@ from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, Respon
 
 VERSION_NAME = "V4_9_3"
 NO_TRANSIENT_STORE = 2**31 - 1
-"""What a Java broker says of its transient buffers if it uses none."""
+"""What a Java broker reports without transient buffers."""
 THREAD_POOL_CAPACITIES = {"send": 10_000, "pull": 100_000, "query": 20_000}
-"""What a Java broker's queues before its threads hold. Here nothing waits for a thread: they are always empty."""
+"""The queues before the threads of a Java broker. We have no such threads, so they are always empty."""
 PUT_TIMES = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
 )
-"""Into which Java sorts how long puts took. It is not measured here: each has 0, as have all maxima."""
+"""Java's classes of put times. We do not measure them: all counts and maxima are 0."""
 
 Progress = Callable[[], Mapping[int, tuple[int, int]]]
-"""Tells by delay level how many messages are delivered, and how many there are."""
+"""Gives for each delay level how many messages are delivered, and how many exist."""
 
 
 class RuntimeInfo:
-    """Makes the answer to GET_BROKER_RUNTIME_INFO: all that a 4.9.3 broker tells (spec/remoting.md 2.14)."""
+    """Makes the answer to GET_BROKER_RUNTIME_INFO, with all keys of a 4.9.3 broker (spec/remoting.md 2.14)."""
 
     def __init__(
         self, store: MessageStore, stats: BrokerStats, schedule_progress: Progress, now_ms: Callable[[], int]
@@ -112,7 +112,7 @@ class RuntimeInfo:
 
 
 def runtime_processors(table: Callable[[], Mapping[str, str]], config: Callable[[], Mapping[str, str]]) -> Processors:
-    """Answers both requests with what ``table`` and ``config`` say at the time."""
+    """Answers both requests with the current ``table`` and ``config``."""
     return {
         RequestCode.GET_BROKER_RUNTIME_INFO: lambda _, __: RemotingCommand(
             ResponseCode.SUCCESS,
@@ -136,7 +136,7 @@ def _thread_pools() -> Iterator[tuple[str, str]]:
 
 
 def _duration(ms: int) -> str:
-    """As Java's getFormatRuntime."""
+    """Like Java's getFormatRuntime."""
     minutes, seconds = divmod(ms // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -144,7 +144,7 @@ def _duration(ms: int) -> str:
 
 
 def byte_count(count: int) -> str:
-    """As Java's humanReadableByteCount: "0 B", "1.5 KiB"."""
+    """Like Java's humanReadableByteCount: "0 B", "1.5 KiB"."""
     if count < 1024:
         return f"{count} B"
     exponent = min((count.bit_length() - 1) // 10, 6)
@@ -152,7 +152,7 @@ def byte_count(count: int) -> str:
 
 
 def config_of(store: MessageStore) -> dict[str, str]:
-    """A node's settings by RocketMQ's names, with the sizes that its files really have."""
+    """A node's settings by RocketMQ's names, with the actual sizes of its files."""
     return {
         **properties_of(store.settings),
         "mappedFileSizeCommitLog": str(store.commit_log.segment_size),

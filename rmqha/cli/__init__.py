@@ -5,8 +5,8 @@ In reading order:
 - ``shared``: what all commands use: options, opening a store, a progress bar, running the reactor.
 - ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
 - ``status``: ``rmqha status``: the state of a store or of a broker.
-- ``verify``: ``rmqha verify``: proves a store, alone or against another one.
-- ``recover``: ``rmqha recover`` and ``rmqha rebuild``: bring a store in order while no node runs on it.
+- ``verify``: ``rmqha verify``: checks a store, alone or against another one.
+- ``recover``: ``rmqha recover`` and ``rmqha rebuild``: recover a store and rebuild its queues while no node runs.
 - ``repair``: ``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log.
 - ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
 
@@ -29,10 +29,10 @@ from rmqha.pipeline.cli import job
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rmqha")
 def main() -> None:
-    """Look at RocketMQ stores and HA nodes: dump, verify, recover, status; put messages to brokers and pull them.
+    """Inspect and repair RocketMQ stores and HA nodes; send messages to brokers and read them.
 
-    STORE is a storePathRootDir, of a node of ours or of a Java broker. A node itself is run by twistd: see
-    twistd rmqha --help. Errors are one line on stderr; RMQHA_DEBUG=1 in the environment adds their tracebacks.
+    STORE is the storePathRootDir of a node or of a Java broker. To run a node, use twistd: see twistd rmqha --help.
+    Errors are one line on stderr; RMQHA_DEBUG=1 in the environment adds their tracebacks.
     """
 
 

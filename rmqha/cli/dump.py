@@ -1,4 +1,4 @@
-"""``rmqha dump`` and ``rmqha queues``: what is in a store."""
+"""``rmqha dump`` and ``rmqha queues``: show what is in a store."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ Records = Iterator[tuple[int, Record | Blank]]
 
 @dataclass(frozen=True, slots=True)
 class StoredSince:
-    """A start by time: the first message stored at ``timestamp``, in ms since 1970, or later."""
+    """Start at the first message stored at ``timestamp`` (ms since 1970) or later."""
 
     timestamp: int
 
@@ -45,7 +45,7 @@ def _offset_or_time(_: click.Context, __: click.Parameter, text: str) -> int | S
     try:
         return StoredSince(parse_time(text))
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no offset: {error}") from None
+        raise click.BadParameter(f"{text!r} is neither an offset nor a time: {error}") from None
 
 
 @click.command()
@@ -56,13 +56,13 @@ def _offset_or_time(_: click.Context, __: click.Parameter, text: str) -> int | S
     default="0",
     callback=_offset_or_time,
     metavar="OFFSET|TIME",
-    help="Begin with the record at or after it, or with what was stored then: 2026-11-21T01:30:00Z.",
+    help="Start at the first record from this offset on, or stored from this time on: 2026-11-21T01:30:00Z.",
 )
 @click.option("--to", "end", type=click.IntRange(min=0), default=None, help="End before this offset.")
 @click.option("--topic", default=None, help="Only this topic's messages.")
 @click.option("-n", "first", type=click.IntRange(min=0), default=None, metavar="N", help="The first N of them.")
 @click.option("--tail", type=click.IntRange(min=0), default=None, metavar="N", help="The last N of them.")
-@click.option("--body", "with_body", is_flag=True, help="Show how each body begins, as text.")
+@click.option("--body", "with_body", is_flag=True, help="Show the start of each body, as text.")
 @SETTINGS
 @JSON
 def dump(
@@ -77,13 +77,13 @@ def dump(
     sets: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print the records of the commit log, one a line.
+    """Print the records of the commit log, one on each line.
 
-    --tail reads the log's last segments, as many as it takes. Exit code 1 if bytes are no record; what comes before
-    them is printed.
+    --tail reads only as many of the log's last segments as it needs. Exit code 1 if bytes are not a valid record; the
+    records before them are printed.
     """
     if first is not None and tail is not None:
-        raise Trouble(ExitCode.USAGE, "-n and --tail are not for one command")
+        raise Trouble(ExitCode.USAGE, "-n and --tail exclude each other")
     with open_store(store, settings_of(store, conf, sets)) as reader:
         wanted = _wanted(reader, start, end, topic)
         if tail is not None:
@@ -96,7 +96,7 @@ def dump(
 
 
 def _wanted(reader: StoreReader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
-    """The records that were asked for; blanks only where all topics were."""
+    """The requested records. Blanks are included only if all topics are."""
     offset = _segment_of_time(reader, start.timestamp) if isinstance(start, StoredSince) else start
     is_reached = not isinstance(start, StoredSince)
     for at, record in reader.records(offset, end):
@@ -107,12 +107,12 @@ def _wanted(reader: StoreReader, start: int | StoredSince, end: int | None, topi
 
 
 def _segments(reader: StoreReader) -> list[int]:
-    """Where the log's segments begin."""
+    """The start offsets of the log's segments."""
     return list(range(reader.log.min_offset, max(reader.limit, reader.log.min_offset + 1), reader.log.segment_size))
 
 
 def _segment_of_time(reader: StoreReader, timestamp: int) -> int:
-    """The segment before the first one whose first message was stored then or later: clocks go on, mostly."""
+    """The segment before the first one whose first message was stored at ``timestamp`` or later."""
     before = reader.log.min_offset
     for base in _segments(reader):
         first = next((record for _, record in reader.records(base, None) if isinstance(record, Record)), None)

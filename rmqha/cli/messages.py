@@ -1,4 +1,4 @@
-"""``rmqha put`` and ``rmqha pull``: messages to brokers and from them."""
+"""``rmqha put`` and ``rmqha pull``: send messages to brokers and read them."""
 
 import sys
 from collections import Counter
@@ -21,7 +21,7 @@ from rmqha.cli.shared import (
     with_options,
 )
 from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult, SendStatus
-from rmqha.client.bulk import BulkPull, Edge, StoredSince, put_all
+from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.exitcodes import ExitCode
 from rmqha.times import parse_time
 from rmqha.wire.record import Record
@@ -38,10 +38,10 @@ def _client(
     tls_cert: str | None,
     tls_key: str | None,
 ) -> MQClient:
-    """As the options of WAY say."""
+    """Make a client from the options of WAY. Raises Trouble with exit code 2."""
     files = tls_files(tls_cert, tls_key, tls_ca).client()
     if (namesrv is None) == (broker is None):
-        raise Trouble(ExitCode.USAGE, "give --namesrv, or else --broker")
+        raise Trouble(ExitCode.USAGE, "give either --namesrv or --broker")
     try:
         if broker is not None:
             return MQClient.of_broker(reactor, broker, files)
@@ -64,17 +64,17 @@ def _run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None])
 @click.argument("topic")
 @click.argument("body", required=False)
 @click.option("--tags", default="", help="The message's tag.")
-@click.option("--keys", default="", help="Its keys, separated by blanks.")
-@click.option("--count", type=click.IntRange(min=1), default=1, help="Send it so many times.")
+@click.option("--keys", default="", help="Its keys, separated by spaces.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Send each message this many times.")
 @click.option("--group", default="rmqha-put", help="The producer group.")
 @with_options(WAY)
 @JSON
 def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: str, as_json: bool, **way: Any) -> None:
-    """Send BODY to TOPIC; without BODY each line of standard input, when it has ended.
+    """Send BODY to TOPIC. Without BODY, send each line of standard input, after its end.
 
-    The counts by status come last. Retries may send a message twice. Exit code 2 if nobody carries the topic or would
-    make it, 6 if a message is in its master's log and not where else it was to be (disk, slave) in time, 7 if nobody
-    answers, 8 if a broker refuses it.
+    At the end it prints the counts by status. A retry may send a message twice. Exit code 2 if no broker has the topic
+    or creates it; 6 if the master has stored a message, but its disk or slave did not in time; 7 if no broker answers;
+    8 if a broker refuses the message.
     """
     bodies = [body.encode()] if body is not None else _standard_input().splitlines()
     messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
@@ -96,11 +96,11 @@ def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: s
             for status, number in statuses.items():
                 say(f"{status.name} {number}")
     if set(statuses) - {SendStatus.SEND_OK}:
-        raise Trouble(ExitCode.STALLED, "not all messages are where they were to be")
+        raise Trouble(ExitCode.STALLED, "not all messages were stored on disk and slaves in time")
 
 
 def _standard_input() -> bytes:
-    """All of it. In pieces: Ctrl-C between two reads of one call would wait for more to come."""
+    """All of standard input. It is read in pieces, so that Ctrl-C works while a read waits for more."""
     stdin: Any = sys.stdin.buffer
     return b"".join(iter(lambda: stdin.read1(PIECE_BYTES), b""))
 
@@ -138,11 +138,11 @@ def _start_from(_: click.Context, __: click.Parameter, text: str) -> Edge | Stor
     metavar="min|max|OFFSET|TIME",
     help="An offset in each queue, or the time since when messages were stored: 2026-11-21T01:30:00Z.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("--max", "most", type=click.IntRange(min=1), default=None, help="End after so many messages.")
+@click.option("--follow", is_flag=True, help="Continue with new messages, until Ctrl-C.")
+@click.option("--max", "most", type=click.IntRange(min=1), default=None, help="End after this many messages.")
 @click.option("--tags", default="*", help="Only these: TagA || TagB.")
 @click.option("--group", default="rmqha-pull", help="The consumer group; its offsets are neither used nor changed.")
-@click.option("--body", "only_body", is_flag=True, help="Print the bodies as they are, one a line.")
+@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, one on each line.")
 @with_options(WAY)
 @JSON
 def pull(
@@ -156,9 +156,9 @@ def pull(
     as_json: bool,
     **way: Any,
 ) -> None:
-    """Print the messages of all queues of TOPIC, one a line as dump does; from a slave where its master is gone.
+    """Print the messages of all queues of TOPIC, one on each line, as dump does. If a master is down, read its slave.
 
-    Exit code 2 if nobody carries the topic, 7 if nobody answers, 8 if a broker refuses.
+    Exit code 2 if no broker has the topic, 7 if no broker answers, 8 if a broker refuses.
     """
     reactor = the_reactor()
     client = _client(reactor, **way)
@@ -169,7 +169,7 @@ def pull(
         else:
             say(record_line(record.physical_offset, record, as_json))
 
-    work = BulkPull(PullConsumer(client, group), reactor, got, start, follow, tags, most)
+    work = BulkPull(PullConsumer(client, group), reactor, got, Selection(start, follow, tags, most))
     try:
         _run_client(reactor, client, work.run(topic))
     except Interrupted:

@@ -1,4 +1,4 @@
-"""``rmqha recover`` and ``rmqha rebuild``: a store brought in order while no node runs on it."""
+"""``rmqha recover`` and ``rmqha rebuild``: recover a store, and rebuild its queues, while no node runs on it."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,17 +20,15 @@ from rmqha.store.nodestate import NodeState
 @click.command()
 @STORE
 @click.option("--apply", "applies", is_flag=True, help="Do it; without this nothing is changed.")
-@click.option(
-    "--force", is_flag=True, help="With --apply: cut although confirmed bytes or sound messages are lost by it."
-)
+@click.option("--force", is_flag=True, help="With --apply: cut even if this loses confirmed bytes or sound messages.")
 @SETTINGS
 @JSON
 def recover(store: Path, applies: bool, force: bool, conf: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
-    """Show what a start would find and cut; with --apply, do it. What is cut is kept below STORE/rmqha/cut.
+    """Show what a node would find and cut when it starts; with --apply, do it. Cut bytes are kept in STORE/rmqha/cut.
 
-    A start cuts a torn end by itself: what a crash left of messages that nobody has confirmed. Where confirmed bytes or
-    sound messages would be lost it refuses: then see rmqha repair, which brings the bad bytes back from a replica. To
-    go on without them, give --apply --force; rmqha restore-cut undoes that.
+    A node cuts a torn end without asking: the remains of messages that were never confirmed, after a crash. It refuses
+    to start if this would lose confirmed bytes or sound messages. Then use rmqha repair to bring the bad bytes back
+    from a replica. To continue without them, give --apply --force; rmqha restore-cut undoes this.
 
     Exit status 0: the log is sound, or has a torn end. 1: it is damaged, and was not cut.
     """
@@ -38,7 +36,7 @@ def recover(store: Path, applies: bool, force: bool, conf: Path | None, sets: tu
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
     if force and not applies:
-        raise Trouble(ExitCode.USAGE, "--force is for --apply: without --apply nothing is changed")
+        raise Trouble(ExitCode.USAGE, "--force needs --apply: without --apply nothing is changed")
     if applies:
         _tell(_applied(settings, MayCut.ANYTHING if force else MayCut.LOST_END), as_json)
         return
@@ -51,7 +49,7 @@ def recover(store: Path, applies: bool, force: bool, conf: Path | None, sets: tu
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What recovery found, or would do."""
+    """What recovery did, or would do if it is not ``applied``."""
 
     recovery: Recovery
     applied: bool
@@ -76,7 +74,7 @@ def _examined(settings: Settings) -> Found:
         examined.found.messages,
         cut_bytes,
         len(removed),
-        (examined.found.problem or "the record is not whole") if cut_bytes else None,
+        (examined.found.problem or "the record is not complete") if cut_bytes else None,
         damage=examined.damage,
     )
     return Found(recovery, applied=False)
@@ -105,12 +103,12 @@ def _tell(found: Found, as_json: bool) -> None:
         if recovery.problem is not None:
             say(f"cut {cut}; they are kept in {recovery.kept_in}")
         if recovery.removed_segments:
-            say(f"removed {recovery.removed_segments} segments behind the end")
+            say(f"removed {recovery.removed_segments} segments after the end")
     elif recovery.damage is None:
         if recovery.problem is not None:
             say(f"a start would cut {cut}; it would keep them")
         if recovery.removed_segments:
-            say(f"a start would remove {recovery.removed_segments} segments behind the end")
+            say(f"a start would remove {recovery.removed_segments} segments after the end")
 
 
 def _as_json(found: Found) -> dict[str, Any]:
@@ -145,10 +143,10 @@ def _as_json(found: Found) -> dict[str, Any]:
 @STORE
 @SETTINGS
 def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
-    """Make consume queues and index anew from the log, after recovery.
+    """Rebuild consume queues and index from the log, after recovery.
 
-    The old ones are removed unread: it does not matter how damaged they are. The new files have the sizes that --set or
-    --conf say; without them the sizes of the old files, where these can be told, or the default.
+    The old ones are removed without being read, so any damage to them does not matter. The new files have the sizes
+    that --set or --conf give. Without these they have the sizes of the old files if known, or else the default.
     """
     settings = settings_of(store, conf, sets)
     if not settings.commit_log_folder.is_dir():
@@ -159,7 +157,7 @@ def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
         opened.rebuild(progress)
     count, end = len(opened.derived.queues.queues), log.verified_offset
     confirmed = min(end, opened.node_state.offsets.confirmed)
-    final_state = replace(opened.node_state, offsets=opened.offsets(confirmed))  # its opening has written another
+    final_state = replace(opened.node_state, offsets=opened.offsets(confirmed))  # opening it has written another state
     had_state = NodeState.read(opened.root) is not None
     result_of(opened.close(final_state=(lambda: final_state) if had_state else None))
-    say(f"{count} queues and the index made anew from {log.min_offset} to {end}")
+    say(f"rebuilt {count} queues and the index from {log.min_offset} to {end}")

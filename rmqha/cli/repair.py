@@ -1,4 +1,4 @@
-"""``rmqha repair`` and ``rmqha restore-cut``: bytes brought back into a log, from a replica or from what was kept."""
+"""``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log, from a replica or from kept files."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ Feed = Callable[[Mend, Progress], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One gap and what came of it; ``mended`` is None in a dry run."""
+    """One gap and its result; ``mended`` is None in a dry run."""
 
     gap: Gap
     end: int
@@ -61,7 +61,7 @@ class Done:
     metavar="REPLICA|HOST:PORT",
     help="Another store on this machine, or the HA port of a node, ours or Java's; tls:HOST:PORT for TLS.",
 )
-@click.option("--dry-run", is_flag=True, help="Find, fetch and prove, but change nothing.")
+@click.option("--dry-run", is_flag=True, help="Find, fetch and check, but change nothing.")
 @with_options(TLS)
 @SETTINGS
 @JSON
@@ -76,13 +76,13 @@ def repair(
     sets: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Bring bad stretches of the log back from a replica: from another store, or from a node that runs.
+    """Replace bad stretches of the log with bytes from a replica: from another store, or from a running node.
 
-    The whole log is looked at. Of each bad stretch the bytes are fetched, proved record by record, and held against
-    ours on both sides of it. Then the bad bytes are kept below STORE/rmqha/cut, and the good ones take their place. No
-    node may have the store open. Interrupt it when you like, and run it again.
+    This checks the whole log. For each bad stretch it fetches the bytes, checks each record, and compares the bytes on
+    both sides of the stretch. Then it moves the bad bytes to STORE/rmqha/cut and writes the good ones. No node may have
+    the store open. You can interrupt it at any time, and run it again.
 
-    Exit status 0: repaired, or nothing was to do. 1: the replica cannot help. 7: the node cannot be reached.
+    Exit status 0: repaired, or nothing to do. 1: the replica cannot help. 7: the node cannot be reached.
     """
     settings = _settings(store, conf, sets)
     if Path(source).is_dir() and Path(source).samefile(store):
@@ -138,14 +138,14 @@ async def _mend_all(opened: StoreRepair, gaps: list[Gap], feed: Feed, dry_run: b
         with progress_bar("repairing", 0, sum(gap.end - gap.start for gap in gaps)) as progress:
             finished = 0
             for gap in gaps:
-                if not done or done[-1].end <= gap.start:  # else the one before reached farther than it seemed
+                if not done or done[-1].end <= gap.start:  # otherwise the last repair has covered this gap too
                     done.append(
                         await _mend_one(opened, gap, feed, dry_run, partial(_shifted, progress, finished - gap.start))
                     )
                 finished += gap.end - gap.start
         if dry_run or gaps[-1].is_tail:
             return
-        # Of very many only the first were found. All is sound from the last repaired one's anchor to its end.
+        # With very many gaps, only the first were found. The log is sound from the last gap's anchor to its end.
         gaps = _find(opened, done[-1].gap.anchor)
 
 
@@ -174,9 +174,9 @@ def _tell(store: Path, done: list[Done], dry_run: bool, as_json: bool) -> None:
         kept = f"the bad bytes are kept in {each.mended.kept_in}" if each.mended.kept_in else "there were only zeros"
         say(f"repaired {range_text}; {kept}")
         if each.mended.wrong_units is None or each.mended.wrong_units:
-            say(f"queues do not agree with these messages: 'rmqha rebuild {store}' makes queues and index anew")
+            say(f"queues do not match these messages: 'rmqha rebuild {store}' rebuilds queues and index")
         if each.mended.differs_at is not None:
-            say(f"beside it, at {each.mended.differs_at}, the logs differ where no checksum looks: left as it is")
+            say(f"near it, at {each.mended.differs_at}, the logs differ in bytes without a checksum: left unchanged")
     if not done:
         say("nothing repaired")
 
@@ -209,24 +209,24 @@ def restore_cut(
     sets: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Put back what recovery has cut off the log and kept below STORE/rmqha/cut.
+    """Put back bytes that recovery has cut off the log and kept in STORE/rmqha/cut.
 
-    Without FILE or OFFSET it lists what is kept. The bytes fit where the log ends exactly where they begin, or holds
-    the same bytes already. They must prove themselves. A file whose bytes are all in the log again is deleted.
+    Without FILE or OFFSET it lists the kept files. The bytes fit if the log ends exactly where they start, or already
+    holds the same bytes. They must be valid records. A file is deleted when the log holds all its bytes again.
 
-    Bytes of a cut at a damaged place begin with bad ones. With --apply --force they are put back all the same, byte for
-    byte; then bring the bad ones back with rmqha repair.
+    If recovery cut at a damaged place, the kept bytes start with bad ones. --apply --force puts them back anyway, byte
+    for byte. Then replace the bad ones with rmqha repair.
 
     Exit status 0: listed, put back, or they would fit. 1: they do not fit.
     """
     settings = _settings(store, conf, sets)
     if which is None:
         if applies or force:
-            raise Trouble(ExitCode.USAGE, "--apply needs to know which file or offset")
+            raise Trouble(ExitCode.USAGE, "--apply needs a FILE or an OFFSET")
         _list_kept(settings, as_json)
         return
     if force and not applies:
-        raise Trouble(ExitCode.USAGE, "--force is for --apply: without --apply nothing is changed")
+        raise Trouble(ExitCode.USAGE, "--force needs --apply: without --apply nothing is changed")
     kept = _choose(store, which)
     with Restorer(settings, kept, changes=applies) as restorer:
         try:
@@ -236,9 +236,9 @@ def restore_cut(
         if found.bad_bytes and not force:
             raise Trouble(
                 ExitCode.CORRUPT,
-                f"{kept.path}: {found.bad_bytes} of the {kept.size} bytes at {kept.offset} are no records, and "
-                f"{found.messages} sound messages are among the others: --apply --force puts all back as it was, then "
-                f"'rmqha repair {store} --from REPLICA' mends it",
+                f"{kept.path}: {found.bad_bytes} of the {kept.size} bytes at {kept.offset} are not records; the others "
+                f"hold {found.messages} sound messages. --apply --force puts all of them back as they were; then "
+                f"'rmqha repair {store} --from REPLICA' replaces the bad ones",
             )
         if applies:
             restorer.apply(found)
@@ -246,7 +246,7 @@ def restore_cut(
 
 
 def _settings(store: Path, conf: Path | None, sets: tuple[str, ...]) -> Settings:
-    """Those of a store that is there. Raises Trouble."""
+    """The settings of an existing store. Raises Trouble."""
     settings = settings_of(store, conf, sets)
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
@@ -254,17 +254,17 @@ def _settings(store: Path, conf: Path | None, sets: tuple[str, ...]) -> Settings
 
 
 def _choose(store: Path, which: str) -> Kept:
-    """The file that is meant. Raises Trouble."""
+    """The kept file that FILE or OFFSET names. Raises Trouble."""
     if which.isdecimal() and len(which) < FILE_NAME_DIGITS:
         found = [kept for kept in kept_files(store) if kept.offset == int(which)]
         if len(found) > 1:
             names = ", ".join(kept.path.name for kept in found)
-            raise Trouble(ExitCode.USAGE, f"{len(found)} files are kept for {which}: say which of {names}")
+            raise Trouble(ExitCode.USAGE, f"{len(found)} files are kept for {which}: give one of {names}")
         if found:
             return found[0]
     kept = kept_file(Path(which)) or kept_file(store / NODE_FOLDER / CUT_FOLDER / which)
     if kept is None:
-        raise Trouble(ExitCode.USAGE, f"{which}: nothing of that name is kept ('rmqha restore-cut {store}' lists it)")
+        raise Trouble(ExitCode.USAGE, f"{which} is not a kept file ('rmqha restore-cut {store}' lists them)")
     return kept
 
 
@@ -279,7 +279,7 @@ def _list_kept(settings: Settings, as_json: bool) -> None:
             fits += f" with --force ({row['badBytes']} bad bytes)"
         say(f"{row['file']}  {row['bytes']} bytes at {row['offset']}: {fits}")
     if not rows:
-        say("nothing is kept")
+        say("no files are kept")
 
 
 def _row(settings: Settings, kept: Kept) -> dict[str, Any]:
@@ -308,5 +308,9 @@ def _tell_restored(found: Restoration, applied: bool, as_json: bool) -> None:
         )
         return
     verb = "put back" if applied else "would put back"
-    left = f"; the last {found.left_bytes} bytes are no whole record and stay in the file" if found.left_bytes else ""
+    left = (
+        f"; the last {found.left_bytes} bytes are not a complete record and stay in the file"
+        if found.left_bytes
+        else ""
+    )
     say(f"{verb} {found.messages} messages from {kept.offset} to {found.end}{left}")

@@ -1,4 +1,4 @@
-"""What the commands share: options, the store opened, a bar, the reactor run until an answer is there."""
+"""What the commands share: options, opening a store, a progress bar, running the reactor until an answer arrives."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -24,25 +24,27 @@ from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
 
-__all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # of ``rmqha.commands``, for the commands here
+__all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # from ``rmqha.commands``, for the commands here
 
 STORE = click.argument("store", type=click.Path(path_type=Path))
 TLS = (
     click.option(
-        "--tls-ca", default=None, help="tls:HOST:PORT: authorities trusted, a PEM file; default: the platform's."
+        "--tls-ca", default=None, help="For tls:HOST:PORT: PEM file of trusted authorities; default: the platform's."
     ),
-    click.option("--tls-cert", default=None, help="tls:HOST:PORT: the certificate to show, a PEM file."),
-    click.option("--tls-key", default=None, help="Its key, a PEM file; default: in that of --tls-cert."),
+    click.option("--tls-cert", default=None, help="For tls:HOST:PORT: PEM file of the certificate to show."),
+    click.option("--tls-key", default=None, help="PEM file of its key; default: the file of --tls-cert."),
 )
 WAY = (
     click.option(
         "--namesrv", default=None, metavar="HOST:PORT;…", help="Name servers, which know the topic's brokers."
     ),
     click.option("--broker", default=None, metavar="HOST:PORT", help="One broker instead: its listenPort."),
-    click.option("--tls", is_flag=True, help="Ask the brokers that name servers tell over TLS."),
+    click.option("--tls", is_flag=True, help="Use TLS for the brokers that the name servers return."),
     *TLS,
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable, one JSON object (dump: one a line).")
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Machine-readable: one JSON object (dump: one on each line)."
+)
 
 
 Answer = TypeVar("Answer")
@@ -50,7 +52,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command], Command]:
-    """All these options, in their order."""
+    """Add all these options to a command, in their order."""
 
     def add(command: Command) -> Command:
         for option in reversed(options):
@@ -61,17 +63,17 @@ def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command
 
 
 class Interrupted(Trouble):
-    """Somebody pressed Ctrl-C."""
+    """The user pressed Ctrl-C."""
 
     def __init__(self) -> None:
         super().__init__(ExitCode.INTERRUPTED, "interrupted")
 
 
 class Commands(CommandGroup):
-    """The commands, with the errors of clients too."""
+    """The group of all commands. It also handles the errors of clients."""
 
     def exit_code_of(self, error: Exception) -> ExitCode | None:
-        """As ``CommandGroup`` says."""
+        """As in ``CommandGroup``, but also for errors of clients."""
         if isinstance(error, TopicNotFound):
             return ExitCode.USAGE
         if isinstance(error, MQClientError):
@@ -81,7 +83,10 @@ class Commands(CommandGroup):
 
 @contextmanager
 def open_store(path: Path, settings: Settings | None = None) -> Iterator[StoreReader]:
-    """A store read from outside; the settings say where its log is, and how long segments are."""
+    """Open a store for reading. The settings give the place of its log and the size of its segments.
+
+    Raises Trouble with exit code 2 if it does not exist, StoreError, OSError.
+    """
     if not path.is_dir():
         raise Trouble(ExitCode.USAGE, f"{path}: there is no such store")
     store = StoreReader(path, settings)
@@ -93,7 +98,7 @@ def open_store(path: Path, settings: Settings | None = None) -> Iterator[StoreRe
 
 @contextmanager
 def progress_bar(title: str, start: int, end: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while long work runs, if a person watches."""
+    """A progress bar on stderr, if that is a terminal. It yields a function to call with each offset reached."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
     console = Console(stderr=True)
     with Progress(
@@ -108,12 +113,12 @@ def print_json(content: dict[str, Any]) -> None:
 
 
 def json_line(content: dict[str, Any]) -> str:
-    """JSON for machines, in one line; a terminal obeys nothing of it either."""
+    """JSON in one line, with unprintable characters escaped."""
     return printable_json(orjson.dumps(content).decode())
 
 
 def result_of(done: Deferred[None]) -> None:
-    """What a Deferred that has fired gives. Raises what it failed with."""
+    """Raise the failure of a Deferred that has fired, if it failed."""
     failures: list[Failure] = []
     done.addErrback(failures.append)
     if failures:
@@ -121,7 +126,7 @@ def result_of(done: Deferred[None]) -> None:
 
 
 def the_reactor() -> Any:
-    """Imported when it is needed: most commands run none."""
+    """The reactor. It is imported only here, because most commands do not need it."""
     from twisted.internet import reactor
 
     return reactor
@@ -135,7 +140,7 @@ def tls_files(certificate: str | None, key: str | None, authorities: str | None)
 
 
 def run_reactor(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Run the reactor until the answer is there. Raises what asking raises, and Interrupted."""
+    """Run the reactor until ``ask`` has an answer. Raises what ``ask`` raises, and Interrupted."""
     answers: list[Answer] = []
     failures: list[Failure] = []
     ended: Deferred[None] = Deferred()
@@ -152,7 +157,7 @@ def run_reactor(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) ->
 
     def end(_: object) -> None:
         ended.callback(None)
-        with suppress(ReactorNotRunning):  # it was interrupted
+        with suppress(ReactorNotRunning):  # Ctrl-C has stopped it
             reactor.stop()
 
     reactor.callWhenRunning(begin)

@@ -1,4 +1,4 @@
-"""``rmqha status``: of a store here or of a broker."""
+"""``rmqha status``: shows the state of a store or of a broker."""
 
 import time
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def _print(found: Status) -> None:
 
 
 def _tables_line(tables: Mapping[str, Any]) -> str:
-    """Topics, groups and offsets, in words."""
+    """The state of topics, groups and offsets, in words."""
     in_sync = tables.get("inSync")
     if in_sync is None:
         return "not asked for yet"
@@ -100,5 +100,5 @@ def _ask(address: str, certificate: str | None, key: str | None, authorities: st
         return run_reactor(reactor, lambda: status_of_broker(endpoint, reactor))
     except Interrupted:
         raise
-    except Exception as error:  # whatever kept it from an answer, to the user it is one line
+    except Exception as error:  # the user gets one line for any error
         raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {error or type(error).__name__}") from error

@@ -1,4 +1,4 @@
-"""``rmqha verify``: a store proved, by itself and against another."""
+"""``rmqha verify``: checks a store, alone or against another one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from rmqha.store.log.stretches import BadStretch
 from rmqha.store.offline.audit import Audit, audit
 from rmqha.store.offline.storereader import Comparison, StoreReader, Verification
 
-MOST_STRETCHES_TOLD = 20
+MAX_STRETCHES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found in one store. ``audit`` is None where ``trouble`` kept queues and index from being read."""
+    """What was found in one store. ``audit`` is None if queues and index could not be read because of ``trouble``."""
 
     path: Path
     proof: Verification
@@ -31,17 +31,17 @@ class Look:
 @click.command()
 @STORE
 @click.option("--against", type=click.Path(path_type=Path), default=None, help="Another store, to compare with.")
-@click.option("--exact", is_flag=True, help="With --against: status 1 also where one log is a prefix of the other.")
+@click.option("--exact", is_flag=True, help="With --against: status 1 also if one log is a prefix of the other.")
 @SETTINGS
 @JSON
 def verify(
     store: Path, against: Path | None, exact: bool, conf: Path | None, sets: tuple[str, ...], as_json: bool
 ) -> None:
-    """Prove every record (size, magic, CRC, own offset), queues and index by the log, and one store against another.
+    """Check every record (size, magic, CRC, own offset), queues and index, and compare with another store.
 
-    Each stretch of bad bytes is shown with its size and what helps. Exit status 0: all is sound, or a crash has left a
-    torn end, which the next start cuts. A log that is a prefix of the other one (a backup of a store that has grown
-    since) is 0 too, unless --exact is given. Exit status 1: damage or a difference was found.
+    Each stretch of bad bytes is shown with its size and the remedy. Exit status 0: all is sound, or a crash has left a
+    torn end, which the next start cuts. It is also 0 if one log is a prefix of the other (such as a backup of a store
+    that has grown since), unless --exact is given. Exit status 1: damage or a difference was found.
     """
     comparison: Comparison | None = None
     settings = settings_of(store, conf, sets)
@@ -84,7 +84,7 @@ def _audited(reader: StoreReader, look: Look, settings: Settings) -> Look:
 
 
 def _lines(looks: list[Look], comparison: Comparison | None) -> Iterator[str]:
-    """What a person reads of it."""
+    """The findings as lines for people."""
     yield f"{looks[0].proof.messages} sound messages from {looks[0].proof.min_offset} to {looks[0].proof.end}"
     for look in looks:
         yield from _stretch_lines(look)
@@ -97,13 +97,13 @@ def _lines(looks: list[Look], comparison: Comparison | None) -> Iterator[str]:
 
 def _stretch_lines(look: Look) -> Iterator[str]:
     proof = look.proof
-    for bad in proof.stretches[:MOST_STRETCHES_TOLD]:
+    for bad in proof.stretches[:MAX_STRETCHES_SHOWN]:
         yield (
-            f"damaged at {bad.start}: {bad.size} bytes up to {bad.end} are no records ({bad.problem}); "
+            f"damaged at {bad.start}: {bad.size} bytes up to {bad.end} are not records ({bad.problem}); "
             f"{bad.messages_after} sound messages follow"
         )
-    if proof.stretch_count > MOST_STRETCHES_TOLD:
-        yield f"… and {proof.stretch_count - MOST_STRETCHES_TOLD} more such stretches, {proof.bad_bytes} bytes in all"
+    if proof.stretch_count > MAX_STRETCHES_SHOWN:
+        yield f"… and {proof.stretch_count - MAX_STRETCHES_SHOWN} more such stretches, {proof.bad_bytes} bytes in all"
     if proof.torn_end is not None:
         torn = proof.torn_end
         yield (
@@ -112,8 +112,8 @@ def _stretch_lines(look: Look) -> Iterator[str]:
         )
     if proof.gone_bytes and not _is_loss(look):
         yield (
-            f"its node had confirmed {proof.gone_bytes} bytes more: a copy of a running store is like that; else the "
-            f"end is lost ('rmqha repair {look.path} --from REPLICA' brings it back)"
+            f"its node had confirmed {proof.gone_bytes} bytes more. In a copy of a running store this is normal; "
+            f"otherwise the end is lost ('rmqha repair {look.path} --from REPLICA' brings it back)"
         )
 
 
@@ -121,10 +121,10 @@ def _audit_lines(look: Look, audited: Audit) -> Iterator[str]:
     if not audited.problems:
         line = f"{audited.queues} queues agree with the log up to {audited.built_until}"
         if audited.missing_keys:
-            line += f"; the index lacks {audited.missing_keys} keys ('rmqha rebuild {look.path}' adds them)"
+            line += f"; {audited.missing_keys} keys are missing in the index ('rmqha rebuild {look.path}' adds them)"
         yield line
     if audited.lost_units:
-        yield f"{audited.lost_units} units of queues point to bytes that are no records: that follows from the above"
+        yield f"{audited.lost_units} units of queues point to bytes that are not records, because of the damage above"
 
 
 def _comparison_lines(looks: list[Look], comparison: Comparison) -> Iterator[str]:
@@ -141,13 +141,13 @@ def _comparison_lines(looks: list[Look], comparison: Comparison) -> Iterator[str
 
 
 def _problems(look: Look) -> Iterator[str]:
-    """What makes the status 1: one phrase for all bad stretches, and what queues and index have of their own."""
+    """The problems that make the status 1: one text for all bad stretches, and problems of queues and index."""
     proof = look.proof
     if proof.stretches:
         yield _damage(look, proof.stretches[0])
     elif _is_loss(look):
         yield (
-            f"{look.path} ends at {proof.end}, after a clean stop, but was confirmed {proof.gone_bytes} bytes further: "
+            f"{look.path} ends at {proof.end} after a clean stop, but {proof.gone_bytes} more bytes were confirmed: "
             f"'rmqha repair {look.path} --from REPLICA' brings them back"
         )
     if look.trouble is not None:
@@ -155,11 +155,11 @@ def _problems(look: Look) -> Iterator[str]:
     if look.audit is not None and look.audit.problems:
         yield from look.audit.problems
         more = look.audit.problem_count - len(look.audit.problems)
-        yield f"{f'and {more} more; ' if more else ''}'rmqha rebuild {look.path}' makes queues and index anew"
+        yield f"{f'and {more} more; ' if more else ''}'rmqha rebuild {look.path}' rebuilds queues and index"
 
 
 def _is_loss(look: Look) -> bool:
-    """Whether confirmed bytes are gone though the store was closed cleanly; a copy of a running one is not."""
+    """Whether confirmed bytes are missing although the store was closed cleanly, unlike a copy of a running store."""
     return look.proof.gone_bytes > 0 and not (look.path / "abort").exists()
 
 
@@ -179,7 +179,7 @@ def _differences(looks: list[Look], comparison: Comparison | None, exact: bool) 
         yield f"the logs differ at {comparison.differs_at}, in the record at {comparison.record_at}"
     elif not comparison.has_common_range:
         first_end = min(comparison.end, comparison.other_end)
-        yield f"the logs have nothing in common: one ends at {first_end}, the other begins at {comparison.start}"
+        yield f"the logs have nothing in common: one ends at {first_end}, the other starts at {comparison.start}"
     elif exact and comparison.end != comparison.other_end:
         yield (f"the logs are equal up to the end of one: they end at {comparison.end} and {comparison.other_end}")
 
@@ -204,7 +204,7 @@ def _proof_as_json(proof: Verification) -> dict[str, Any]:
         "messages": proof.messages,
         "problem": proof.problem,
         "live": proof.live,
-        "badStretches": [_stretch_as_json(bad) for bad in proof.stretches[:MOST_STRETCHES_TOLD]],
+        "badStretches": [_stretch_as_json(bad) for bad in proof.stretches[:MAX_STRETCHES_SHOWN]],
         "badStretchCount": proof.stretch_count,
         "badBytes": proof.bad_bytes,
         "tornEnd": None if proof.torn_end is None else _stretch_as_json(proof.torn_end),
@@ -238,7 +238,7 @@ def _comparison_as_json(comparison: Comparison | None) -> dict[str, Any]:
 
 
 def _relation(comparison: Comparison) -> str:
-    """identical, prefix (ours is the other's beginning), extension (the other is ours' beginning) or different."""
+    """identical, prefix (our log is a prefix of the other), extension (the other is a prefix of ours) or different."""
     if comparison.differs_at is not None or not comparison.has_common_range:
         return "different"
     if comparison.end == comparison.other_end:

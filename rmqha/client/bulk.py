@@ -56,6 +56,19 @@ class _Enough(Exception):
     """As many messages as requested have arrived."""
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages of a topic to read: from ``start`` on, that match ``expression``, at most ``most`` if not None.
+
+    With ``follows`` reading has no end.
+    """
+
+    start: "Edge | StoredSince | int" = Edge.MIN
+    follows: bool = False
+    expression: str = SUB_ALL
+    most: int | None = None
+
+
 class BulkPull:
     """Reads all queues of a topic at once: up to their ends at the time of the start, or with ``follows`` without
     end.
@@ -66,19 +79,16 @@ class BulkPull:
         consumer: PullConsumer,
         clock: IReactorTime,
         got: Callable[[Record], None],
-        start: "Edge | StoredSince | int" = Edge.MIN,
-        follows: bool = False,
-        expression: str = SUB_ALL,
-        most: int | None = None,
+        selection: Selection = Selection(),
     ) -> None:
-        """``got`` is called with each message. Reading ends after ``most`` messages."""
+        """``got`` is called with each message."""
         self._consumer = consumer
         self._clock = clock
         self._got = got
-        self._start = start
-        self._follows = follows
-        self._expression = expression
-        self._left = most
+        self._start = selection.start
+        self._follows = selection.follows
+        self._expression = selection.expression
+        self._left = selection.most
         self._reading: list[Deferred[None]] = []
 
     async def run(self, topic: str) -> None:

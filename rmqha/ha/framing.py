@@ -1,7 +1,7 @@
 """Framing for the HA channel, in the manner of ``twisted.protocols.basic``.
 
-A subclass gets one call for each frame, and one when a read has been taken apart: what is costly (proving, reporting)
-is done once a read.
+A subclass gets one call for each frame, and one call at the end of each read. It does its costly work (verifying,
+reporting) in the second, once a read.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from rmqha.wire.transfer import FrameError, ReportDecoder, Transfer, TransferDec
 
 
 def send_at_once(transport: Any, data: bytes) -> None:
-    """Write, and have a plain socket take it now instead of in the reactor's next round: a put waits for it.
+    """Write ``data``, and pass it to a plain socket now, not in the reactor's next round: a put waits for it.
 
-    A transport that is told to close its connection does that when the reactor has it write the rest: it must do so.
+    We leave a closing transport to the reactor: it closes its connection when the reactor makes it write the rest.
     """
     transport.write(data)
     if IWriteDescriptor.providedBy(transport) and not getattr(transport, "disconnecting", False):
-        transport.doWrite()  # an error shows again in the reactor's next round: the socket is watched for writing
+        transport.doWrite()  # the reactor sees any error again in its next round, because it watches the socket
 
 
 class TransferReceiver(Protocol):
@@ -38,24 +38,24 @@ class TransferReceiver(Protocol):
             self.read_completed()
 
     def send_report(self, slave_max_offset: int) -> None:
-        """Report how far we have got."""
+        """Report the end of the log that we hold."""
         assert self.transport is not None, "only a connected protocol reports"
         send_at_once(self.transport, encode_report(slave_max_offset))
 
     def transfer_received(self, transfer: Transfer) -> None:
-        """One frame has come. Its body is valid during this call."""
+        """One frame has arrived. Its body is valid only during this call."""
         raise NotImplementedError
 
     def read_completed(self) -> None:
-        """All whole frames of one read have been handed out."""
+        """``transfer_received`` has been called for all complete frames of one read."""
 
     def frame_refused(self, error: FrameError) -> None:
-        """The peer's bytes are no frames; nothing after them can be understood."""
+        """The peer's bytes are not a frame, so nothing after them can be read either."""
         raise NotImplementedError
 
 
 class ReportReceiver(Protocol):
-    """The master's end: receives reports. Subclasses write the transfer frames themselves, many at once."""
+    """The master's end: receives reports. Subclasses write the transfer frames themselves, many in one write."""
 
     def __init__(self) -> None:
         self._decoder = ReportDecoder()
@@ -66,5 +66,5 @@ class ReportReceiver(Protocol):
             self.reports_received(reports)
 
     def reports_received(self, reports: list[int]) -> None:
-        """Offsets that one read brought, oldest first; never empty."""
+        """The offsets that arrived in one read, oldest first; never empty."""
         raise NotImplementedError

@@ -15,23 +15,23 @@ from rmqha.wire.fastjson import dumps_pretty, loads_lenient
 FILE_NAME = "kvConfig.json"
 
 
-MOST_BYTES = 4 * 1024 * 1024
-"""Of all namespaces, keys and values."""
-MOST_TEXTS = 10_000
+MAX_CHARACTERS = 4 * 1024 * 1024
+"""The maximum length of all namespaces, keys and values together."""
+MAX_TEXTS = 10_000
 
 
 class TableFull(ValueError):
-    """A text has no room."""
+    """The table has no room for another text."""
 
 
 class KVConfigManager:
     """Texts by namespace and key. With a folder they outlive the process.
 
-    ``run_in_thread`` writes the file, once at a time; what is put meanwhile goes into the next write.
+    ``run_in_thread`` writes the file. One write runs at a time; changes in the meantime go into the next write.
     """
 
     def __init__(self, folder: Path | None, run_in_thread: RunInThread = execute) -> None:
-        """Raises StoreError for a file that is no such table, OSError."""
+        """Raises StoreError if kvConfig.json is not a valid table, OSError."""
         self._run_in_thread = run_in_thread
         self._is_writing = False
         self._waiting: list[Deferred[None]] = []
@@ -46,7 +46,7 @@ class KVConfigManager:
                 str(space): {str(key): str(value) for key, value in texts.items()} for space, texts in content.items()
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{self._path} is no table of a name server ({error!r}): move it elsewhere") from error
+            raise StoreError(f"{self._path} is not a valid table of a name server ({error!r}): move it away") from error
         self._count()
 
     def _count(self) -> None:
@@ -55,29 +55,29 @@ class KVConfigManager:
         self._bytes = sum(len(part) for text in texts for part in text)
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The text; None if there is none."""
+        """The text, or None."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str]:
-        """All keys of a namespace; empty if there are none."""
+        """The texts of a namespace by key."""
         return self._table.get(namespace, {})
 
     def put(self, namespace: str, key: str, value: str) -> Deferred[None]:
-        """Keep a text; fires when it is written, and fails with OSError. Raises TableFull."""
+        """Store a text. Fires when it is written, and fails with OSError. Raises TableFull."""
         held = self.get(namespace, key)
         if held != value:
             size = len(value) - len(held) if held is not None else len(namespace) + len(key) + len(value)
-            if size > 0 and self._bytes + size > MOST_BYTES:
-                raise TableFull(f"the texts would have more than {MOST_BYTES} characters")
-            if held is None and self._texts >= MOST_TEXTS:
-                raise TableFull(f"there are {MOST_TEXTS} texts already")
+            if size > 0 and self._bytes + size > MAX_CHARACTERS:
+                raise TableFull(f"the texts would have more than {MAX_CHARACTERS} characters")
+            if held is None and self._texts >= MAX_TEXTS:
+                raise TableFull(f"there are {MAX_TEXTS} texts already")
             self._texts += held is None
             self._bytes += size
             self._table.setdefault(namespace, {})[key] = value
         return self._persist()
 
     def delete(self, namespace: str, key: str) -> Deferred[None]:
-        """Forget a text, if there is one; fires when that is written, and fails with OSError."""
+        """Delete a text, if it exists. Fires when that is written, and fails with OSError."""
         texts = self._table.get(namespace, {})
         value = texts.pop(key, None)
         if value is not None:
@@ -88,7 +88,7 @@ class KVConfigManager:
         return self._persist()
 
     def finish(self) -> Deferred[None]:
-        """Fires when all that was put is written, or cannot be."""
+        """Fires when all changes are written, or their write has failed."""
         return self._persist().addErrback(lambda _: None) if self._is_writing else succeed(None)
 
     def _persist(self) -> Deferred[None]:
@@ -101,7 +101,7 @@ class KVConfigManager:
         return written
 
     def _write(self, path: Path) -> None:
-        """Write what there is now, for all that wait; those who come meanwhile wait for the next time."""
+        """Write the current table, and then fire all waiting Deferreds. Later changes wait for the next write."""
         self._is_writing = True
         waiting, self._waiting = self._waiting, []
         copy = {space: dict(texts) for space, texts in self._table.items()}
@@ -111,7 +111,7 @@ class KVConfigManager:
             if self._waiting:
                 self._write(path)
             for waiter in waiting:
-                waiter.callback(result)  # of a Failure it is the errback
+                waiter.callback(result)  # with a Failure, this is the errback
 
         self._run_in_thread(partial(_write_table, path, copy)).addBoth(done)
 

@@ -1,7 +1,7 @@
-"""What a name server knows of brokers and topics: RocketMQ's RouteInfoManager (spec/remoting.md 2.22).
+"""What a name server knows about brokers and topics: RocketMQ's RouteInfoManager (spec/remoting.md 2.22).
 
-A broker's registration belongs to the connection it came on. It ends with that connection, or when nothing was heard of
-the broker for ``BROKER_CHANNEL_EXPIRED_SECONDS``.
+A broker's registration belongs to the connection that it came on. It ends with that connection, or after the broker has
+been silent for ``BROKER_CHANNEL_EXPIRED_SECONDS``.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,19 @@ from rmqha.wire.fastjson import dumps_compact, dumps_strict
 
 BROKER_CHANNEL_EXPIRED_SECONDS = 120.0
 MASTER_ID = 0
-MOST_BROKERS = 10_000
-MOST_ROUTES = 1_000_000
-"""Topics of all brokers together."""
-FORGOTTEN_AT_ONCE = 10_000
-TOPICS_AT_ONCE = 1000
-"""Taken, looked at or changed in a turn."""
-BROKERS_AT_ONCE = 32
-"""Written in a turn."""
+MAX_BROKERS = 10_000
+MAX_ROUTES = 1_000_000
+"""The maximum number of topics, counted for each broker that has them."""
+FORGOTTEN_BATCH = 10_000
+TOPICS_BATCH = 1000
+"""The topics that are added, examined or changed in one turn."""
+BROKERS_BATCH = 32
+"""The brokers that are written in one turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself; ``topics`` are counted only of a master (brokerId 0)."""
+    """What a broker registers. ``topics`` are used only if it is a master (brokerId 0)."""
 
     cluster_name: str
     broker_name: str
@@ -43,7 +43,7 @@ class Registration:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """A registered address: when it was heard of last (seconds), what it said, and the connection it said it on."""
+    """A registered address: the time of its last sign of life (seconds), its data, and the connection it used."""
 
     last_update: float
     data_version: DataVersion
@@ -76,12 +76,12 @@ def _queue_data(name: str, config: TopicConfig) -> dict[str, Any]:
 
 
 class RouteInfoManager:
-    """Brokers and topics. ``seconds`` is a monotonic clock. The ``to_json``-like methods give what clients decode."""
+    """Brokers and topics. ``seconds`` is a monotonic clock. Methods that return dicts return the JSON for clients."""
 
     _log = Logger()
 
     def __init__(self, seconds: Callable[[], float], run: Callable[[Steps[None]], None] = at_once) -> None:
-        """``run`` does work that may be done in turns."""
+        """``run`` does long work in turns."""
         self._seconds = seconds
         self._run = run
         self._brokers: dict[str, _Broker] = {}
@@ -91,13 +91,14 @@ class RouteInfoManager:
         self._topic_list: bytes | None = None
 
     def register_broker(self, registration: Registration, connection: object) -> tuple[str, str] | None:
-        """As ``registering``, at once."""
+        """As ``registering``, without steps."""
         return at_once(self.registering(registration, connection))
 
     def registering(self, registration: Registration, connection: object) -> Steps[tuple[str, str] | None]:
-        """Take a registration; to a slave, gives its master's address and that one's haServerAddr, if it is alive.
+        """Add a registration, with its topics in steps.
 
-        Topics are taken in steps. Raises RequestRefused if there are too many brokers or topics.
+        For a slave it returns its master's address and haServerAddr, if the master is registered. Raises
+        RequestRefused if there are too many brokers or topics.
         """
         new = registration
         self._check_room(new)
@@ -105,7 +106,7 @@ class RouteInfoManager:
         broker.cluster = new.cluster_name
         first_master = new.broker_id == MASTER_ID and MASTER_ID not in broker.addresses
         for broker_id in [held for held, address in broker.addresses.items() if address == new.broker_addr]:
-            del broker.addresses[broker_id]  # a slave that has become the master
+            del broker.addresses[broker_id]  # for example, a slave has become the master
         broker.addresses[new.broker_id] = new.broker_addr
         known = self._live.get(new.broker_addr)
         if known is None:
@@ -124,10 +125,10 @@ class RouteInfoManager:
                 carriers = self._topics.setdefault(topic.topic_name, {})
                 self._routes += new.broker_name not in carriers
                 carriers[new.broker_name] = topic
-                if count % TOPICS_AT_ONCE == 0:
+                if count % TOPICS_BATCH == 0:
                     self._topic_list = None
                     yield
-                    if self._live.get(new.broker_addr) is not live:  # gone meanwhile, or registered anew
+                    if self._live.get(new.broker_addr) is not live:  # it has gone or registered again meanwhile
                         self._forget_topics_of_nobody(new.broker_name)
                         break
         self._topic_list = None
@@ -137,9 +138,9 @@ class RouteInfoManager:
         return master, self._live[master].ha_server_addr
 
     def _check_room(self, new: Registration) -> None:
-        if len(self._live) >= MOST_BROKERS and new.broker_addr not in self._live:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MOST_BROKERS} brokers are registered already")
-        if self._routes + len(new.topics) > MOST_ROUTES and new.broker_addr not in self._live:
+        if len(self._live) >= MAX_BROKERS and new.broker_addr not in self._live:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_BROKERS} brokers are registered already")
+        if self._routes + len(new.topics) > MAX_ROUTES and new.broker_addr not in self._live:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._routes} topics of brokers are registered already")
 
     def _forget_topics_of_nobody(self, broker_name: str) -> None:
@@ -147,9 +148,9 @@ class RouteInfoManager:
             self._run(self._forget_topics_of(broker_name))
 
     def query_data_version(self, broker_addr: str, data_version: DataVersion) -> tuple[bool, DataVersion | None]:
-        """Whether the broker's tables have changed since it registered, and the version it had then.
+        """Whether the broker's tables have changed since it registered, and the version that it registered.
 
-        No change is a sign of life.
+        An unchanged version counts as a sign of life.
         """
         known = self._live.get(broker_addr)
         if known is None:
@@ -160,7 +161,7 @@ class RouteInfoManager:
         return changed, known.data_version
 
     def unregister_broker(self, broker_name: str, broker_addr: str, broker_id: int) -> None:
-        """Forget an address; with its last one the broker and its part of all topics."""
+        """Remove an address. If it was the broker's last, remove the broker and its topics too."""
         broker = self._brokers.get(broker_name)
         if broker is None or broker.addresses.get(broker_id) != broker_addr:
             return
@@ -172,10 +173,10 @@ class RouteInfoManager:
             self._run(self._forget_topics_of(broker_name))
 
     def _forget_topics_of(self, broker_name: str) -> Steps[None]:
-        """Forget the topics of a broker that is gone, unless it comes again meanwhile."""
+        """Remove the topics of a broker that has gone, unless it registers again meanwhile."""
         self._topic_list = None
         for count, (topic, carriers) in enumerate(list(self._topics.items()), 1):
-            if count % FORGOTTEN_AT_ONCE == 0:
+            if count % FORGOTTEN_BATCH == 0:
                 yield
                 if broker_name in self._brokers:
                     return
@@ -185,11 +186,11 @@ class RouteInfoManager:
                 del self._topics[topic]
 
     def connection_closed(self, connection: object) -> None:
-        """Forget what was registered on this connection and on no later one."""
+        """Remove what was last registered on this connection."""
         self._forget([address for address, live in self._live.items() if live.connection is connection])
 
     def scan_not_active_brokers(self) -> None:
-        """Forget brokers that have been silent for too long."""
+        """Remove brokers that have been silent for too long."""
         oldest = self._seconds() - BROKER_CHANNEL_EXPIRED_SECONDS
         self._forget([address for address, live in self._live.items() if live.last_update < oldest])
 
@@ -207,7 +208,7 @@ class RouteInfoManager:
             self._live.pop(address, None)
 
     def route_info(self, topic: str) -> dict[str, Any] | None:
-        """TopicRouteData: who carries the topic, and how many queues each; None if nobody does."""
+        """TopicRouteData: the brokers that have the topic, and their queues; None if no broker has it."""
         carriers = self._topics.get(topic, {})
         brokers = [self._brokers[name] for name in carriers if name in self._brokers]
         if not brokers:
@@ -220,7 +221,7 @@ class RouteInfoManager:
         }
 
     def writing_route_info(self, topic: str) -> Steps[bytes | None]:
-        """The same as JSON, in steps: a crowd of brokers may carry a topic."""
+        """The same as JSON, in steps, because very many brokers may have a topic."""
         carriers = sorted(self._topics.get(topic, {}).items())
         brokers: list[bytes] = []
         queues: list[bytes] = []
@@ -229,7 +230,7 @@ class RouteInfoManager:
             if broker is not None:
                 brokers.append(dumps_compact(broker.to_json()))
             queues.append(dumps_compact(_queue_data(name, config)))
-            if count % BROKERS_AT_ONCE == 0:
+            if count % BROKERS_BATCH == 0:
                 yield
         if not brokers:
             return None
@@ -250,7 +251,7 @@ class RouteInfoManager:
         rows: list[bytes] = []
         for name, broker in sorted(self._brokers.items()):
             rows.append(dumps_compact(name) + b":" + dumps_compact(broker.to_json()))
-            if len(rows) % BROKERS_AT_ONCE == 0:
+            if len(rows) % BROKERS_BATCH == 0:
                 yield
         clusters = dumps_compact(self._names_by_cluster())
         return b'{"brokerAddrTable":{%s},"clusterAddrTable":%s}' % (b",".join(rows), clusters)
@@ -266,48 +267,48 @@ class RouteInfoManager:
         return {"topicList": sorted(self._topics)}
 
     def topic_list_text(self) -> bytes:
-        """As JSON, kept until a topic comes or goes."""
+        """``topic_list`` as JSON. It is kept until a topic is added or removed."""
         if self._topic_list is None:
             self._topic_list = dumps_strict(self.topic_list())
         return self._topic_list
 
     def system_topic_list(self) -> dict[str, Any]:
-        """Cluster and broker names, which are topics too, and the address of some broker."""
+        """Cluster and broker names, which are topics too, and the address of any one broker."""
         clusters = self._names_by_cluster()
         names = [*clusters, *(name for names in clusters.values() for name in names)]
         some = next((address for broker in self._brokers.values() for address in broker.addresses.values()), None)
         return {"brokerAddr": some, "topicList": names}
 
     def topics_by_cluster(self, cluster: str) -> dict[str, Any]:
-        """As ``finding_topics``, at once."""
+        """As ``finding_topics``, without steps."""
         return at_once(self.finding_topics(cluster))
 
     def finding_topics(self, cluster: str) -> Steps[dict[str, Any]]:
-        """The topics that brokers of a cluster carry, found in steps."""
+        """The topics of a cluster's brokers, found in steps."""
         members = set(self._names_by_cluster().get(cluster, []))
         found: list[str] = []
         for count, (topic, carriers) in enumerate(list(self._topics.items()), 1):
             if not members.isdisjoint(carriers):
                 found.append(topic)
-            if count % TOPICS_AT_ONCE == 0:
+            if count % TOPICS_BATCH == 0:
                 yield
         return {"topicList": sorted(found)}
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic until a broker registers it anew."""
+        """Remove a topic until a broker registers it again."""
         self._routes -= len(self._topics.pop(topic, ()))
         self._topic_list = None
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """As ``wiping_write_perm``, at once."""
+        """As ``wiping_write_perm``, without steps."""
         return at_once(self.wiping_write_perm(broker_name))
 
     def wiping_write_perm(self, broker_name: str) -> Steps[int]:
-        """Let nobody write to a broker's topics; gives how many they are."""
+        """Remove the write permission of a broker's topics. Returns how many topics it has."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """As ``adding_write_perm``, at once."""
+        """As ``adding_write_perm``, without steps."""
         return at_once(self.adding_write_perm(broker_name))
 
     def adding_write_perm(self, broker_name: str) -> Steps[int]:
@@ -317,7 +318,7 @@ class RouteInfoManager:
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
         count = 0
         for looked_at, carriers in enumerate(list(self._topics.values()), 1):
-            if looked_at % TOPICS_AT_ONCE == 0:
+            if looked_at % TOPICS_BATCH == 0:
                 yield
             if broker_name in carriers:
                 held = carriers[broker_name]

@@ -1,4 +1,4 @@
-"""The name server: answers brokers and clients (spec/remoting.md 2.22), and lets silent brokers go."""
+"""The name server: answers brokers and clients (spec/remoting.md 2.22), and removes silent brokers."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,6 +23,7 @@ from rmqha.remoting.protocol import (
 )
 from rmqha.remoting.registration import body_crc32, decode_body_in_steps
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.steps import Steps
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import DataVersion
@@ -40,7 +40,7 @@ SMALL_BODY = BodyLimit(64 * 1024)
 
 
 def name_server_limits(connections: int = 10_000, requests_in_progress: int = 10_000) -> RemotingLimits:
-    """What a name server's port takes of each request."""
+    """The limits of a name server's port on connections and requests."""
     return RemotingLimits(
         connections,
         requests_in_progress,
@@ -51,7 +51,10 @@ def name_server_limits(connections: int = 10_000, requests_in_progress: int = 10
 
 
 class NameServerService(Service):
-    """State and timers; ``processors`` is what its port answers. ``folder`` keeps kvConfig.json, None keeps nothing."""
+    """The state and timers of a name server. ``processors`` answer the requests at its port.
+
+    kvConfig.json is kept in ``folder``; with None it is not kept.
+    """
 
     _log = Logger()
 
@@ -60,34 +63,31 @@ class NameServerService(Service):
         self._turns = Turns(clock)
         self.route_info = RouteInfoManager(clock.seconds, self._run)
         self._kv_config = KVConfigManager(folder, run_in_thread)
-        self._clock = clock
         self._connections: set[RemotingProtocol] = set()
-        self._scan = LoopingCall(self.route_info.scan_not_active_brokers)
-        self._scan.clock = clock
+        self._scan = PeriodicService(
+            "looking for silent brokers",
+            SCAN_SECONDS,
+            self.route_info.scan_not_active_brokers,
+            clock,
+            FIRST_SCAN_SECONDS,
+        )
 
     def _run(self, work: Steps[None]) -> None:
-        """Do work in turns that nobody waits for."""
+        """Do work in turns. No answer waits for it."""
         Deferred.fromCoroutine(self._turns.run(work)).addErrback(
             lambda failure: self._log.failure("forgetting a broker's topics failed", failure)
         )
 
     def startService(self) -> None:
         Service.startService(self)
-        self._first_scan = self._clock.callLater(FIRST_SCAN_SECONDS, self._begin_scans)
-
-    def _begin_scans(self) -> None:
-        self._scan.start(SCAN_SECONDS).addErrback(lambda failure: self._log.failure("scanning brokers ended", failure))
+        self._scan.startService()
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
-        if self._first_scan.active():
-            self._first_scan.cancel()
-        if self._scan.running:
-            self._scan.stop()
-        return self._kv_config.finish()
+        return self._scan.stopService().addCallback(lambda _: self._kv_config.finish())
 
     def processors(self) -> Processors:
-        """By request code, what answers a request."""
+        """The functions that answer requests, by request code."""
         code = RequestCode
         return {
             code.REGISTER_BROKER: self._register_broker,
@@ -156,7 +156,7 @@ class NameServerService(Service):
         try:
             version = DataVersion.from_json(loads_request(request.body) if request.body else None)
         except ValueError as error:
-            raise refused(f"the body is no data version: {error}") from error
+            raise refused(f"the body is not a data version: {error}") from error
         changed, known = self.route_info.query_data_version(Header(request).text("brokerAddr"), version)
         return RemotingCommand(
             ResponseCode.SUCCESS,
@@ -205,7 +205,7 @@ class NameServerService(Service):
         try:
             written = self._kv_config.put(header.text("namespace"), header.text("key"), header.text("value"))
         except TableFull as error:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"no key-value config more: {error}") from error
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"the key-value config is full: {error}") from error
         return written.addCallbacks(_success, _not_written)
 
     def _get_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:

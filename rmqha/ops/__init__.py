@@ -1,4 +1,4 @@
-"""What operators see and set.
+"""Operation: what operators see and set.
 
 In reading order:
 

@@ -1,34 +1,33 @@
-"""Runs retention while a node runs, and keeps the slots of the slaves it serves (``--hold``)."""
+"""Deletes old segments while a node runs, and saves the slots of its slaves (``--hold``)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from twisted.application.service import Service
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.retention import Retention, Slot, SlotFolder
+from rmqha.store.retention import HeldLog, Retention, Slot, SlotFolder
 
 FIRST_RUN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Whether the log is held for slaves, and for how many bytes at most (None: all)."""
+    """Whether the log is kept for slaves, and for how many bytes at most (None: no limit)."""
 
     enabled: bool = False
     max_bytes: int | None = None
 
 
-class CleaningService(Service):
-    """Cleans every cleanResourceInterval, from a minute after the start on. ``failed`` hears if the disk refuses.
+class CleaningService(PeriodicService):
+    """Cleans every cleanResourceInterval, starting a minute after startup. ``failed`` is called if the disk fails.
 
-    ``acknowledged`` gives the offsets that slaves have acknowledged, by a name that lasts; a slot outlives its slave's
+    ``acknowledged`` returns the offsets that slaves have acknowledged, by identity. A slot outlives its slave's
     connection and this process.
     """
 
@@ -42,22 +41,13 @@ class CleaningService(Service):
         clock: IReactorTime,
         failed: Callable[[Failure], None],
     ) -> None:
+        seconds = store.settings.clean_resource_interval_ms / 1000
+        super().__init__("retention", seconds, self._clean, clock, first_after=FIRST_RUN_SECONDS)
         self._store = store
         self._hold = hold
         self._acknowledged = acknowledged
-        self._clock = clock
-        self._failed = failed
+        self._disk_failed = failed
         self._slots = SlotFolder(store.root)
-        self._interval = store.settings.clean_resource_interval_ms / 1000
-        self._loop = LoopingCall(self._clean)
-        self._loop.clock = clock
-
-    def startService(self) -> None:
-        Service.startService(self)
-        self._start = self._clock.callLater(FIRST_RUN_SECONDS, self._begin)
-
-    def _begin(self) -> None:
-        self._loop.start(self._interval, now=True).addErrback(self._failed)
 
     def _clean(self) -> None:
         store = self._store
@@ -66,8 +56,7 @@ class CleaningService(Service):
             store.derived.queues,
             store.derived.index,
             store.settings,
-            self._held_from,
-            self._hold.max_bytes,
+            HeldLog(self._held_from, self._hold.max_bytes),
         )
         try:
             if self._hold.enabled:
@@ -76,9 +65,12 @@ class CleaningService(Service):
         except StoreError as error:
             self._log.error("nothing is deleted: {error}", error=str(error))
             return
+        except OSError:
+            self._disk_failed(Failure())
+            return
         if cleaning.disk_full != store.disk_full:
             store.disk_full = cleaning.disk_full
-            state = "too full to take messages" if cleaning.disk_full else "no longer too full"
+            state = "too full to accept messages" if cleaning.disk_full else "no longer too full"
             self._log.warn("the disk is {state}", state=state)
 
     def _save_slots(self) -> None:
@@ -91,10 +83,3 @@ class CleaningService(Service):
         if not self._hold.enabled:
             return None
         return min((slot.offset for slot in self._slots.slots()), default=None)
-
-    def stopService(self) -> None:
-        Service.stopService(self)
-        if self._start.active():
-            self._start.cancel()
-        if self._loop.running:
-            self._loop.stop()

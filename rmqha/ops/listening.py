@@ -1,4 +1,4 @@
-"""A port that is listened at while a process runs."""
+"""A port that listens while a process runs."""
 
 import os
 import resource
@@ -16,24 +16,24 @@ from twisted.python.failure import Failure
 from rmqha.ha.master.protocol import HAMasterFactory
 
 BACKLOG = 1024
-"""So many connections may wait to be accepted: where they may not, those that come back all at once lose seconds."""
+"""How many connections may wait to be accepted. With fewer, slaves that reconnect all at once would lose seconds."""
 
 
 def tcp_endpoint(reactor: Any, port: int, bind_address: str) -> IStreamServerEndpoint:
-    """A port of this address, of all if it is empty."""
+    """An endpoint for this port at ``bind_address``, or at all addresses if that is empty."""
     return TCP4ServerEndpoint(IReactorTCP(reactor), port, BACKLOG, bind_address)
 
 
 SPARE_FILES = 12
-"""So many files a node can always open, for its own: whoever connects beyond that is refused."""
+"""Files that are reserved for the node itself. Connections that would use them are refused."""
 
 
 MANY_FILES = 1_000_000
-"""Where there is no limit."""
+"""Used if the process has no limit of open files."""
 
 
 class SparingFactory(Factory[Any]):
-    """Builds another factory's connections while there are files to spare."""
+    """Builds another factory's connections, unless the process is running out of files."""
 
     noisy = False
     _log = Logger()
@@ -42,7 +42,7 @@ class SparingFactory(Factory[Any]):
         self._factory = factory
         self._is_short = False
         self._uncounted = 0
-        """So many more connections may be made before open files are counted again: a count takes time for each."""
+        """How many more connections may be made before the next count of open files, which is slow with many files."""
 
     def doStart(self) -> None:
         self._factory.doStart()
@@ -57,18 +57,21 @@ class SparingFactory(Factory[Any]):
         return None if self._is_short else self._factory.buildProtocol(addr)
 
     def _count_open_files(self) -> None:
-        """Decide whether files are short. Half of those left are for connections until the next count."""
+        """Find out whether too few files are left. Half of the rest are for connections until the next count."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         left = MANY_FILES if limit == resource.RLIM_INFINITY else limit - len(os.listdir("/proc/self/fd"))
         is_short = left < SPARE_FILES
         if is_short and not self._is_short:
-            self._log.warn("refusing connections: of {limit} open files too few are left", limit=limit)
+            self._log.warn("refusing connections: too few of the {limit} open files are left", limit=limit)
         self._is_short = is_short
         self._uncounted = max(0, left - SPARE_FILES) // 2
 
 
 class ListeningService(Service):
-    """Listens, and says where; ``failed`` hears of a port that cannot be had. Stopping it drops its connections."""
+    """Listens, and logs the port and its purpose. Stopping it closes an HA port's connections.
+
+    ``failed`` is called with the reason if it cannot listen.
+    """
 
     _log = Logger()
 

@@ -1,4 +1,4 @@
-"""Where a node's events go: text for a person or JSON lines for a machine; SIGHUP reopens the file."""
+"""Writes a node's log events, as text for people or as JSON lines for machines. SIGHUP reopens the file."""
 
 import sys
 from enum import Enum
@@ -16,7 +16,7 @@ OWN_NAMESPACE = "rmqha"
 
 
 class LogFormat(Enum):
-    """How an event is written."""
+    """The format of a log event."""
 
     TEXT = "text"
     JSON = "json"
@@ -25,7 +25,7 @@ class LogFormat(Enum):
 def format_event_as_text(event: LogEvent) -> str | None:
     """Time, namespace and level, the text, and a traceback below it; None for an event without text.
 
-    Strangers choose much of the text. So all that a terminal would obey is escaped, and an event of ours is one line.
+    Much of the text may come from strangers. So unprintable characters are escaped, and an event of ours is one line.
     """
     is_ours = str(event.get("log_namespace")).partition(".")[0] == OWN_NAMESPACE
     text = eventAsText(event, includeTraceback=False)
@@ -53,7 +53,7 @@ def format_event_as_json(event: LogEvent) -> str:
     fields = {**line, **own_fields}
     try:
         return _dump(fields)
-    except TypeError:  # text that is no UTF-8, integers beyond 64 bits: rare, and no reason to lose the event
+    except TypeError:  # text that is not UTF-8, or integers beyond 64 bits: keep the event anyway
         return _dump({name: _plain(value) for name, value in fields.items()})
 
 
@@ -68,18 +68,18 @@ def _plain(value: object) -> object:
 
 
 class ReopenedFile:
-    """A log file that can be moved away by others and is then made anew."""
+    """A log file that other programs can move away. ``reopen`` then creates a new one."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
-        self._path = path.absolute()  # a daemon may go to another folder before the file is made anew
+        self._path = path.absolute()  # a daemon may change its folder before the file is reopened
         self._file = self._open()
 
     def _open(self) -> TextIO:
         return self._path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
 
     def reopen(self) -> None:
-        """Go on in a file of the same name. If that cannot be had, go on in the old one and raise OSError."""
+        """Continue in a new file of the same name. If it cannot be opened, keep the old file and raise OSError."""
         old, self._file = self._file, self._open()
         old.close()
 
@@ -107,6 +107,6 @@ class NodeLogObserver:
         self._write(event)
 
     def reopen(self) -> None:
-        """As SIGHUP asks. Raises OSError."""
+        """Reopen the log file, for SIGHUP. Raises OSError."""
         if self._file is not None:
             self._file.reopen()

@@ -1,4 +1,4 @@
-"""What each process of ours has under twistd: options, signals, and an end with an exit code and one line of reason."""
+"""What all our processes share under twistd: options, signals, and an exit code with the reason in one line."""
 
 import atexit
 import os
@@ -22,7 +22,7 @@ from twisted.python.components import Componentized
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.logs import LogFormat, NodeLogObserver
 from rmqha.printing import printable
-from rmqha.settings import LARGEST_PORT, SettingsError
+from rmqha.settings import MAX_PORT, SettingsError
 
 LAST_STANDARD_FD = 2
 MOST_FILES = 65536
@@ -32,7 +32,7 @@ Leave = Callable[[ExitCode, str], None]
 
 
 class ProcessOptions(usage.Options):
-    """The options that all processes have. A plugin's own are a subclass, which names its ``command``."""
+    """The options of all processes. A plugin's options are a subclass, which sets its ``command``."""
 
     command: ClassVar[str]
     optParameters = [
@@ -45,11 +45,11 @@ class ProcessOptions(usage.Options):
         usage.Options.__init__(self)
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """As Twisted calls it; wrong usage ends the process with status 2 and one line on stderr."""
+        """Parse the options, as Twisted calls it. Wrong usage ends the process with status 2 and one line on stderr."""
         try:
             usage.Options.parseOptions(self, options)
         except usage.UsageError as error:
-            _leave_now(ExitCode.USAGE, f"{error} (twistd {self.command} --help tells more)")
+            _leave_now(ExitCode.USAGE, f"{error} (see twistd {self.command} --help)")
 
     def choice(self, kind: Any, name: str) -> Any:
         """The member of an Enum that an option names. Raises SettingsError."""
@@ -60,7 +60,10 @@ class ProcessOptions(usage.Options):
             raise SettingsError(f"{name} is {self[name]!r}, not {members}") from None
 
     def observer(self) -> NodeLogObserver | None:
-        """Ours, unless twistd was told of another; under a .tac, whose twistd keeps its options to itself, for JSON."""
+        """Our log observer, or None if twistd was given another one.
+
+        Under a .tac file, where twistd's options are not visible, it is ours only for JSON.
+        """
         log_format: LogFormat = self.choice(LogFormat, "log-format")
         twistd_options = self.parent
         if twistd_options is None:
@@ -75,28 +78,28 @@ class ProcessOptions(usage.Options):
 
 def parse_port(name: str, text: str) -> int:
     """The port that an option gives, 0 for any free one. Raises SettingsError."""
-    if not (text.isascii() and text.isdecimal()) or int(text) > LARGEST_PORT:
-        raise SettingsError(f"{name}={text} is no port, which is between 0 and {LARGEST_PORT}")
+    if not (text.isascii() and text.isdecimal()) or int(text) > MAX_PORT:
+        raise SettingsError(f"{name}={text} is not a port: ports are between 0 and {MAX_PORT}")
     return int(text)
 
 
 def _fill_standard_files() -> None:
-    """Give descriptors 0 to 2 something to be: twistd's way to a daemon would else overwrite our own files there."""
+    """Open descriptors 0 to 2 if they are closed: else twistd, as a daemon, would overwrite other open files there."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD_FD:
         pass
     os.close(fd)
 
 
 def _ignore_signals() -> None:
-    """Let an impatient second signal not spoil the end: Python gives signals their default effect as it goes down."""
+    """Ignore further signals, because Python restores their default effect while it shuts down."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 class ProcessService(MultiService):
-    """All services of a process. One that ``manages_process`` handles signals, and may open as many files as allowed.
+    """All services of a process. If it ``manages_process``, it handles signals and raises the limit of open files.
 
-    ``observer`` writes its events, None leaves that to twistd.
+    ``observer`` writes the log events; None leaves them to twistd.
     """
 
     _log = Logger()
@@ -111,7 +114,7 @@ class ProcessService(MultiService):
         self._manages_process = manages_process
 
     def setServiceParent(self, parent: Any) -> None:
-        """Become an application's service, and the place where its events go."""
+        """Join an application, and make our observer the application's log observer."""
         MultiService.setServiceParent(self, parent)
         if self._observer is not None and isinstance(parent, Componentized):
             parent.setComponent(ILogObserver, self._observer)
@@ -123,26 +126,26 @@ class ProcessService(MultiService):
         if self._manages_process:
             self._handle_signals()
             atexit.register(_ignore_signals)
-            IReactorCore(self._reactor).callWhenRunning(self._handle_signals)  # the reactor has put its own there
+            IReactorCore(self._reactor).callWhenRunning(self._handle_signals)  # the reactor has replaced ours
         MultiService.startService(self)
 
     def open(self) -> None:
-        """Make the services. What keeps the process from its work ends it by ``stop_with``."""
+        """Create the services. If that fails, end the process by ``stop_with``."""
         raise NotImplementedError
 
     def stop_with(self, code: ExitCode, reason: str) -> None:
-        """End the process by itself."""
+        """Log the reason, and end the process with this exit code."""
         self._log.critical("{reason}", reason=reason)
         self._leave(code, reason)
 
     def _handle_signals(self) -> None:
-        """SIGTERM and SIGINT end in exit status 0, as twistd's own handlers do not; SIGHUP reopens the log file."""
+        """SIGTERM and SIGINT end with exit status 0, unlike with twistd's handlers. SIGHUP reopens the log file."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
         signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
 
     def _stop_reactor(self) -> None:
-        with suppress(ReactorNotRunning):  # a second signal, while the first is being obeyed
+        with suppress(ReactorNotRunning):  # a second signal, while the process is stopping
             self._reactor.stop()
 
     def _reopen_logs(self) -> None:
@@ -156,13 +159,13 @@ class ProcessService(MultiService):
 
     def stopService(self) -> Deferred[None]:
         if self._manages_process:
-            self._reactor._exitSignal = None  # of a signal between the reactor's handlers and ours; twistd looks at it
+            self._reactor._exitSignal = None  # twistd reads it; a signal before our handlers were set may have set it
         stopped: Deferred[None] = MultiService.stopService(self)
         return stopped
 
 
 def raise_file_limit() -> None:
-    """Let the process open as many files as it is allowed to: a broker has several for each queue."""
+    """Raise the limit of open files as far as allowed, up to MOST_FILES: a broker needs several for each queue."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -170,17 +173,17 @@ def raise_file_limit() -> None:
 
 
 def go_by_monotonic_time(reactor: Any) -> None:
-    """Twisted's timers follow the wall clock, which may step or stand still; nothing may be scheduled by it yet."""
+    """Make the reactor's timers use the monotonic clock: the wall clock may step. Does nothing if any timer exists."""
     if not reactor.getDelayedCalls():
         reactor.seconds = time.monotonic
 
 
 def leave(reactor: Any, code: ExitCode, reason: str) -> None:
-    """Stop the reactor, and let the process end with ``code``; the first call wins."""
+    """Stop the reactor, and end the process with ``code``. The first failing call decides."""
     if code is not ExitCode.FINE and not _leaving:
         _leaving.append(code)
         _complain(reason)
-        # twistd itself always ends with status 0; what is registered last runs first, after the reactor's clean stop.
+        # twistd itself always ends with status 0. The last registered function runs first, after the reactor's stop.
         atexit.register(_exit_hard, code)
     reactor.callWhenRunning(_stop_once, reactor)
 
@@ -189,7 +192,7 @@ _leaving: list[ExitCode] = []
 
 
 def _stop_once(reactor: Any) -> None:
-    with suppress(ReactorNotRunning):  # it may be on its way down already
+    with suppress(ReactorNotRunning):  # it may be stopping already
         reactor.stop()
 
 

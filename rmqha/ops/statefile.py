@@ -1,4 +1,4 @@
-"""Keeps ``<store>/rmqha/state.json`` true while a node runs: soon after a change of state, else once a second."""
+"""Keeps ``<store>/rmqha/state.json`` current: it is written soon after a change of state, or else once a second."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,10 +7,10 @@ from pathlib import Path
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
@@ -19,10 +19,10 @@ WRITE_INTERVAL_SECONDS = 1.0
 
 
 class StateFileService(Service):
-    """Writes ``current()`` whenever it has changed. ``failed`` gets the error if the disk refuses.
+    """Writes ``current()`` when it has changed. ``failed`` is called with the error if the disk fails.
 
-    Offsets change all the time and are written once a second. ``write_soon`` writes a change that the log tells of too,
-    so that the file is never older than the log by more than the write itself. One write runs at a time.
+    Offsets change all the time, and are written once a second. ``write_soon`` is for changes that are also logged, so
+    that the file is not older than the log except for the time of the write. One write runs at a time.
     """
 
     _log = Logger()
@@ -45,34 +45,40 @@ class StateFileService(Service):
         self._written: NodeState | None = None
         self._writing: Deferred[None] | None = None
         self._soon: IDelayedCall | None = None
-        self._loop = LoopingCall(self._write_if_changed)
-        self._loop.clock = clock
+        self._is_refused = False
+        self._loop = PeriodicService("writing state.json", WRITE_INTERVAL_SECONDS, self._write_periodically, clock)
 
     def startService(self) -> None:
         Service.startService(self)
-        self._loop.start(WRITE_INTERVAL_SECONDS, now=True).addErrback(self._refused)
+        self._loop.startService()
 
     def write_soon(self) -> None:
         """Write in the next turn of the reactor, or after the write that runs."""
-        if self._loop.running and self._soon is None:
+        if self._is_writing and self._soon is None:
             self._soon = self._clock.callLater(0, self._write_now)
 
     def _write_now(self) -> None:
         self._soon = None
         if self._writing is not None and not self._writing.called:
             self._writing.addCallback(self._write_again)
-        elif self._loop.running:
-            writing = self._write_if_changed()
-            if writing is not None:
-                writing.addErrback(self._refused)
+        elif self._is_writing:
+            self._write_periodically()
 
     def _write_again(self, result: None) -> None:
         self.write_soon()
         return result
 
+    @property
+    def _is_writing(self) -> bool:
+        return bool(self.running) and not self._is_refused
+
+    def _write_periodically(self) -> Deferred[None] | None:
+        writing = self._write_if_changed()
+        return None if writing is None else writing.addErrback(self._refused)
+
     def _write_if_changed(self) -> Deferred[None] | None:
         if self._writing is not None and not self._writing.called:
-            return None  # what has changed since is written after it
+            return None  # the next write includes later changes
         state = self._current()
         if state == self._written:
             return None
@@ -81,19 +87,19 @@ class StateFileService(Service):
         return self._writing
 
     def _refused(self, failure: Failure) -> None:
-        """The disk takes no state any more: this is told once, and nothing more is written."""
+        """The disk has failed: report it once, and write nothing more."""
+        self._is_refused = True
         self._stop_writing()
         self._failed(failure)
 
     def _stop_writing(self) -> None:
-        if self._loop.running:
-            self._loop.stop()
+        self._loop.stopService()
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
 
     def stopService(self) -> Deferred[None]:
-        """Fires when nothing is being written any more: whoever closes the store writes the last state."""
+        """Fires when no write is running. Closing the store writes the last state."""
         Service.stopService(self)
         self._stop_writing()
         written: Deferred[None] = Deferred()

@@ -1,4 +1,4 @@
-"""What ``rmqha status`` tells: of a store on this machine, or of a broker, ours or Java's, by its remoting port."""
+"""What ``rmqha status`` shows: the state of a store on this machine, or of a broker, ours or Java's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from rmqha.store.opening import OpeningPhase
 
 UNKNOWN = "UNKNOWN"
 KILLED = "KILLED"
-"""The state of a node that does not run and has not stopped by itself."""
+"""The state of a node that does not run and did not stop cleanly."""
 HANDSHAKE_SECONDS = 30.0
-"""A handshake is fine for so long after the last contact."""
+"""A handshake is not a problem until this time after the last contact."""
 LONGEST_SILENCE_SECONDS = 60.0
 """A slave that copies notes a contact with its master every few seconds. One that does not for so long stands still."""
 COPYING = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
@@ -33,14 +33,14 @@ EXIT_CODES = {
     ReplicaState.CONNECTING.name: ExitCode.CANNOT_CONNECT,
     ReplicaState.HANDSHAKE.name: ExitCode.CANNOT_CONNECT,
     STOPPED: ExitCode.CANNOT_CONNECT,
-    **{phase.name: ExitCode.CANNOT_CONNECT for phase in OpeningPhase},  # nobody answers yet
+    **{phase.name: ExitCode.CANNOT_CONNECT for phase in OpeningPhase},  # the node does not answer yet
 }
-"""Of the states of a node that runs; the others are fine."""
+"""The exit codes for states of a running node. All other states are fine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Role and state by name, offsets in the log; None for what is not known."""
+    """Names of role and state, and offsets in the log; None for what is not known."""
 
     role: str
     state: str
@@ -62,7 +62,7 @@ class Status:
 
     @classmethod
     def of_node(cls, state: NodeState, running: bool, killed: bool = False) -> "Status":
-        """Of a node of ours; ``killed`` if it does not run and has not stopped by itself."""
+        """The status of our own node; ``killed`` if it does not run and did not stop cleanly."""
         offsets = state.offsets
         name = state.state
         if not running:
@@ -88,7 +88,7 @@ class Status:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """With the names that state.json uses."""
+        """The values under the names that state.json uses."""
         return {
             "role": self.role,
             "state": self.state,
@@ -112,21 +112,24 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class MaxLag:
-    """The lag that a check lets pass: bytes or seconds, the other is None."""
+    """The maximum lag that a check accepts, in bytes or in seconds; the other is None."""
 
     most_bytes: int | None = None
     most_seconds: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> "MaxLag":
-        """``65536``, ``64k``, ``64m`` and ``1g`` are bytes (KiB, MiB, GiB), ``30s`` seconds. Raises ValueError."""
+        """Parse bytes, such as ``65536``, ``64k``, ``64m``, ``1g`` (KiB, MiB, GiB), or seconds, such as ``30s``.
+
+        Raises ValueError.
+        """
         if text.endswith("s"):
             try:
                 seconds = float(text[:-1])
             except ValueError:
                 seconds = -1.0
             if not (text[:-1].isascii() and 0 <= seconds < float("inf")):
-                raise ValueError(f"{text!r} is no number of seconds, such as 30s or 0.5s")
+                raise ValueError(f"{text!r} is not a number of seconds, such as 30s or 0.5s")
             return cls(most_seconds=seconds)
         try:
             return cls(most_bytes=parse_byte_count(text))
@@ -134,7 +137,7 @@ class MaxLag:
             raise ValueError(f"{text!r} is neither bytes, such as 64m, nor seconds, such as 30s") from None
 
     def breach(self, status: Status) -> str | None:
-        """What is wrong with a slave's lag; None if it is within the limit. A lag that is not known is over it."""
+        """Why a slave's lag is too large; None if it is within the limit. An unknown lag counts as too large."""
         lag = status.lag_bytes if self.most_bytes is not None else status.lag_seconds
         most = self.most_bytes if self.most_bytes is not None else self.most_seconds
         assert most is not None, "one of both is given"
@@ -151,7 +154,7 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
     day it takes over. ``now`` is in seconds since the epoch.
     """
     if status.role == UNKNOWN:
-        return ExitCode.FINE, ""  # no node of ours: whether one should run, only its owner knows
+        return ExitCode.FINE, ""  # our own node never ran here, so we do not know whether one should run
     if not status.running:
         return ExitCode.CANNOT_CONNECT, f"{status.state}: no node runs on this store"
     reason = f": {status.reason}" if status.reason else ""
@@ -183,7 +186,7 @@ def _is_old(contact: str | None, now: float) -> bool:
 
 
 def status_of_store(store: StoreReader) -> Status:
-    """Of a store on this machine; one that no node of ours has run on is read to find its end."""
+    """The status of a store on this machine. If our own node never ran on it, its log is read to find its end."""
     if store.state is not None:
         return Status.of_node(store.state, store.live, killed=not store.live and (store.root / ABORT_FILE).exists())
     bases = store.log.segment_bases
@@ -192,7 +195,7 @@ def status_of_store(store: StoreReader) -> Status:
 
 
 async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> Status:
-    """Of the broker at a remoting port. Raises RemotingError, TimeoutError or what connecting raises."""
+    """The status of the broker at a remoting port. Raises RemotingError, TimeoutError, or what connecting raises."""
     table = await ask_runtime_info(endpoint, clock)
     if NODE_STATE_KEY in table:
         try:

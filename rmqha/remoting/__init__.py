@@ -3,7 +3,7 @@
 In reading order:
 
 - ``protocol``: the protocol: requests and answers, from either end.
-- ``client``: a connection that is kept open, and made again when it is lost.
+- ``client``: a connection that is kept open, and reconnected when it is lost.
 - ``header``: reads a request's header fields.
 - ``budgets``: limits the memory that all connections of a port use together.
 - ``turns``: cuts long work into slices, so that no request blocks the reactor.

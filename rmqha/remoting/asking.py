@@ -10,24 +10,24 @@ from twisted.logger import Logger
 
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.protocol import RemotingError, call_once
-from rmqha.settings import LARGEST_SEGMENT, SMALLEST_SEGMENT
+from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.wire.command import RequestCode
 
 _log = Logger()
-LONGEST_SHOWN = 40
+MAX_SHOWN = 40
 DERIVED_FILE_SETTINGS = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 NODE_STATE_KEY = "rmqha"
-"""In a node's runtime info: its state as state.json has it. A Java broker has no such entry."""
+"""The entry of a node's runtime info that holds its state.json. Java brokers do not have it."""
 
 
 async def ask_runtime_info(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> dict[str, str]:
-    """The broker's table of facts. Raises RemotingError, TimeoutError or what connecting raises."""
+    """The broker's runtime info. Raises RemotingError, TimeoutError, or what connecting raises."""
     answer = await call_once(endpoint, RequestCode.GET_BROKER_RUNTIME_INFO, clock)
     try:
         table: dict[str, Any] = orjson.loads(answer.body)["table"]
         return {str(name): str(value) for name, value in table.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RemotingError(f"the runtime info is no table: {error!r}") from error
+        raise RemotingError(f"the runtime info is not a table: {error!r}") from error
 
 
 async def ask_config(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> dict[str, str]:
@@ -36,15 +36,18 @@ async def ask_config(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> di
     try:
         return javaproperties.loads(answer.body.decode("utf-8"))
     except ValueError as error:
-        raise RemotingError(f"the broker's config is no properties: {error}") from error
+        raise RemotingError(f"the broker's config is not in properties format: {error}") from error
 
 
 def log_range(table: Mapping[str, str]) -> tuple[int, int]:
-    """Min and max offset of the commit log; equal for an empty one, which says its min is -1. Raises RemotingError."""
+    """Min and max offset of the commit log, from the runtime info. Raises RemotingError.
+
+    They are equal for an empty log, whose min is given as -1.
+    """
     try:
         smallest, largest = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
     except (KeyError, ValueError) as error:
-        raise RemotingError(f"the runtime info does not tell the commit log's range: {error!r}") from error
+        raise RemotingError(f"the runtime info does not contain the commit log's range: {error!r}") from error
     smallest = largest if smallest < 0 else smallest
     if not 0 <= smallest <= largest:
         raise RemotingError(f"the runtime info says the commit log is {smallest} to {largest}")
@@ -52,7 +55,7 @@ def log_range(table: Mapping[str, str]) -> tuple[int, int]:
 
 
 def segment_size_of(config: Mapping[str, str]) -> int | None:
-    """mappedFileSizeCommitLog of the master's settings; None, and a warning, if no log can have such segments."""
+    """mappedFileSizeCommitLog from the master's settings; None if it is missing, or with a warning if it is invalid."""
     text = config.get("mappedFileSizeCommitLog", "").strip()
     if not text:
         return None
@@ -60,27 +63,27 @@ def segment_size_of(config: Mapping[str, str]) -> int | None:
         size = int(text)
     except ValueError:
         size = 0
-    if SMALLEST_SEGMENT <= size <= LARGEST_SEGMENT:
+    if MIN_SEGMENT <= size <= MAX_SEGMENT:
         return size
     _log.warn(
-        "the master says mappedFileSizeCommitLog={size}, which is not between {least} and {most}: it is not used",
-        size=text[:LONGEST_SHOWN],
-        least=SMALLEST_SEGMENT,
-        most=LARGEST_SEGMENT,
+        "the master has mappedFileSizeCommitLog={size}, which is not between {least} and {most}: it is not used",
+        size=text[:MAX_SHOWN],
+        least=MIN_SEGMENT,
+        most=MAX_SEGMENT,
     )
     return None
 
 
 async def view_of_master(endpoint: IStreamClientEndpoint, clock: IReactorTime, with_segment_size: bool) -> MasterView:
-    """The master's range, and segment size if wanted.
+    """The master's log range and, if ``with_segment_size``, also its segment size and the sizes of derived files.
 
-    Raises RemotingError, TimeoutError or what connecting raises; UnsupportedMaster, if its settings are asked for.
+    Raises RemotingError, TimeoutError, or what connecting raises; with ``with_segment_size`` also UnsupportedMaster.
     """
     config = await ask_config(endpoint, clock) if with_segment_size else {}
     if config.get("enableDLegerCommitLog", "").strip().lower() == "true":
         raise UnsupportedMaster(
             "the master is in DLedger mode (enableDLegerCommitLog=true), which has its own replication: rmqha does not "
-            "speak it and cannot copy this broker"
+            "support it and cannot copy this broker"
         )
     min_offset, max_offset = log_range(await ask_runtime_info(endpoint, clock))
     return MasterView(

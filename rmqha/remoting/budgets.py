@@ -1,12 +1,14 @@
-"""What all connections of a remoting port may make us keep together.
+"""Limits the memory that all connections of a remoting port use together.
 
-Two things are counted. **Requests**: the frames that are not whole yet, and the requests that wait for an answer. A
-small frame is taken as it comes. A large one first reserves room for all of its bytes; without room its connection is
-not read until there is some. The smallest frame that waits goes first, so an honest message goes before a hostile
-frame of 16 MiB; each second of waiting counts as ``LEAST_BYTES`` less, so no crowd of small frames keeps it out. While
-somebody waits, whoever has a reservation and does not use it is dropped: of a frame ``LEAST_BYTES`` must come in each
-``GRACE_SECONDS``. **Answers**: those that clients do not read. Beyond the limit, the connection with the most bytes for
-the longest time is dropped.
+It limits two things:
+
+- **Requests**: incomplete frames, and requests that wait for an answer. A small frame is accepted as it arrives. A
+  large one first reserves memory for all its bytes. If there is too little, its connection is not read until there is
+  enough. The smallest waiting frame goes first, so an honest message goes before a hostile frame of 16 MiB. Each second
+  of waiting counts as ``LEAST_BYTES`` less, so a large frame gets its turn even among very many small ones. While any
+  frame waits, a connection with a reservation must send ``LEAST_BYTES`` in each ``GRACE_SECONDS``, or it is closed.
+- **Answers** that clients do not read. Beyond the limit, the connection with the most unread bytes, weighted by their
+  age, is closed.
 """
 
 from dataclasses import dataclass
@@ -20,25 +22,25 @@ SMALL_FRAME_BYTES = 64 * 1024
 GRACE_SECONDS = 1.0
 LEAST_BYTES = 1024 * 1024
 LOOK_SECONDS = 0.25
-"""How often slow frames are looked for while somebody waits."""
+"""How often to check for slow frames while a frame waits."""
 LEAST_UNREAD_SECONDS = 0.1
-"""Answers are as old as this at least, when it is decided whose are the most and the oldest."""
-TELL_SECONDS = 10.0
-"""How often dropped connections are logged, at most."""
+"""The minimum age of answers in the weight that decides which connection to close."""
+LOG_SECONDS = 10.0
+"""The minimum time between two log lines about closed connections."""
 MIB = 1024 * 1024
 DEFAULT_REQUEST_BYTES = 96 * MIB
 DEFAULT_ANSWER_BYTES = 128 * MIB
 
 
 class Holder(Protocol):
-    """A connection, as the budget sees it."""
+    """A connection that uses the budget."""
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes of its unfinished frame have come."""
+        """How many bytes of its incomplete frame have arrived."""
 
     def room_given(self) -> None:
-        """There is room for what it waits for: it may be read again."""
+        """There is memory for the frame that waited, so the connection may be read again."""
 
     def hang_up(self) -> None:
         """Close it."""
@@ -46,7 +48,7 @@ class Holder(Protocol):
 
 @dataclass(slots=True)
 class _Reservation:
-    """Room for one frame; how many of its bytes had come at a time, in seconds."""
+    """Memory reserved for one frame. ``received`` bytes of it had arrived at ``since``, in seconds."""
 
     length: int
     since: float
@@ -54,31 +56,31 @@ class _Reservation:
 
 
 class _Waiting(NamedTuple):
-    """A frame that waits for room, since a time in seconds."""
+    """A frame that has waited for memory since a time in seconds."""
 
     length: int
     since: float
 
     @property
     def rank(self) -> float:
-        """The smallest goes first. Whoever waited longer has a smaller rank than a frame of the same length."""
+        """The frame with the smallest rank goes first. The older of two equally long frames has a smaller rank."""
         return self.length + self.since * LEAST_BYTES
 
 
 @dataclass(slots=True)
 class _Unread:
-    """Answers that wait for their client to read them, the oldest since a time in seconds."""
+    """Answers that their client has not read, the oldest of them since a time in seconds."""
 
     since: float
     bytes: int = 0
 
     def weight(self, now: float) -> float:
-        """Bytes times seconds: an honest client may have many bytes waiting, but not for long."""
+        """Bytes times seconds. An honest client may have many unread bytes, but not for long."""
         return self.bytes * max(LEAST_UNREAD_SECONDS, now - self.since)
 
 
 class PortBudget:
-    """The budget of one port."""
+    """The memory budget of one port."""
 
     _log = Logger()
 
@@ -99,17 +101,17 @@ class PortBudget:
         self._unread: dict[Holder, _Unread] = {}
         self._unread_bytes = 0
         self._look: IDelayedCall | None = None
-        self._told_at: float | None = None
-        self._untold = 0
+        self._logged_at: float | None = None
+        self._not_logged = 0
         self.used_bytes = 0
-        """Reserved for large frames, or kept of them while their requests are in progress."""
+        """Bytes reserved for large frames, and bytes of large requests in progress."""
         self.kept_bytes = 0
-        """Of small requests in progress."""
+        """Bytes of small requests in progress."""
         self.small_bytes = 0
-        """Pieces of small frames, and of those that wait for room."""
+        """Bytes that have arrived of small frames, and of frames that wait for memory."""
 
     def admit(self, holder: Holder, length: int, received: int) -> bool:
-        """Whether a frame of ``length`` bytes, of which some have come, may go on; if not, ``room_given`` follows."""
+        """Whether the rest of a frame of ``length`` bytes may be read now. If not, ``room_given`` follows later."""
         if holder in self._reserved:
             return True
         self._count_small(holder, received)
@@ -123,7 +125,7 @@ class PortBudget:
         return False
 
     def received(self, holder: Holder, received: int) -> None:
-        """So many bytes of the holder's frame have come. Counted unless the frame has a reservation."""
+        """``received`` bytes of the holder's frame have arrived. They count unless the frame has a reservation."""
         if holder not in self._reserved:
             self._count_small(holder, received)
 
@@ -140,10 +142,10 @@ class PortBudget:
         if received:
             self._small[holder] = received
         while self.small_bytes > self._request_bytes:
-            self._drop(next(iter(self._small)), "the pieces of frames are too many bytes, and its piece is the oldest")
+            self._drop(next(iter(self._small)), "incomplete frames use too much memory, and its frame is the oldest")
 
     def whole(self, holder: Holder) -> None:
-        """The holder's frame is whole, or gone."""
+        """The holder's frame is complete, or its connection has ended."""
         self.small_bytes -= self._small.pop(holder, 0)
         self._waiting.pop(holder, None)
         reservation = self._reserved.pop(holder, None)
@@ -151,9 +153,9 @@ class PortBudget:
             self.release(reservation.length)
 
     def keep(self, holder: Holder, size: int) -> bool:
-        """Count a request in progress; whether the holder may have another one.
+        """Count a request in progress. Returns whether the holder may send another one.
 
-        Where the port is full, that is so while the holder has no more than its share.
+        If the port is full, it may only while it has no more than its share.
         """
         if size > SMALL_FRAME_BYTES:
             self.used_bytes += size
@@ -170,7 +172,7 @@ class PortBudget:
         return not full or self._kept.get(holder, 0) <= self._request_bytes // len(self._kept)
 
     def let_go(self, holder: Holder, size: int) -> None:
-        """A request that was kept has its answer."""
+        """A request that was counted by ``keep`` is answered."""
         if size > SMALL_FRAME_BYTES:
             self.release(size)
             return
@@ -184,7 +186,7 @@ class PortBudget:
                 crowded.room_given()
 
     def release(self, length: int) -> None:
-        """What was reserved for a large frame is needed no more."""
+        """Return the memory of a large frame, and give it to the frames that wait."""
         self.used_bytes -= length
         while self._waiting:
             holder, waiting = min(self._waiting.items(), key=lambda item: item[1].rank)
@@ -200,7 +202,7 @@ class PortBudget:
             self._look = self._clock.callLater(LOOK_SECONDS, self._drop_slow_ones)
 
     def _drop_slow_ones(self) -> None:
-        """Drop the frames that stand in the way of others, the oldest first, as many as are needed."""
+        """Close connections with slow frames, the oldest first, until no frame waits."""
         self._look = None
         now = self._clock.seconds()
         for holder, reservation in list(self._reserved.items()):
@@ -210,42 +212,42 @@ class PortBudget:
                 continue
             received = holder.received_bytes
             if received - reservation.received < LEAST_BYTES:
-                self._drop(holder, "others wait for room, and its frame comes too slowly")
+                self._drop(holder, "others wait for memory, and its frame arrives too slowly")
             reservation.since, reservation.received = now, received
         if self._waiting:
             self._look_after_slow_ones()
 
     def _drop(self, holder: Holder, reason: str) -> None:
-        """Close a connection. A crowd of them is logged in few lines."""
-        self._untold += 1
+        """Close a connection. Many closed connections make only a few log lines."""
+        self._not_logged += 1
         now = self._clock.seconds()
-        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
+        if self._logged_at is None or now - self._logged_at >= LOG_SECONDS:
             self._log.warn(
-                "closed {count} connections to bound the memory of a port, the last one because {reason}",
-                count=self._untold,
+                "closed {count} connections to limit the memory of a port, the last one because {reason}",
+                count=self._not_logged,
                 reason=reason,
             )
-            self._told_at, self._untold = now, 0
+            self._logged_at, self._not_logged = now, 0
         holder.hang_up()
         self.forget(holder)
 
     def unread(self, holder: Holder, size: int) -> None:
-        """So many more bytes of answers wait for the client to read them."""
+        """``size`` more bytes of answers wait for the client to read them."""
         now = self._clock.seconds()
         self._unread.setdefault(holder, _Unread(now)).bytes += size
         self._unread_bytes += size
         while self._unread_bytes > self._answer_bytes and self._unread:
             heaviest, _ = max(self._unread.items(), key=lambda item: item[1].weight(now))
-            self._drop(heaviest, f"{self._unread_bytes} bytes of answers are not read, and it reads least")
+            self._drop(heaviest, f"{self._unread_bytes} bytes of answers are not read, most of them by this client")
 
     def all_read(self, holder: Holder) -> None:
-        """The client has read its answers, or is gone."""
+        """The client has read its answers, or its connection has ended."""
         unread = self._unread.pop(holder, None)
         if unread is not None:
             self._unread_bytes -= unread.bytes
 
     def forget(self, holder: Holder) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         self.whole(holder)
         self.all_read(holder)
         self._crowded.discard(holder)

@@ -1,4 +1,4 @@
-"""One kept connection to another's remoting port: made when the client starts, and again whenever it is lost."""
+"""A connection to a remoting port that is kept open: it is made at start, and again whenever it is lost."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,13 +12,13 @@ from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processors, RemotingEr
 from rmqha.wire.command import RemotingCommand
 
 FIRST_RETRY_SECONDS = 0.5
-LONGEST_RETRY_SECONDS = 10.0
+MAX_RETRY_SECONDS = 10.0
 
 
 class RemotingClient:
-    """Asks over its connection; answers what the other end asks by ``processors``.
+    """Calls the other end over its connection. ``processors`` answer the other end's requests.
 
-    ``connected`` is called with each new connection, before anybody else uses it.
+    ``connected`` is called with each new connection, before anything else uses it.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class RemotingClient:
         clock: IReactorTime,
         processors: Processors | None = None,
         connected: Callable[[RemotingProtocol], None] = lambda _: None,
-        longest_retry_seconds: float = LONGEST_RETRY_SECONDS,
+        longest_retry_seconds: float = MAX_RETRY_SECONDS,
     ) -> None:
         self._clock = clock
         self._client = Reconnecting(
@@ -39,7 +39,7 @@ class RemotingClient:
         )
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self._client.startService()
 
     def when_connected(self) -> Deferred[RemotingProtocol]:
@@ -49,22 +49,22 @@ class RemotingClient:
         return known if known.called else self._next_turn(known)
 
     def _next_turn(self, known: Deferred[RemotingProtocol]) -> Deferred[RemotingProtocol]:
-        """The same, a turn of the reactor later.
+        """The same, one reactor turn later.
 
-        ClientService tells its waiters in the middle of a change of its state: one that asks it again there, as whoever
-        asks for several tables one after another does, is an error.
+        ClientService fires its Deferreds in the middle of a state change. If a callback then calls it again (to request
+        several tables one after another, for example), that is an error.
         """
-        told: Deferred[RemotingProtocol] = Deferred()
+        later: Deferred[RemotingProtocol] = Deferred()
 
-        def tell(result: RemotingProtocol | Failure) -> None:
-            if not told.called:
-                self._clock.callLater(0, lambda: None if told.called else told.callback(result))
+        def fire(result: RemotingProtocol | Failure) -> None:
+            if not later.called:
+                self._clock.callLater(0, lambda: None if later.called else later.callback(result))
 
-        known.addBoth(tell)
-        return told
+        known.addBoth(fire)
+        return later
 
     def stop(self) -> Deferred[None]:
-        """Disconnect; fires when the connection is gone."""
+        """Disconnect. Fires when the connection has ended."""
         stopped: Deferred[None] = self._client.stopService()
         return stopped
 
@@ -75,9 +75,9 @@ class RemotingClient:
         body: bytes = b"",
         timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> RemotingCommand:
-        """Ask, waiting for a connection if there is none just now; all within ``timeout`` seconds.
+        """Send a request, and wait for the connection if necessary; all this within ``timeout`` seconds.
 
-        Raises RemotingError for an answer other than success, TimeoutError, or what connecting raised.
+        Raises RemotingError for an answer other than success, TimeoutError, or what connecting raises.
         """
         deadline = self._clock.seconds() + timeout
         protocol = await self.when_connected().addTimeout(timeout, self._clock)

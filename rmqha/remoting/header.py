@@ -6,22 +6,22 @@ from rmqha.remoting.protocol import RequestRefused
 from rmqha.wire.command import RemotingCommand, ResponseCode
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
-MOST_DIGITS = 100
-LONGEST_SHOWN = 255
-"""Characters of a client's text in a line of the log."""
+MAX_DIGITS = 100
+MAX_SHOWN = 255
+"""The maximum number of characters of a client's text in a log line."""
 
 Default = TypeVar("Default")
 
 
 class Required:
-    """Stands where a field has no default."""
+    """Marks a field without a default."""
 
 
 REQUIRED = Required()
 
 
 class Header:
-    """The ``extFields`` of a request by name. A default stands for a field that lacks; without one that is refused."""
+    """The ``extFields`` of a request by name. A missing field has its default; without one the request is refused."""
 
     __slots__ = ("_fields",)
 
@@ -33,7 +33,7 @@ class Header:
     @overload
     def text(self, name: str, default: Default) -> str | Default: ...
     def text(self, name: str, default: object = REQUIRED) -> object:
-        """The field as it is; it may be empty. Raises RequestRefused."""
+        """The field's text, which may be empty. Raises RequestRefused."""
         found = self._fields.get(name)
         return self._default(name, default) if found is None else found
 
@@ -42,7 +42,7 @@ class Header:
     @overload
     def integer(self, name: str, default: Default) -> int | Default: ...
     def integer(self, name: str, default: object = REQUIRED) -> object:
-        """The field as a Java long: decimal digits, perhaps with a sign. Raises RequestRefused."""
+        """The field as a Java long: decimal digits with an optional sign. Raises RequestRefused."""
         found = self._fields.get(name)
         return self._default(name, default) if found is None else java_long(name, found)
 
@@ -53,7 +53,7 @@ class Header:
     @overload
     def boolean(self, name: str, default: None) -> bool | None: ...
     def boolean(self, name: str, default: object = REQUIRED) -> object:
-        """True for ``true`` in any case, and false for all else, as in Java. Raises RequestRefused."""
+        """True for ``true`` in upper or lower case, false for anything else, as in Java. Raises RequestRefused."""
         found = self._fields.get(name)
         return self._default(name, default) if found is None else found.lower() == "true"
 
@@ -65,20 +65,20 @@ class Header:
 
 
 def java_long(name: str, text: str) -> int:
-    """The number in a field: of what Python reads only what Java does, too. Raises RequestRefused."""
+    """The number in a field, if Java reads it too; Python alone reads more. Raises RequestRefused."""
     digits = text[1:] if text.startswith(("-", "+")) else text
-    number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS else None
+    number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS else None
     if number is None or not LONG_MIN <= number <= LONG_MAX:
-        raise refused(f"the custom field <{name}> is no number: {text[:40]!r}")
+        raise refused(f"the custom field <{name}> is not a number: {text[:40]!r}")
     return number
 
 
 def refused(remark: str) -> RequestRefused:
-    """What answers a request that makes no sense: code 1."""
+    """The exception for an invalid request: code 1."""
     return RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def shown(text: str) -> str:
-    """A client's text for a line of the log: short, and with control characters escaped."""
-    cut = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    """A client's text for a log line: shortened, and with unprintable characters escaped."""
+    cut = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
     return cut if cut.isprintable() else repr(cut)

@@ -1,12 +1,12 @@
 """Remoting: requests and answers over one connection, from either end (spec/remoting.md 1).
 
-Each end may ask the other. A request is answered by its processor, at once or later; answers go out in the order in
-which they become known, and match their requests by ``opaque``.
+Each end may call the other. A processor answers a request, immediately or later. Answers are sent as they become
+known, and match their requests by ``opaque``.
 
-What one peer can make us keep is bounded: the frame it is sending, the requests that are not answered yet, and the
-answers that it does not read; ``budgets`` bounds what all of a port can. A request whose body is longer than its code
-allows is refused as soon as its header is there, and its body is passed over, not kept. How long requests keep the
-reactor is bounded too: of one connection so many are taken in a turn, and a long one is a coroutine that takes turns.
+The memory that one peer can use is limited: its incomplete frame, its unanswered requests, and the answers that it does
+not read. ``budgets`` limits the memory that all connections of a port use together. If a request's body is too long for
+its code, the request is refused as soon as its header has arrived, and its body is skipped. The time that requests take
+is limited too: each reactor turn accepts a limited number, and a long request is a coroutine that takes turns.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -53,31 +53,32 @@ SERVER_CHANNEL_MAX_IDLE_SECONDS = 120
 CALL_TIMEOUT_SECONDS = 3.0
 MAX_OPAQUE = 2**31 - 1
 PIECE_BYTES = 64 * 1024
-"""Pieces of a frame that are smaller are put together."""
+"""Smaller pieces of a frame are joined."""
 TOTAL_LENGTH = Struct(">I")
 assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
 
 
 class BodyLimit(NamedTuple):
-    """How long the body of a request may be, and the code of the answer to a longer one."""
+    """The maximum size of a request's body, and the code of the answer to a larger one."""
 
     bytes: int
     code: int = ResponseCode.SYSTEM_ERROR
 
 
 MAX_HEADER_BYTES = 256 * 1024
-"""Of a request. The longest that clients send has 32 KiB of properties, each of whose characters JSON may escape."""
+"""The maximum size of a request's header. Clients send up to 32 KiB of properties, and JSON may escape each character.
+"""
 NO_BODY_LIMIT = BodyLimit(FRAME_MAX_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
 class RemotingLimits:
-    """What a port takes. ``connections`` are a port's, the others are of one connection.
+    """The limits of a port. ``connections`` applies to the port, the others apply to each connection.
 
     A request beyond ``requests_in_progress`` is answered SYSTEM_BUSY. While the bodies of requests in progress have
-    more than ``bytes_in_progress`` nothing is read. Whoever lets more than ``bytes_unread`` wait is dropped.
-    ``header`` is how many bytes a request's header may have. ``bodies`` has limits by request code, ``body`` is that
-    of all other codes.
+    more than ``bytes_in_progress`` bytes, nothing is read. If more than ``bytes_unread`` bytes of answers wait, the
+    connection is closed. ``header`` is the maximum size of a request's header in bytes. ``bodies`` holds the limits by
+    request code; ``body`` applies to all other codes.
     """
 
     connections: int = 10_000
@@ -93,18 +94,18 @@ DEFAULT_LIMITS = RemotingLimits()
 
 
 class HoldUp(Enum):
-    """Why nothing is read from a connection just now."""
+    """Why a connection is currently not read."""
 
-    ANSWERS_UNREAD = "the peer does not take what waits for it"
-    REQUESTS_IN_PROGRESS = "its requests in progress are too many bytes"
-    NO_ROOM = "the port has no room for its frame, or its next request"
-    OTHERS_TURN = "many of its requests were taken in this turn"
-    OTHERS_PIECES = "many bytes of large frames were read in this turn"
-    LONG_REQUEST = "it has asked for something that takes several turns"
+    ANSWERS_UNREAD = "the peer does not read the answers that wait for it"
+    REQUESTS_IN_PROGRESS = "its requests in progress have too many bytes"
+    NO_ROOM = "the port has no memory for its frame or its next request"
+    OTHERS_TURN = "enough requests were accepted in this turn"
+    OTHERS_PIECES = "enough bytes of large frames were read in this turn"
+    LONG_REQUEST = "one of its requests takes several turns"
 
 
 class RemotingError(Exception):
-    """A call was answered with an error, or cannot be answered any more. ``answer`` is the answer, if there is one."""
+    """A call was answered with an error, or will not be answered. ``answer`` is the answer, or None."""
 
     def __init__(self, message: str, answer: RemotingCommand | None = None) -> None:
         super().__init__(message)
@@ -112,7 +113,7 @@ class RemotingError(Exception):
 
 
 class RequestRefused(Exception):
-    """What a processor raises to answer with a code other than success."""
+    """A processor raises this to answer with a code other than success."""
 
     def __init__(self, code: int, remark: str, ext_fields: Mapping[str, str] | None = None) -> None:
         super().__init__(remark)
@@ -123,24 +124,24 @@ OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class Later(NamedTuple):
-    """What a coroutine returns whose long part is over: further requests may be taken before ``answer`` is known."""
+    """A coroutine returns this when its long part is over. Further requests may then be read before the answer."""
 
     answer: Deferred[RemotingCommand]
 
 
 Answer = RemotingCommand | Deferred[RemotingCommand] | Coroutine[Any, Any, RemotingCommand | Later]
-"""At once, later, or by a coroutine: until that ends nothing further is read, so that requests stay in their order."""
+"""An immediate or a later answer, or a coroutine. Until a coroutine ends, its connection is not read: order is kept."""
 Processor = Callable[["RemotingProtocol", RemotingCommand], Answer]
-"""Answers a request of that connection; the answer's opaque and flag are filled in. May raise RequestRefused."""
+"""Answers a request of a connection. The answer's opaque and flag are filled in later. May raise RequestRefused."""
 Processors = Mapping[int, Processor]
-"""By request code, what answers a request."""
+"""The processors by request code."""
 
 
 @implementer(IPushProducer)
 class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
-    """One connection. Answers requests by ``processors``; ``call`` asks the other end, ``push`` tells it.
+    """One connection. ``processors`` answer its requests. ``call`` sends a request, ``push`` one without an answer.
 
-    While the other end does not take what waits for it, no more of its requests are read.
+    While the other end does not read its answers, its requests are not read either.
     """
 
     MAX_LENGTH = FRAME_MAX_LENGTH
@@ -159,7 +160,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._limits = limits
         self._budget = PortBudget(clock) if budget is None else budget
         self.turns = Turns(clock) if turns is None else turns
-        """Whose turn it is to go on with long work."""
+        """Gives turns to long work."""
         self._opaque = count(1)
         self._calls: dict[int, Deferred[RemotingCommand]] = {}
         self._closed_listeners: list[Callable[[], None]] = []
@@ -188,21 +189,21 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
     @property
     def peer_host(self) -> tuple[str, int]:
-        """The other end's address and port; of one that has none, 127.0.0.1 and 0."""
+        """The other end's address and port; 127.0.0.1 and 0 if it has none."""
         address = self.transport.getPeer() if self.transport is not None else None
         return getattr(address, "host", "127.0.0.1"), getattr(address, "port", 0)
 
     def on_closed(self, closed: Callable[[], None]) -> None:
-        """Call ``closed`` once this connection is gone."""
+        """Call ``closed`` when this connection ends."""
         self._closed_listeners.append(closed)
 
     @property
     def received_bytes(self) -> int:
-        """How much of an unfinished frame has come."""
+        """How many bytes of an incomplete frame have arrived."""
         return len(self._received)
 
     def dataReceived(self, data: bytes) -> None:
-        """As Int32StringReceiver's, but what is there of a frame is not copied with each further piece of it."""
+        """As in Int32StringReceiver, but an incomplete frame is not copied with each further piece."""
         if self._skipping:
             data = self._skip(data)
         if self._received:
@@ -217,11 +218,11 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
     @property
     def _is_unfinished(self) -> bool:
-        """Whether what has come is the start of a frame, and nothing more."""
+        """Whether only the first part of a frame has arrived."""
         return len(self._received) < self._wanted
 
     def _skip(self, data: bytes) -> bytes:
-        """Pass over the body of a request that was refused; what follows it."""
+        """Skip the body of a refused request. Returns the data after it."""
         skipped = min(self._skipping, len(data))
         self._skipping -= skipped
         if self._skipping:
@@ -229,14 +230,14 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return data[skipped:]
 
     def _keep_pace(self, pace: Pace, size: int) -> None:
-        """A piece of a large frame was read: read the next one when it is this connection's turn."""
+        """A piece of a large frame was read. Read the next one when it is this connection's turn."""
         waiting = None if HoldUp.OTHERS_PIECES in self._hold_ups else pace.take(size)
         if waiting is not None:
             self._hold_up(HoldUp.OTHERS_PIECES)
             waiting.addCallback(lambda _: self._go_on(HoldUp.OTHERS_PIECES))
 
     def _take_frames(self, data: bytes) -> None:
-        """Take what is whole, as long as nothing holds it up; keep the rest."""
+        """Process the complete frames until something holds up the connection, and keep the rest."""
         at, end = 0, len(data)
         self._wanted = 0
         self._is_taking_frames = True
@@ -257,13 +258,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             at = frame_at + length
             had_room, self._wanted_room = self._wanted_room, False
             self.stringReceived(data[frame_at:at])
-            if had_room:  # given back when its request, if it is in progress, is counted
+            if had_room:  # returned only now, because a request in progress is counted by itself
                 self._budget.whole(self)
         self._is_taking_frames = False
         self._received = Pieces(data[at:] if self.is_open else b"")
 
     def _begin_frame(self, data: bytes, at: int, length: int) -> int:
-        """A frame is not whole yet. Where to go on: at its start, or after it if what has come of it is passed over."""
+        """Handle an incomplete frame. Returns where the bytes to keep start: its start, or the end if it is skipped."""
         end = len(data)
         frame_at = at + TOTAL_LENGTH_BYTES
         self._wanted = TOTAL_LENGTH_BYTES + length
@@ -275,7 +276,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             if header_bytes > min(length, HEADER_LENGTH.size + self._limits.header):
                 self._close_for(f"a header of {header_bytes} bytes, longer than its frame or {self._limits.header}")
                 return end
-            if end - frame_at < header_bytes:  # what its body may be is not known yet: it reserves nothing
+            if end - frame_at < header_bytes:  # the limit of its body is not known yet, so it reserves nothing
                 self._wanted = TOTAL_LENGTH_BYTES + header_bytes
                 self._wanted_room = True
                 self._budget.received(self, end - at)
@@ -293,7 +294,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return at
 
     def _is_refused_early(self, head: bytes, body_bytes: int) -> bool:
-        """Answer a request whose body will be too long, now that its header is there; whether that was done."""
+        """Refuse a request by its header if its body will be too long. Returns whether it was refused."""
         try:
             command = decode_command(head)
         except CommandError as error:
@@ -309,11 +310,11 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return True
 
     def _body_refusal(self, code: int, body_bytes: int) -> RemotingCommand | None:
-        """The answer to a request with a body of that length, if it is too long."""
+        """The answer to a request with a body of this length if that is too long, else None."""
         limit = self._limits.bodies.get(code, self._limits.body)
         if body_bytes <= limit.bytes:
             return None
-        remark = f"the body has {body_bytes} bytes; request {code} takes at most {limit.bytes}"
+        remark = f"the body has {body_bytes} bytes; request {code} allows at most {limit.bytes}"
         return RemotingCommand(limit.code, remark=remark)
 
     def _close_for(self, reason: str) -> None:
@@ -321,7 +322,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self.hang_up()
 
     def room_given(self) -> None:
-        """The budget has room for what waits: take it."""
+        """The budget has memory for the waiting frame: read on."""
         self._go_on(HoldUp.NO_ROOM)
 
     def stringReceived(self, string: bytes) -> None:
@@ -340,7 +341,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def lengthLimitExceeded(self, length: int) -> None:
         what = f"a frame of {length} bytes"
         if looks_like_tls(length.to_bytes(4, "big")):
-            what = "it speaks TLS, and this connection is plain: tls:HOST:PORT?"
+            what = "it uses TLS, but this connection does not: perhaps the address must be tls:HOST:PORT"
         self._log.warn("closing {peer}: {what}", peer=self._peer(), what=what)
         self._fail_calls(what)
         self.hang_up()
@@ -349,10 +350,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return str(self.transport.getPeer()) if self.transport is not None else "nobody"
 
     def timeoutConnection(self) -> None:
-        self.hang_up()  # at once: a peer that does not read would keep a polite end waiting for ever
+        self.hang_up()  # abort: if the peer does not read, a clean close would never end
 
     def hang_up(self) -> None:
-        """Drop the connection; nothing that it has sent counts any more."""
+        """Abort the connection, and ignore what it has sent."""
         self.is_open = False
         self._received = Pieces()
         self._budget.forget(self)
@@ -376,7 +377,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return
         try:
             answer = processor(self, request)
-        except Exception:  # whatever it is, the caller gets an answer
+        except Exception:  # the caller gets an answer to any error
             answer = self._answer_to_failure(Failure(), request)
         if isinstance(answer, RemotingCommand):
             self._answer(answer, request)
@@ -386,7 +387,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         later.addCallbacks(self._end, self._fail, callbackArgs=(request,), errbackArgs=(request,))
 
     def _long_request(self, work: Coroutine[Any, Any, RemotingCommand | Later]) -> Deferred[RemotingCommand]:
-        """Let it take its turns, and take nothing further from the peer until it is over."""
+        """Run a long request in turns, and read nothing further from the peer until it is over."""
         self.turns.take(COST_OF_LONG_REQUEST)
         running: Deferred[RemotingCommand | Later] = Deferred.fromCoroutine(work)
         is_long = not running.called
@@ -395,7 +396,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return result.answer if isinstance(result, Later) else result
 
         def go_on(result: Any) -> Any:
-            if is_long:  # a turn later, when the answer is out
+            if is_long:  # one turn later, after the answer is sent
                 self.turns.next().addCallback(lambda _: self._go_on(HoldUp.LONG_REQUEST))
             return result
 
@@ -415,7 +416,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._hold_up(HoldUp.NO_ROOM)
 
     def _end(self, answer: RemotingCommand, request: RemotingCommand) -> None:
-        """It has its answer."""
+        """A request in progress is answered."""
         self._answer(answer, request)
         self._requests_in_progress -= 1
         size = _size_of(request)
@@ -430,7 +431,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._end(self._answer_to_failure(failure, request), request)
 
     def _answer_to_failure(self, failure: Failure, request: RemotingCommand) -> RemotingCommand:
-        """What a processor that raised answers; what nobody foresaw is logged."""
+        """The answer to a request whose processor raised. Unexpected exceptions are logged."""
         error = failure.value
         if isinstance(error, RequestRefused):
             return error.answer
@@ -462,7 +463,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _answered(self, answer: RemotingCommand) -> None:
         waiting = self._calls.pop(answer.opaque, None)
         if waiting is None:
-            self._log.debug("an answer nobody waits for, opaque {opaque}", opaque=answer.opaque)
+            self._log.debug("an answer without a waiting call, opaque {opaque}", opaque=answer.opaque)
         elif answer.code != ResponseCode.SUCCESS:
             waiting.errback(RemotingError(f"code {answer.code}: {answer.remark}", answer))
         else:
@@ -475,7 +476,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         body: bytes = b"",
         timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> Deferred[RemotingCommand]:
-        """Ask, and get the answer. Fails with RemotingError, or TimeoutError after ``timeout`` seconds."""
+        """Send a request. Fires with the answer, or fails with RemotingError, or TimeoutError after ``timeout`` s."""
         opaque = self._next_opaque()
 
         def forget(_: object) -> None:
@@ -498,7 +499,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return next(self._opaque) & MAX_OPAQUE
 
     def push(self, code: int, ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Tell the other end something that it does not answer. Raises CommandError for what has no room in a frame."""
+        """Send a one-way request, which has no answer. Raises CommandError if it does not fit a frame."""
         if self.is_open:
             self._send(
                 RemotingCommand(code, next(self._opaque) & MAX_OPAQUE, ONEWAY_FLAG, None, ext_fields or {}, body)
@@ -513,13 +514,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._go_on(HoldUp.ANSWERS_UNREAD)
 
     def _hold_up(self, reason: HoldUp) -> None:
-        """Take nothing more from the peer."""
+        """Read nothing more from the peer."""
         if not self._hold_ups:
             self._tell_transport("pauseProducing")
         self._hold_ups.add(reason)
 
     def _go_on(self, reason: HoldUp) -> None:
-        """That reason is no more: take what has come, and then more, unless there is another."""
+        """The reason has ended. Without another one, process what has arrived, and then read more."""
         self._hold_ups.discard(reason)
         if not self._is_taking_frames and not self._hold_ups and not self._is_unfinished:
             self._take_frames(self._received.whole())
@@ -527,20 +528,20 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._tell_transport("resumeProducing")
 
     def _tell_transport(self, what: str) -> None:
-        """Pause or resume it. One within the process can do neither: what it brings is kept until it is taken."""
+        """Pause or resume the transport. A transport inside the process cannot do this, so its bytes are kept."""
         method = getattr(self.transport, what, None)
         if method is not None:
             method()
 
     def stopProducing(self) -> None:
-        """The connection is going; ``connectionLost`` follows."""
+        """The connection is ending; ``connectionLost`` follows."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.is_open = False
         self.setTimeout(None)
         self._received = Pieces()
         self._budget.forget(self)
-        hint = "" if self._heard else "; no byte came: a TLS port, perhaps (tls:HOST:PORT)?"
+        hint = "" if self._heard else "; it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"
         self._fail_calls(f"the connection is gone: {reason.getErrorMessage()}{hint}")
         listeners, self._closed_listeners = self._closed_listeners, []
         for closed in listeners:
@@ -553,7 +554,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
 
 class Pieces:
-    """Bytes that come in pieces. They are copied when all are there, small pieces now and then before."""
+    """Bytes that arrive in pieces. They are joined when all have arrived; only small pieces are joined earlier."""
 
     __slots__ = ("_length", "_pieces")
 
@@ -565,7 +566,7 @@ class Pieces:
         return self._length
 
     def append(self, data: bytes) -> None:
-        """So much more has come."""
+        """Add a piece."""
         self._length += len(data)
         if self._pieces and len(self._pieces[-1]) < PIECE_BYTES:
             self._pieces[-1] += data
@@ -573,19 +574,19 @@ class Pieces:
             self._pieces.append(bytearray(data))
 
     def whole(self) -> bytes:
-        """All that has come."""
+        """All bytes that have arrived."""
         return b"".join(self._pieces)
 
 
 def _size_of(request: RemotingCommand) -> int:
-    """About how many bytes a request keeps while it is in progress."""
+    """The approximate memory of a request in progress, in bytes."""
     return len(request.body) + sum(map(len, request.ext_fields.values()))
 
 
 class RemotingFactory(Factory[RemotingProtocol]):
-    """Builds connections that answer by ``processors``, as many at once as ``limits`` allows, within one budget.
+    """Builds connections that answer by ``processors``, up to the number in ``limits``, within one budget.
 
-    ``turns`` is shared by the ports of a process, if it is given.
+    ``turns``, if given, is shared by the ports of a process.
     """
 
     noisy = False
@@ -606,13 +607,13 @@ class RemotingFactory(Factory[RemotingProtocol]):
         self._turns = Turns(clock) if turns is None else turns
         self._is_full = False
         self.connections = 0
-        """How many there are."""
+        """The number of open connections."""
 
     def buildProtocol(self, addr: IAddress | None) -> RemotingProtocol | None:
-        """None, and so the end of the connection, where there are too many."""
+        """A protocol; None, which closes the connection, if there are too many."""
         if self.connections >= self._limits.connections:
-            if not self._is_full:  # said once, until there is room again
-                self._log.warn("no more than {count} connections are taken", count=self.connections)
+            if not self._is_full:  # logged once, until a connection ends
+                self._log.warn("refusing connections: there are {count}, the maximum", count=self.connections)
             self._is_full = True
             return None
         self._is_full = False
@@ -626,7 +627,7 @@ class RemotingFactory(Factory[RemotingProtocol]):
 
 
 async def call_once(endpoint: IStreamClientEndpoint, code: int, clock: IReactorTime) -> RemotingCommand:
-    """Connect, ask one thing, disconnect. Raises RemotingError, TimeoutError or what connecting raises."""
+    """Connect, send one request, disconnect. Raises RemotingError, TimeoutError, or what connecting raises."""
     protocol = RemotingProtocol({}, clock)
     await connect_protocol(endpoint, protocol).addTimeout(CALL_TIMEOUT_SECONDS, clock)
     try:

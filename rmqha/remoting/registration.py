@@ -11,47 +11,47 @@ from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable, Top
 from rmqha.wire.fastjson import Document, dumps_compact, dumps_strict_by_rows, loads_lenient, loads_table_in_steps
 
 FIRST_VERSION_WITH_BODY = 37
-"""Older brokers, and those that tell no version, send their topics alone."""
-LARGEST_BODY_BYTES = 64 * 1024 * 1024
-INFLATED_AT_ONCE = 1024 * 1024
-MOST_TOPICS = 131_072
-"""Of a broker: more do not fit a frame that is not compressed."""
-TOPICS_AT_ONCE = 500
-"""Read in a turn."""
+"""Older brokers, and those that do not give a version, send only their topics."""
+MAX_BODY_BYTES = 64 * 1024 * 1024
+INFLATED_BATCH = 1024 * 1024
+MAX_TOPICS = 131_072
+"""The maximum number of a broker's topics. More do not fit an uncompressed frame."""
+TOPICS_BATCH = 500
+"""The topics that are read in one turn."""
 INT32 = Struct(">i")
 CRC_MASK = 0x7FFFFFFF
 
 
 def encode_body(table: TopicConfigTable) -> bytes:
-    """A broker's topics, not compressed."""
+    """Encode a broker's topics, without compression."""
     return dumps_compact({"filterServerList": [], "topicConfigSerializeWrapper": table.to_json()})
 
 
 async def encode_body_in_turns(table: Document, take_turns: Callable[[], Awaitable[None]]) -> bytes:
-    """As ``encode_body``, of a table's document and waiting every few topics."""
+    """As ``encode_body``, but from a table's document, and in turns."""
     return b'{"filterServerList":[],"topicConfigSerializeWrapper":%s}' % await dumps_strict_by_rows(table, take_turns)
 
 
 def body_crc32(body: bytes) -> int:
-    """The header's bodyCrc32."""
+    """The value of the header field bodyCrc32."""
     return zlib.crc32(body) & CRC_MASK
 
 
 def decode_body(body: bytes, compressed: bool, version: int) -> TopicConfigTable:
-    """As ``decode_body_in_steps``, at once."""
+    """As ``decode_body_in_steps``, without steps."""
     return at_once(decode_body_in_steps(body, compressed, version))
 
 
 def decode_body_in_steps(body: bytes, compressed: bool, version: int) -> Steps[TopicConfigTable]:
-    """A broker's topics, from a request of this version. Raises ValueError, also for more than ``MOST_TOPICS``."""
+    """Decode a broker's topics from a request of this version. Raises ValueError, also for more than MAX_TOPICS."""
     if not body:
         return TopicConfigTable()
     if version >= FIRST_VERSION_WITH_BODY and compressed:
         compressed_table = yield from _decode_compressed(body)
         return compressed_table
-    content, rows = yield from loads_table_in_steps(body, "topicConfigTable", MOST_TOPICS)
+    content, rows = yield from loads_table_in_steps(body, "topicConfigTable", MAX_TOPICS)
     if not isinstance(content, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     if version >= FIRST_VERSION_WITH_BODY:
         content = content.get("topicConfigSerializeWrapper")
     if content is None:
@@ -59,7 +59,7 @@ def decode_body_in_steps(body: bytes, compressed: bool, version: int) -> Steps[T
     table = TopicConfigTable.from_json(content)
     for count, (name, topic) in enumerate(rows.items(), 1):
         table.topic_config_table[str(name)] = TopicConfig.from_json(topic, str(name))
-        if count % TOPICS_AT_ONCE == 0:
+        if count % TOPICS_BATCH == 0:
             yield
     return table
 
@@ -70,12 +70,12 @@ def _inflate(body: bytes) -> Steps[bytes]:
     size = 0
     while body:
         try:
-            piece = unpacker.decompress(body, INFLATED_AT_ONCE)
+            piece = unpacker.decompress(body, INFLATED_BATCH)
         except zlib.error as error:
-            raise ValueError(f"the body is no zlib stream: {error}") from error
+            raise ValueError(f"the body is not a zlib stream: {error}") from error
         size += len(piece)
-        if size > LARGEST_BODY_BYTES:
-            raise ValueError(f"the body has more than {LARGEST_BODY_BYTES} bytes")
+        if size > MAX_BODY_BYTES:
+            raise ValueError(f"the body has more than {MAX_BODY_BYTES} bytes")
         pieces.append(piece)
         body = unpacker.unconsumed_tail
         if body:
@@ -89,11 +89,11 @@ def _decode_compressed(body: bytes) -> Steps[TopicConfigTable]:
         version_json, at = _text(data, 0)
         (count,) = INT32.unpack_from(data, at)
         at += INT32.size
-        if count > MOST_TOPICS:
-            raise ValueError(f"{count} topics, more than {MOST_TOPICS}")
+        if count > MAX_TOPICS:
+            raise ValueError(f"{count} topics, more than {MAX_TOPICS}")
         topics: dict[str, TopicConfig] = {}
         for number in range(count):
-            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+            if number % TOPICS_BATCH == TOPICS_BATCH - 1:
                 yield
             text, at = _text(data, at)
             topic = _decode_topic(text)
@@ -107,14 +107,14 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     (length,) = INT32.unpack_from(data, at)
     at += INT32.size
     if not 0 <= length <= len(data) - at:
-        raise ValueError(f"a length of {length} where {len(data) - at} bytes are left")
+        raise ValueError(f"a length of {length}, but only {len(data) - at} bytes are left")
     return data[at : at + length].decode("utf-8"), at + length
 
 
 def _decode_topic(text: str) -> TopicConfig:
     fields: list[Any] = text.split(" ")
     if len(fields) < 5:
-        raise ValueError(f"{text[:60]!r} is no topic")
+        raise ValueError(f"{text[:60]!r} is not a topic")
     name, read, write, perm, filter_type = fields[:5]
     kind = TopicFilterType.__members__.get(filter_type, TopicFilterType.SINGLE_TAG)
     return TopicConfig(name, int(read), int(write), int(perm), kind)

@@ -1,7 +1,7 @@
-"""Long work in slices, so that no request keeps the reactor from the others (ARCHITECTURE.md, "Requests take turns").
+"""Long work in slices, so that no request blocks the reactor for others (ARCHITECTURE.md, "Requests take turns").
 
-Work that grows with what a client sends, or with a table, waits for ``next`` every so often. All that waits shares the
-time of one reactor turn, however many clients ask at once.
+Work that grows with a client's request, or with a table, waits for ``next`` regularly. All waiting work together gets
+a limited time in each reactor turn, for any number of clients.
 """
 
 from collections import deque
@@ -13,26 +13,27 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from rmqha.steps import Result, Steps
 
 TURN_SECONDS = 0.01
-"""How long the slices of one reactor turn take together, and the last one longer."""
-MOST_REQUESTS_A_TURN = 128
-"""Of all connections: the others are taken in later turns."""
+"""In one reactor turn, no further slice starts after this time."""
+MAX_REQUESTS_PER_TURN = 128
+"""The requests of all connections that are accepted in one reactor turn. The others wait for later turns."""
 SELDOM = (700, 10, 1000)
-"""Thresholds of Python's garbage collector: a look through large tables takes longer than a turn, and finds nothing."""
+"""Thresholds for Python's garbage collector. A full collection of large tables takes longer than a turn, for nothing.
+"""
 COST_OF_LONG_REQUEST = 8
-"""Of its first step, in usual requests."""
+"""The first step of a long request counts as this many requests."""
 
 
-LARGE_FRAME_BYTES_A_TURN = 1024 * 1024
-"""Of all large frames, read in one reactor turn."""
-REFUSED_BYTES_AT_ONCE = 512 * 1024
+LARGE_FRAME_BYTES_PER_TURN = 1024 * 1024
+"""The bytes of all large frames that are read in one reactor turn."""
+REFUSED_BYTES_BATCH = 512 * 1024
 REFUSED_BYTES_SECONDS = 0.005
-"""What is passed over is worth nothing to anybody: all connections together send 100 MiB/s of it."""
+"""The bodies of refused requests are skipped, for all connections together, at 100 MiB/s."""
 
 
 class Pace:
-    """Lets so many bytes be read in each period of ``seconds``. Who comes later waits: first come, first served.
+    """Allows ``at_once`` bytes to be read in each period of ``seconds``. Later reads wait, in their order.
 
-    The last one in a period may have more bytes than are left of it.
+    The last read of a period may exceed its limit.
     """
 
     def __init__(self, clock: IReactorTime, at_once: int, seconds: float = 0.0) -> None:
@@ -44,7 +45,7 @@ class Pace:
         self._waiting: deque[tuple[int, Deferred[None]]] = deque()
 
     def take(self, size: int) -> Deferred[None] | None:
-        """Count bytes that were read. None if more may be read, else what fires when that is so."""
+        """Count ``size`` bytes that were read. Returns None if more may be read now, else a Deferred to wait for."""
         if self._taken < self._at_once and not self._waiting:
             self._count(size)
             return None
@@ -66,7 +67,7 @@ class Pace:
 
 
 class Turns:
-    """Whose turn it is: first requests that had to wait, then long work; of each, first come, first served."""
+    """Gives turns: first to requests that had to wait, then to long work, each in the order of waiting."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -74,20 +75,20 @@ class Turns:
         self._waiting: deque[Deferred[None]] = deque()
         self._call: IDelayedCall | None = None
         self._taken = 0
-        self.large_frames = Pace(clock, LARGE_FRAME_BYTES_A_TURN)
-        """Of frames that have room."""
-        self.refused_bodies = Pace(clock, REFUSED_BYTES_AT_ONCE, REFUSED_BYTES_SECONDS)
-        """Of bodies that are passed over."""
+        self.large_frames = Pace(clock, LARGE_FRAME_BYTES_PER_TURN)
+        """The pace of large frames for which memory is reserved."""
+        self.refused_bodies = Pace(clock, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS)
+        """The pace of skipped bodies."""
 
     @property
     def is_over(self) -> bool:
-        """Whether enough requests were taken in this reactor turn."""
-        return self._taken >= MOST_REQUESTS_A_TURN
+        """Whether this reactor turn has accepted enough requests."""
+        return self._taken >= MAX_REQUESTS_PER_TURN
 
     def take(self, cost: int = 1) -> None:
-        """A request is taken in this reactor turn."""
+        """Count a request that is accepted in this reactor turn."""
         self._taken += cost
-        if self._taken > MOST_REQUESTS_A_TURN // 4:  # below that it does not matter which turn it was
+        if self._taken > MAX_REQUESTS_PER_TURN // 4:  # below that it does not matter which turn it was
             self._schedule()
 
     def _schedule(self) -> None:
@@ -95,21 +96,21 @@ class Turns:
             self._call = self._clock.callLater(0, self._go_on)
 
     def next_for_requests(self) -> Deferred[None]:
-        """Fires in a later reactor turn, in which there is time for further requests."""
+        """Fires in a later reactor turn that has time for further requests."""
         waiting: Deferred[None] = Deferred()
         self._requests.append(waiting)
         self._schedule()
         return waiting
 
     def next(self) -> Deferred[None]:
-        """Fires when the caller may go on, in a later reactor turn."""
+        """Fires in a later reactor turn, when the caller may continue."""
         waiting: Deferred[None] = Deferred()
         self._waiting.append(waiting)
         self._schedule()
         return waiting
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """The result of the work; each step after the first has a turn of its own."""
+        """Run the steps and return their result. Each step after the first waits for its turn."""
         while True:
             try:
                 next(steps)
@@ -122,7 +123,7 @@ class Turns:
         self._call = None
         self._taken = 0
         until = perf_counter() + TURN_SECONDS
-        for _ in range(len(self._requests)):  # who waits again meanwhile has its turn after the others'
+        for _ in range(len(self._requests)):  # a request that waits again in this loop goes after the others
             if self.is_over:
                 break
             self._requests.popleft().callback(None)

@@ -1,7 +1,7 @@
-"""Tells a DLedger store by its files: ``dledger-ID/data`` with entries, which wrap the records of a log.
+"""Recognizes a DLedger store by its files: ``dledger-ID/data`` with entries, which wrap the records of a log.
 
-An entry has a head of 48 bytes (magic, size, index, term, position …) before each record. Queues of such a store count
-offsets in the entries' files, and ``commitlog``, if there is one, ends where DLedger began.
+An entry has a header of 48 bytes (magic, size, index, term, position …) before each record. The queues of such a store
+hold offsets in the entries' files. If there is a ``commitlog`` too, it ends where DLedger started.
 """
 
 from pathlib import Path
@@ -17,18 +17,18 @@ LEAST_ENTRY_BYTES = 48
 
 
 def check_no_dledger(root: Path) -> None:
-    """Raises UnsupportedStore if a broker in DLedger mode has written here, OSError."""
+    """Raises UnsupportedStore if a broker in DLedger mode has written into the store at ``root``, OSError."""
     for folder in sorted(root.glob("dledger-*/data")):
         for segment in sorted(folder.iterdir()):
             if _holds_entries(segment):
                 raise UnsupportedStore(
                     f"{root} is the store of a broker in DLedger mode ({folder.parent.name}), which rmqha cannot read: "
-                    "its messages lie in DLedger's files, not in a commit log"
+                    "its messages are in DLedger's files, not in a commit log"
                 )
 
 
 def _holds_entries(segment: Path) -> bool:
-    """Whether a file begins with an entry of this position."""
+    """Whether a file starts with an entry whose position is the file's name."""
     if not (segment.name.isdecimal() and len(segment.name) == FILE_NAME_DIGITS):
         return False
     with segment.open("rb") as file:

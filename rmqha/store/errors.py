@@ -1,15 +1,15 @@
-"""What can be wrong with a store. An I/O error stays an OSError."""
+"""Errors of a store. An I/O error stays an OSError."""
 
 import errno
 from pathlib import Path
 
 
 class StoreError(Exception):
-    """The store, or what was asked of it, is not as it must be; nothing was changed."""
+    """The store, or a request to it, is invalid. Nothing was changed."""
 
 
 class NoStore(StoreError):
-    """The folder holds no store, or is not there: whoever named it meant another."""
+    """The folder does not exist or does not hold a store, so its name is probably a mistake."""
 
 
 class StoreInUse(StoreError):
@@ -17,15 +17,15 @@ class StoreInUse(StoreError):
 
 
 class UnsupportedStore(NoStore):
-    """The store is of a kind that rmqha cannot read; nothing is wrong with it."""
+    """The store is of a kind that rmqha cannot read; it is not damaged."""
 
 
 def name_file(error: OSError, path: Path | str) -> None:
-    """Let the error say which file it is about, as those of ``open`` do and those of ``write`` do not."""
+    """Add the file's name to the error, if it has none: errors of ``open`` name the file, those of ``write`` do not."""
     if error.filename is None:
         error.filename = str(path)
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the disk has no room just now: unlike other errors this one may pass."""
+    """Whether the disk is full. Unlike other errors this one may go away."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,4 +1,4 @@
-"""What is put into a store, and what a put answers (spec/store.md 4)."""
+"""Messages to put into a store, and the results of puts (spec/store.md 4)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from rmqha.wire.record import LOOPBACK, Host, format_msg_id
 
 
 class PutMessageStatus(Enum):
-    """How a put ended; for the first four the message is in the log."""
+    """How a put ended. With the first four the message is in the log."""
 
-    PUT_OK = "stored as asked for"
+    PUT_OK = "stored as requested"
     FLUSH_DISK_TIMEOUT = "stored, but not on disk in time"
     FLUSH_SLAVE_TIMEOUT = "stored, but no slave had it in time"
     SLAVE_NOT_AVAILABLE = "stored, but no slave is near enough"
@@ -39,10 +39,10 @@ class AppendMessageStatus(Enum):
 
 @dataclass(slots=True)
 class Message:
-    """A message to put. The store fills in offsets, the store timestamp and the CRC.
+    """A message to put. The store fills in offsets, the store timestamp and the CRC. Times are in ms.
 
-    ``properties`` are without those that the store itself adds; ``properties_stored``, if given, is what is stored
-    in their stead, unless the message is delayed: then ``properties`` only say what to do with it. Times in ms.
+    ``properties`` do not include those that the store adds. If ``properties_stored`` is given, it is stored instead of
+    them, and ``properties`` only control how the message is handled. A delayed message ignores ``properties_stored``.
     """
 
     topic: str
@@ -60,15 +60,15 @@ class Message:
 
     @property
     def is_wait_store_msg_ok(self) -> bool:
-        """Whether the sender waits for flush and replica: property WAIT, true if it is not there."""
+        """Whether the sender waits for flush and replicas: property WAIT, true by default."""
         return self.properties.get("WAIT", "true").lower() == "true"
 
 
 @dataclass(slots=True)
 class MessageBatch:
-    """Messages for one queue, put as one: all or none. Topic, queue, hosts and flags are the batch's.
+    """Messages for one queue, put together: all or none. Topic, queue, hosts and flags come from the batch.
 
-    ``properties`` are added to those of each message, as a broker adds CLUSTER. ``messages`` are gone through once.
+    ``properties`` are added to those of each message, as a broker adds CLUSTER. ``messages`` is iterated only once.
     """
 
     topic: str
@@ -84,7 +84,7 @@ class MessageBatch:
 
 
 class AppendMessageResult(NamedTuple):
-    """Where the message lies: physical offset and bytes (all records of a batch), and its first queue offset."""
+    """Where the message is: its physical offset, its bytes (all records of a batch), and its first queue offset."""
 
     status: AppendMessageStatus
     wrote_offset: int = 0
@@ -96,7 +96,7 @@ class AppendMessageResult(NamedTuple):
 
     @property
     def msg_id(self) -> str:
-        """The offset message id; of a batch, all ids joined by commas."""
+        """The offset message id; for a batch, all ids separated by commas."""
         if len(self.message_offsets) == 1:
             return format_msg_id(self.store_host, self.message_offsets[0])
         host = format_msg_id(self.store_host, 0)[:-OFFSET_DIGITS]
@@ -104,7 +104,7 @@ class AppendMessageResult(NamedTuple):
 
 
 class PutMessageResult(NamedTuple):
-    """What a put answers; ``append`` is None where nothing was appended."""
+    """The result of a put; ``append`` is None if nothing was appended."""
 
     status: PutMessageStatus
     append: AppendMessageResult | None = None

@@ -21,7 +21,7 @@ from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
-from rmqha.store.log.flush import FlushService, RunInThread, Syncable
+from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.log.recovery import Examination, LogDamaged, MayCut, Recovery, Vouched, check_may_cut, examine, settle
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
@@ -133,7 +133,7 @@ class MessageStore:
         self.recovery = self._recover()
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         self.disk_full = False
-        self._flusher: FlushService | None = None
+        self._flusher: Flusher | None = None
         self._put_waits: PutWaits | None = None
         self._failed: Callable[[Failure], None] | None = None
         self._dispatching: Callable[[], None] | None = None
@@ -232,7 +232,7 @@ class MessageStore:
 
     def start_flushing(
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
-    ) -> FlushService:
+    ) -> Flusher:
         """Begin to flush as configured. ``failed`` hears of the first flush that fails, which is the last."""
         waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush())
 
@@ -242,14 +242,13 @@ class MessageStore:
                 waits.give_up()
                 failed(failure)
 
-        flusher = FlushService(
+        flusher = Flusher(
             self.commit_log,
             self.settings,
             clock,
             run_in_thread,
-            self.root / CHECKPOINT_FILE,
+            CheckpointFile(self.root / CHECKPOINT_FILE, derived=self),
             fail_once,
-            derived=self,
         )
         flusher.start()
         self._flusher, self._failed, self._takes_puts = flusher, fail_once, not self.is_slave
@@ -403,7 +402,7 @@ class MessageStore:
         return Offsets(log.min_offset, log.max_offset, log.verified_offset, log.flushed_offset, confirmed)
 
     def close(
-        self, flusher: FlushService | None = None, final_state: Callable[[], NodeState] | None = None
+        self, flusher: Flusher | None = None, final_state: Callable[[], NodeState] | None = None
     ) -> Deferred[None]:
         """Cut what is no whole record, flush, write checkpoint and state, remove ``abort`` and let go of the store.
 
@@ -417,7 +416,7 @@ class MessageStore:
             drained = flusher.drained()
         return drained.addCallback(lambda _: self._close_cleanly(flusher, final_state)).addBoth(self._release)
 
-    def _close_cleanly(self, flusher: FlushService | None, final_state: Callable[[], NodeState] | None) -> None:
+    def _close_cleanly(self, flusher: Flusher | None, final_state: Callable[[], NodeState] | None) -> None:
         log = self.commit_log
         if self._broken or (flusher is not None and flusher.broken):
             return

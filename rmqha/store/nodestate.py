@@ -1,6 +1,7 @@
-"""``<store>/rmqha``: what a node of ours tells readers outside its process, and keeps beside the log.
+"""``<store>/rmqha``: our own files of a store, and state.json, which tells other processes about the node.
 
-``state.json`` is replaced as a whole. ``confirmed`` is what no failover can take back; readers outside go no further.
+``state.json`` is always replaced as a whole. A failover cannot lose bytes before ``confirmed``, so other processes
+read the log only up to there.
 """
 
 import uuid
@@ -16,12 +17,12 @@ from rmqha.store.log.mappedfile import DISK, Disk
 
 NODE_FOLDER = "rmqha"
 STOPPED = "STOPPED"
-"""The state of a node that has stopped by itself."""
+"""The state of a node that has stopped cleanly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Offsets in the log: min and the ends of its written, proved, flushed and confirmed prefixes."""
+    """Offsets in the log: its start, and the ends of its written, verified, flushed and confirmed parts."""
 
     min: int = 0
     written: int = 0
@@ -34,12 +35,11 @@ class Offsets:
 class NodeState:
     """The content of state.json.
 
-    ``epoch`` grows whenever bytes that were confirmed are taken back: ``epoch_start`` is the offset from which on the
-    log may differ from what an earlier epoch confirmed. The lag behind the master is a slave's, None where it is not
-    known, and so are ``master``, its address, ``last_contact`` with it, and ``tables``: whether topics, groups and
-    offsets are the master's too (``inSync``, with ``since`` and ``reason``). ``since`` and ``reason`` are the state's.
-    Times are ISO 8601, UTC. ``warnings`` are what an operator should know, ``peers`` the nodes connected, with what is
-    known of each.
+    ``epoch`` grows whenever confirmed bytes are removed. From ``epoch_start`` on the log may differ from what an
+    earlier epoch confirmed. Only a slave has a lag, ``master`` (its master's address), ``last_contact`` with it, and
+    ``tables``: whether topics, groups and offsets match the master's (``inSync``, with ``since`` and ``reason``). All
+    of these are None if they are not known. ``since`` and ``reason`` belong to ``state``. Times are ISO 8601 in UTC.
+    ``warnings`` are for the operator. ``peers`` are the connected nodes, with what is known about each.
     """
 
     store_id: str
@@ -60,37 +60,37 @@ class NodeState:
 
     @classmethod
     def new(cls) -> "NodeState":
-        """The state of a store that has none yet."""
+        """The first state of a new store."""
         return cls(store_id=uuid.uuid4().hex)
 
     @property
     def confirmed_offset(self) -> int:
-        """What recovery must not cut below: what was confirmed.
+        """The confirmed offset, below which recovery must not cut.
 
-        No node confirms more than it has written and proved. A number in the file that says more has rotted.
+        A node never confirms more than it has written and verified, so a higher number in the file is damaged.
         """
         return max(0, min(self.offsets.confirmed, self.offsets.verified, self.offsets.written))
 
     @property
     def flushed_offset(self) -> int:
-        """What certainly is on the disk, as far as the numbers agree with each other."""
+        """The end of what is certainly on the disk. A number in the file beyond the written end is not believed."""
         return max(0, min(self.offsets.flushed, self.offsets.written))
 
     def after_loss(self, offset: int) -> "NodeState":
-        """The state after the log was cut to ``offset``: a new epoch if that takes confirmed bytes back."""
+        """The state after the log was cut to ``offset``: a new epoch if this removed confirmed bytes."""
         if offset >= self.offsets.confirmed:
             return self
         return replace(self, epoch=self.epoch + 1, epoch_start=offset)
 
     def took_back(self, epoch: int, offset: int) -> bool:
-        """Whether bytes before ``offset``, seen in ``epoch``, may be gone; where older epochs began is not known."""
+        """Whether bytes before ``offset``, seen in ``epoch``, may be gone. Of older epochs the start is not known."""
         return self.epoch > epoch + 1 or (self.epoch == epoch + 1 and self.epoch_start < offset)
 
     @classmethod
     def read(cls, store: Path, disk: Disk = DISK) -> "NodeState | None":
-        """The state beside the log of ``store``, None if no node of ours has written one.
+        """Read the state of ``store``; None if no node of ours has written one.
 
-        Raises StoreError for a file that is none of ours, OSError.
+        Raises StoreError if the file is not a valid state, OSError.
         """
         path = state_path(store)
         try:
@@ -99,14 +99,14 @@ class NodeState:
             return None
         except ValueError as error:
             raise StoreError(
-                f"{path} is no state of a node ({error}); the log itself is another matter. Do this: "
-                f"1. 'mv {path} {path}.bad'; 2. 'rmqha verify {store}', for without this file nobody knows how far the "
-                "log was confirmed; 3. start the node, which writes a new one"
+                f"{path} is not a valid state file ({error}); the log is not affected. Do this: "
+                f"1. 'mv {path} {path}.bad'; 2. 'rmqha verify {store}', because without this file the confirmed offset "
+                "is not known; 3. start the node, which writes a new file"
             ) from error
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "NodeState":
-        """From what ``as_json`` gave. Raises ValueError."""
+        """Parse what ``as_json`` returned. Raises ValueError."""
         try:
             content = orjson.loads(text)
             return cls(
@@ -122,10 +122,10 @@ class NodeState:
                 **_later_fields(content),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"it lacks or misuses {error}") from error
+            raise ValueError(f"missing or invalid: {error}") from error
 
     def as_json(self) -> dict[str, Any]:
-        """The names and values as state.json has them."""
+        """The names and values in state.json."""
         return {
             "storeId": self.store_id,
             "epoch": self.epoch,
@@ -145,20 +145,20 @@ class NodeState:
         }
 
     def write(self, store: Path, disk: Disk = DISK) -> None:
-        """Replace the state beside the log of ``store``, durably. Raises OSError."""
+        """Replace the state file of ``store``, durably. Raises OSError."""
         disk.replace(state_path(store), orjson.dumps(self.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _int64(value: Any) -> int:
-    """The number, if it is one that an offset can be. Raises ValueError, TypeError, OverflowError."""
+    """The value as a number in the range of an offset. Raises ValueError, TypeError, OverflowError."""
     number = int(value)
     if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{value} is no offset")
+        raise ValueError(f"{value} is not an offset")
     return number
 
 
 def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What older nodes do not write; anything else in their place counts as nothing."""
+    """Fields that older nodes do not write. A value of the wrong type counts as missing."""
     names = {"master": "master", "last_contact": "lastContact", "since": "since", "reason": "reason"}
     texts = {field: content.get(name) for field, name in names.items()}
     tables, warnings = content.get("tables"), content.get("warnings")
@@ -170,10 +170,10 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state_path(store: Path) -> Path:
-    """Where the state of a store's node is."""
+    """The path of a store's state.json."""
     return store / NODE_FOLDER / "state.json"
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Give the file this content, whole or not at all, durably: temporary file, fsync, rename, fsync of the folder."""
+    """Replace the file atomically and durably: temporary file, fsync, rename, fsync of the folder. Raises OSError."""
     DISK.replace(path, content)

@@ -1,7 +1,7 @@
-"""What happens while a store is opened, as far as others are to know of it, and how they end it early.
+"""Reports the progress of opening a store, and lets other threads stop it.
 
-Opening may take long: recovery proves up to three segments, and a master waits until its queues are built. A node opens
-its store in a thread, so that it answers signals meanwhile.
+Opening can take long: recovery verifies up to three segments, and a master waits until its queues are built. So a node
+opens its store in a thread, and can handle signals meanwhile.
 """
 
 import threading
@@ -16,18 +16,18 @@ STATE_SECONDS = 1.0
 
 
 class OpeningPhase(Enum):
-    """What opening a store is at; the names stand in state.json."""
+    """The steps of opening a store. state.json shows the names, the log the values."""
 
-    RECOVERING = "proving the log"
+    RECOVERING = "verifying the log"
     DISPATCHING = "building queues and index"
 
 
 class OpeningStopped(Exception):
-    """Whoever wanted the store no longer does."""
+    """The store is no longer needed, so opening it was stopped."""
 
 
 class Opening:
-    """Told by the thread that opens a store how far it is; any other thread may ``stop`` it."""
+    """The thread that opens a store reports its progress here. Any other thread may ``stop`` it."""
 
     _log = Logger()
 
@@ -38,19 +38,19 @@ class Opening:
         self._next_line = self._next_state = seconds()
         self._next_line += LOG_SECONDS
         self.write_state: Callable[[OpeningPhase], None] = lambda _: None
-        """Called now and then with what opening is at, in its thread; may raise OSError."""
+        """Called regularly with the current step, in the opening thread; may raise OSError."""
 
     def stop(self) -> None:
-        """Let ``reached`` and ``check`` raise OpeningStopped from now on."""
+        """Make ``reached`` and ``check`` raise OpeningStopped from now on."""
         self._stopped.set()
 
     def check(self) -> None:
-        """Raises OpeningStopped if that is asked for."""
+        """Raises OpeningStopped after ``stop``."""
         if self._stopped.is_set():
-            raise OpeningStopped("the node is to stop before its store is open")
+            raise OpeningStopped("the node stops before its store is open")
 
     def reached(self, phase: OpeningPhase, offset: int, end: int) -> None:
-        """Opening has come to ``offset`` of the log, on its way to ``end``. Raises OpeningStopped, OSError."""
+        """Report that opening has reached ``offset`` of ``end`` in the log. Raises OpeningStopped, OSError."""
         self.check()
         now = self._seconds()
         if now >= self._next_state:

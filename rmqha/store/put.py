@@ -1,6 +1,6 @@
 """The put path: checks, queue offsets, encoding, appending (spec/store.md 3.5, 3.9, 4).
 
-One thread puts: offsets are given and bytes written in one go, so there is no lock and nothing between them.
+Only one thread puts, and it assigns offsets and writes the bytes in one step, so this needs no lock.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ MANY_RECORDS = 64
 
 
 class PutRefused(Exception):
-    """A message that cannot be put; ``result`` is the answer."""
+    """The message cannot be put; ``result`` is the answer."""
 
     def __init__(self, status: PutMessageStatus, append: AppendMessageStatus) -> None:
         super().__init__(status.value)
@@ -57,9 +57,9 @@ class PutRefused(Exception):
 
 
 class Appender:
-    """Gives messages their places, and appends them to the log. ``now_ms`` stamps them.
+    """Assigns offsets to messages and appends them to the log. ``now_ms`` gives their store timestamps.
 
-    ``queue_offsets`` (upstream's topicQueueTable) has the next offset of each queue that ever had a message.
+    ``queue_offsets`` (upstream's topicQueueTable) holds the next offset of each queue that ever had a message.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Appender:
         self.queue_offsets = queue_offsets
 
     def _store_timestamp(self) -> int:
-        """Never earlier than the last one: the wall clock may step, order in the log may not."""
+        """The time in ms, but never earlier than the last one: the wall clock may step back, the log must not."""
         self._last_store_timestamp = max(self._last_store_timestamp, self._now_ms())
         return self._last_store_timestamp
 
     def append(self, message: Message) -> AppendMessageResult:
-        """Append one message. Raises PutRefused with nothing written, OSError."""
+        """Append one message. Raises PutRefused before anything is written, OSError."""
         topic, queue_id, stored = self._destination(message)
         topic_bytes = _topic_bytes(topic)
         room = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
@@ -136,11 +136,11 @@ class Appender:
         return SCHEDULE_TOPIC, level - 1, _properties_bytes(properties)
 
     def append_batch(self, batch: MessageBatch) -> AppendMessageResult:
-        """Append all messages of a batch, one behind the other in one segment. Raises PutRefused, OSError."""
+        """Append all messages of a batch, one after another in one segment. Raises PutRefused, OSError."""
         return self.append_prepared(at_once(self.prepare_batch(batch)))
 
     def prepare_batch(self, batch: MessageBatch) -> Steps["PreparedBatch"]:
-        """Encode the messages of a batch, but for their places. Raises PutRefused."""
+        """Encode the messages of a batch, except their offsets and store timestamp. Raises PutRefused."""
         if batch.sys_flag & TRANSACTION_TYPE_MASK or _has_delay(batch.properties):
             raise PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.UNKNOWN_ERROR)
         topic = _topic_bytes(batch.topic)
@@ -162,7 +162,7 @@ class Appender:
         return prepared
 
     def append_prepared(self, prepared: "PreparedBatch") -> AppendMessageResult:
-        """Append a batch that is encoded. Raises PutRefused, OSError."""
+        """Append an encoded batch. Raises PutRefused, OSError."""
         batch = prepared.batch
         key = (batch.topic, batch.queue_id)
         first = self.queue_offsets.setdefault(key, 0)
@@ -175,7 +175,10 @@ class Appender:
         )
 
     def _append_encoded(self, encode: Callable[[int], bytes], timestamp: int) -> tuple[int, int]:
-        """Append what ``encode`` gives for its place, in the next segment if it does not fit this one."""
+        """Append what ``encode`` returns for the log's end, in the next segment if it does not fit this one.
+
+        Returns its offset and size.
+        """
         log = self._commit_log
         data = encode(log.max_offset)
         room = log.segment_size - log.max_offset % log.segment_size
@@ -189,28 +192,31 @@ class Appender:
 
 @dataclass(slots=True)
 class PreparedBatch:
-    """The records of a batch, one behind the other; ``starts`` is where each begins in ``data``."""
+    """The records of a batch, one after another; ``starts`` are their positions in ``data``."""
 
     batch: MessageBatch
     data: bytearray = field(default_factory=bytearray)
     starts: list[int] = field(default_factory=list)
 
     def placed(self, queue_offset: int, physical_offset: int, store_timestamp: int) -> bytes:
-        """The records with their places, the first at these offsets, and the time in ms. None of it is in a CRC."""
+        """The records with their offsets and store timestamp (ms); the first record has the given offsets.
+
+        No CRC covers these fields.
+        """
         data = self.data
         between_at = QUEUE_OFFSET_AT + OFFSETS_BYTES
         stamp_at = BORN_HOST_AT + len(self.batch.born_host.address) + PORT_BYTES
         if len(self.starts) >= MANY_RECORDS:
             self._place_many(queue_offset, physical_offset, store_timestamp, stamp_at)
             return bytes(data)
-        between = bytes(data[between_at:stamp_at])  # what stands between them is the same in all records of a batch
+        between = bytes(data[between_at:stamp_at])  # all records of a batch have the same bytes between them
         pack_into = Struct(f">qq{len(between)}sq").pack_into
         for number, start in enumerate(self.starts, queue_offset):
             pack_into(data, start + QUEUE_OFFSET_AT, number, physical_offset + start, between, store_timestamp)
         return bytes(data)
 
     def _place_many(self, queue_offset: int, physical_offset: int, store_timestamp: int, stamp_at: int) -> None:
-        """The same with arrays: of a record it takes a hundredth of the time."""
+        """The same with arrays, which takes a hundredth of the time for each record."""
         data = np.frombuffer(self.data, dtype=np.uint8)
         starts = np.array(self.starts, dtype=np.int64)
         for field_at, values in (
@@ -227,13 +233,13 @@ def _has_delay(properties: Mapping[str, str]) -> bool:
 
 
 def _delay_level(text: str) -> int:
-    """The number in property DELAY, 0 if it is none that Java can read."""
+    """The number in property DELAY; 0 if Java could not read it."""
     level = int(text) if text.isdecimal() and len(text) <= MOST_INT32_DIGITS else 0
     return level if level < 2**31 else 0
 
 
 def _whole_message(batch: MessageBatch, message: Message) -> Message:
-    """A message of a batch, with all that the batch says for it."""
+    """A message of a batch, with the topic, queue, hosts and flags of the batch."""
     return Message(
         topic=batch.topic,
         body=message.body,
@@ -248,7 +254,7 @@ def _whole_message(batch: MessageBatch, message: Message) -> Message:
 
 
 def _batch_properties(batch: MessageBatch, message: Message, added: str) -> bytes:
-    """The properties stored for a message of a batch: its own, and those of the batch, which are ``added`` as text."""
+    """The properties stored for a message of a batch: its own and the batch's. ``added`` is the batch's, as text."""
     own = message.properties_stored
     if own is None:
         return _properties_bytes({**message.properties, **batch.properties})

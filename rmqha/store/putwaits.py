@@ -12,23 +12,23 @@ from rmqha.store.message import AppendMessageResult, PutMessageResult, PutMessag
 
 
 class Replication(Protocol):
-    """What a SYNC_MASTER knows of its replicas."""
+    """A SYNC_MASTER's replicas."""
 
     def enough_for_puts(self) -> bool:
-        """Whether minInSyncReplicas are near enough for a put to be let in."""
+        """Whether minInSyncReplicas have a lag that is small enough to accept a put."""
 
     def wait(self, next_offset: int) -> Deferred[PutMessageStatus]:
-        """PUT_OK once enough replicas hold all before ``next_offset``, else FLUSH_SLAVE_TIMEOUT at the deadline.
+        """PUT_OK once enough replicas hold the log up to ``next_offset``, or FLUSH_SLAVE_TIMEOUT at the deadline.
 
-        SLAVE_NOT_AVAILABLE at once where too few replicas are near enough. Offsets never go back from call to call.
+        SLAVE_NOT_AVAILABLE immediately if too few replicas have a small lag. Offsets never decrease from call to call.
         """
 
     def give_up(self) -> None:
-        """End all waits: nothing more will be replicated."""
+        """End all waits, because nothing more will be replicated."""
 
 
 class PutWaits:
-    """Answers puts. ``replication`` is a SYNC_MASTER's, else None; ``flush`` brings what is written to the disk."""
+    """Answers puts. ``replication`` is a SYNC_MASTER's, else None; ``flush`` starts a flush of the log."""
 
     def __init__(self, settings: Settings, clock: IReactorTime, flush: Callable[[], None]) -> None:
         self._flushes = GroupCommit(clock, settings.sync_flush_timeout_ms / 1000)
@@ -37,13 +37,13 @@ class PutWaits:
         self.replication: Replication | None = None
 
     def enough_replicas(self) -> bool:
-        """Whether a put may be let in as far as replicas are concerned."""
+        """Whether enough replicas are in sync to accept a put."""
         return self.replication is None or self.replication.enough_for_puts()
 
     def answer(self, appended: AppendMessageResult, waits: bool) -> Deferred[PutMessageResult]:
-        """The answer to a put of which this was appended; at once unless the sender ``waits``.
+        """The answer to a put that appended this; immediately unless the sender ``waits``.
 
-        Flush and replicas are waited for side by side; a replica's failure hides the disk's.
+        It waits for the flush and the replicas at the same time. If both fail, the answer names the replicas' failure.
         """
         if not waits or not (self._sync_flush or self.replication is not None):
             return succeed(PutMessageResult(PutMessageStatus.PUT_OK, appended))
@@ -70,11 +70,11 @@ class PutWaits:
         self._flushes.reached(offset)
 
     def give_up_replicas(self) -> None:
-        """Wait for the disk only: nothing more will be replicated."""
+        """Stop waiting for replicas: nothing more will be replicated."""
         if self.replication is not None:
             self.replication.give_up()
 
     def give_up(self) -> None:
-        """Answer all that wait: nothing more will be flushed or replicated."""
+        """Answer all waiting puts: nothing more will be flushed or replicated."""
         self._flushes.give_up()
         self.give_up_replicas()

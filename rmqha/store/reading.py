@@ -1,4 +1,4 @@
-"""Reading messages: by queue offset, key, id and time (spec/store.md 11)."""
+"""Reads messages by queue offset, key, id and time (spec/store.md 11)."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
 from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
 from rmqha.store.derived.dispatch import QueueTable
-from rmqha.store.derived.index import IndexService
+from rmqha.store.derived.index import KeyIndex
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.wire.record import (
     BLANK_HEADER,
@@ -22,34 +22,34 @@ from rmqha.wire.record import (
 )
 
 LEAST_UNITS_EXAMINED = 800
-MOST_UNITS_EXAMINED = 16_384
-"""Of a read that asks for more messages than there can be: a filter looks at so many without taking too long."""
-RECORDS_A_STEP = 128
-"""That a query reads from the log."""
-MOST_ENTRIES_QUERIED = 4096
-"""Index entries a query looks at: as many as may have the hash of the key, but be of others."""
+MAX_UNITS_EXAMINED = 16_384
+"""The units that one read examines at most, even if it requests more messages. A filter handles these quickly."""
+RECORDS_BATCH = 128
+"""The records that a query reads from the log in one step."""
+MAX_ENTRIES_QUERIED = 4096
+"""The index entries that a query examines at most. Some may belong to other keys with the same hash."""
 TAG_HASH_MASK = 0xFFFFFFFF
 TagFilter = Callable[[int], bool]
-"""Whether a message with this tagsCode may be wanted: tags are compared by hash, so ask the message itself too."""
+"""Whether a message with this tagsCode may be wanted. It compares hashes, so the message must be checked too."""
 
 
 class GetMessageStatus(Enum):
-    """Why a read found what it found."""
+    """The outcome of a read."""
 
     FOUND = "messages"
-    NO_MATCHED_MESSAGE = "none of those looked at is wanted"
-    MESSAGE_WAS_REMOVING = "the log no longer has them"
-    OFFSET_FOUND_NULL = "the queue has no such place"
-    OFFSET_OVERFLOW_BADLY = "the offset lies beyond the queue's end"
+    NO_MATCHED_MESSAGE = "the filter matches none of the examined messages"
+    MESSAGE_WAS_REMOVING = "the log no longer has the messages"
+    OFFSET_FOUND_NULL = "the queue has no units at the offset"
+    OFFSET_OVERFLOW_BADLY = "the offset is beyond the queue's end"
     OFFSET_OVERFLOW_ONE = "the offset is the queue's end"
-    OFFSET_TOO_SMALL = "the offset lies before the queue's begin"
+    OFFSET_TOO_SMALL = "the offset is before the queue's start"
     NO_MATCHED_LOGIC_QUEUE = "there is no such queue"
     NO_MESSAGE_IN_QUEUE = "the queue has never had a message"
 
 
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
-    """Raw records, and where to go on. Offsets are queue offsets."""
+    """Raw records, and the offset of the next read. Offsets are queue offsets."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -66,7 +66,7 @@ class GetMessageResult:
 
 @dataclass(slots=True)
 class _Batch:
-    """What a read has gathered so far."""
+    """What a read has collected so far."""
 
     records: list[bytes]
     total_bytes: int = 0
@@ -80,7 +80,7 @@ class MessageReader:
     """Reads a store's messages through its queues and index."""
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, index: IndexService | None, settings: Settings, is_slave: bool
+        self, log: CommitLog, queues: QueueTable, index: KeyIndex | None, settings: Settings, is_slave: bool
     ) -> None:
         self._commit_log = log
         self._queues = queues
@@ -112,7 +112,7 @@ class MessageReader:
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
         if offset > high:
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if low else low, low, high)
-        units = queue.units(offset, max(LEAST_UNITS_EXAMINED, min(max_messages, MOST_UNITS_EXAMINED)))
+        units = queue.units(offset, max(LEAST_UNITS_EXAMINED, min(max_messages, MAX_UNITS_EXAMINED)))
         if not len(units):
             following = queue.next_file_offset(offset)
             return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, offset, following, low, high)
@@ -163,7 +163,7 @@ class MessageReader:
         )
 
     def _limits(self, behind_bytes: int) -> tuple[int, int]:
-        """The most bytes and messages of a read that has come to a message so far behind the log's end."""
+        """The maximum bytes and messages of a read at a message this many bytes before the log's end."""
         return self._limits_in_disk if behind_bytes > self._memory_bytes else self._limits_in_memory
 
     @staticmethod
@@ -171,12 +171,12 @@ class MessageReader:
         return status if status is GetMessageStatus.FOUND else other
 
     def message_at(self, physical_offset: int) -> Record | None:
-        """The message at a physical offset, None where none begins. Raises OSError."""
+        """The message that starts at a physical offset, or None. Raises OSError."""
         found = self._message_at(physical_offset)
         return None if found is None else found[0]
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """The message at a physical offset as the log has it, None where none begins. Raises OSError."""
+        """The bytes of the message that starts at a physical offset, or None. Raises OSError."""
         found = self._message_at(physical_offset)
         return None if found is None else bytes(found[1])
 
@@ -195,22 +195,22 @@ class MessageReader:
         return record, data
 
     def message_by_id(self, msg_id: str) -> Record | None:
-        """The message with this offset message id, None if there is none. Raises ValueError, OSError."""
+        """The message with this offset message id, or None. Raises ValueError, OSError."""
         host, physical_offset = parse_msg_id(msg_id)
         record = self.message_at(physical_offset)
         return record if record is not None and record.store_host == host else None
 
     def query_message(self, topic: str, key: str, max_messages: int, begin: int, end: int) -> list[Record]:
-        """Messages that have this key, stored between ``begin`` and ``end`` (ms), oldest first. Raises OSError.
+        """Messages with this key, stored between ``begin`` and ``end`` (ms), oldest first. Raises OSError.
 
-        Unlike upstream's, whose clients must compare: only messages that really have the key.
+        All of them really have the key. Upstream also returns messages of keys with the same hash.
         """
         return at_once(self.query_message_in_steps(topic, key, max_messages, begin, end))
 
     def query_message_in_steps(
         self, topic: str, key: str, max_messages: int, begin: int, end: int
     ) -> Steps[list[Record]]:
-        """The same for whoever has other things to do meanwhile: very many entries may share a slot."""
+        """The same in steps, because very many entries may share a slot. Raises OSError."""
         if self._index is None:
             return []
         limit = asked = min(max_messages, self._most_queried)
@@ -218,45 +218,45 @@ class MessageReader:
             offsets = yield from self._index.query_in_steps(topic, key, begin, end, asked)
             found = []
             for count, offset in enumerate(dict.fromkeys(offsets), 1):
-                if count % RECORDS_A_STEP == 0:
+                if count % RECORDS_BATCH == 0:
                     yield
                 record = self.message_at(offset)
                 if record is not None and _has_key(record, topic, key) and begin <= record.store_timestamp <= end:
                     found.append(record)
-            if len(found) >= limit or len(offsets) < asked or asked >= MOST_ENTRIES_QUERIED:
+            if len(found) >= limit or len(offsets) < asked or asked >= MAX_ENTRIES_QUERIED:
                 return found[-limit:]
-            asked *= 4  # other keys with this hash have taken the places
+            asked *= 4  # some entries belong to other keys with this hash
             yield
 
     @property
     def index_last_update(self) -> tuple[int, int]:
-        """STORETIMESTAMP in ms and physical offset of the last message in the index; 0 and 0 without any."""
+        """STORETIMESTAMP in ms and physical offset of the last message in the index; 0 and 0 for an empty index."""
         return (0, 0) if self._index is None else self._index.last_update
 
     def store_timestamp(self, physical_offset: int) -> int | None:
-        """STORETIMESTAMP in ms of the message at a physical offset, None where none begins."""
+        """STORETIMESTAMP in ms of the message that starts at a physical offset, or None."""
         record = self.message_at(physical_offset)
         return None if record is None else record.store_timestamp
 
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """STORETIMESTAMP in ms of the message at a queue offset; -1 where there is none."""
+        """STORETIMESTAMP in ms of the message at a queue offset; -1 without one."""
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else queue.unit(offset)
         stored = None if unit is None or unit.is_blank else self.store_timestamp(unit.physical_offset)
         return -1 if stored is None else stored
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
-        """STORETIMESTAMP in ms of the queue's first message; -1 where there is none."""
+        """STORETIMESTAMP in ms of the queue's first message; -1 without one."""
         return self.message_store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
 
     def is_in_disk(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether the message at a queue offset is so old that it may no longer be in memory; false without one."""
+        """Whether the message at a queue offset is too old to be surely in memory; false without one."""
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else queue.unit(offset)
         return unit is not None and self._commit_log.verified_offset - unit.physical_offset > self._memory_bytes
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """The queue offset stored nearest to ``timestamp`` (ms): at it, else just before or after; 0 without one."""
+        """The queue offset of the message stored at ``timestamp`` (ms), or else nearest to it; 0 without messages."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.offset_by_time(timestamp, self.store_timestamp)
 
@@ -266,7 +266,7 @@ class MessageReader:
         return -1 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that comes next; 0 without a queue."""
+        """The queue's next offset; 0 without a queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 

@@ -1,6 +1,6 @@
-"""Retention: old segments are deleted by age, hour and disk space, then what is derived from them (spec/store.md 10).
+"""Deletes old segments by age, hour and disk space, and then the files derived from them (spec/store.md 10).
 
-The wall clock decides here, and only here. What a slot still needs is kept (``--hold``), up to a bound.
+Only this module uses the wall clock for decisions. What a slot still needs is kept (``--hold``), up to a limit.
 """
 
 import shutil
@@ -14,32 +14,32 @@ from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.store.derived.dispatch import QueueTable
-from rmqha.store.derived.index import IndexService
+from rmqha.store.derived.index import KeyIndex
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.nodestate import NODE_FOLDER, replace_file
 
 DISK_SPACE_WARNING_RATIO = 0.90
 DISK_SPACE_CLEAN_FORCIBLY_RATIO = 0.85
-MOST_FILES_A_RUN = 10
+MAX_FILES_PER_RUN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """How far a named slave needs the log no more: everything from ``offset`` on is held for it."""
+    """The log from ``offset`` on is kept for the slave with this name."""
 
     name: str
     offset: int
 
 
 class SlotFolder:
-    """The slots of a store, a file each: ``<store>/rmqha/slots/NAME.json``."""
+    """The slots of a store. Each is a file, ``<store>/rmqha/slots/NAME.json``."""
 
     def __init__(self, store: Path) -> None:
         self._folder = store / NODE_FOLDER / "slots"
 
     def slots(self) -> list[Slot]:
-        """All slots. Raises StoreError for a file that is none: what it holds is not known. OSError."""
+        """All slots. Raises StoreError if a file is invalid, because its offset is not known; OSError."""
         if not self._folder.is_dir():
             return []
         return [self._read(path) for path in sorted(self._folder.glob("*.json"))]
@@ -49,10 +49,10 @@ class SlotFolder:
         try:
             return Slot(path.stem, int(orjson.loads(path.read_bytes())["offset"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{path} is no slot ({error!r}): until it is mended, nothing is deleted") from error
+            raise StoreError(f"{path} is not a valid slot ({error!r}): nothing is deleted until it is fixed") from error
 
     def save(self, slot: Slot) -> None:
-        """Write a slot, durably. Raises StoreError for a name that can be no file's, OSError."""
+        """Write a slot, durably. Raises StoreError if its name cannot be a file name, OSError."""
         if not slot.name or "/" in slot.name or slot.name.startswith("."):
             raise StoreError(f"a slot cannot be named {slot.name!r}")
         replace_file(self._folder / f"{slot.name}.json", orjson.dumps({"offset": slot.offset}) + b"\n")
@@ -60,19 +60,26 @@ class SlotFolder:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """What one run deleted, and whether the disk is too full to take messages."""
+    """What one run deleted, and whether the disk is too full to accept messages."""
 
     segments: int
     disk_full: bool
     held_at: int | None = None
 
 
-class Retention:
-    """Deletes what may go.
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """``first_offset`` gives the offset from which the log is held for slaves, None for no hold.
 
-    ``held_from`` gives the offset from which on the log is held, None for no hold; ``max_hold_bytes`` bounds that,
-    counted back from the log's end. ``used_ratio`` tells how full a folder's partition is.
+    No more than ``max_bytes`` before the log's end are held, if that is not None.
     """
+
+    first_offset: Callable[[], int | None] = lambda: None
+    max_bytes: int | None = None
+
+
+class Retention:
+    """Deletes old segments and the files derived from them. ``used_ratio`` returns how full a folder's partition is."""
 
     _log = Logger()
 
@@ -80,22 +87,21 @@ class Retention:
         self,
         log: CommitLog,
         queues: QueueTable,
-        index: IndexService | None,
+        index: KeyIndex | None,
         settings: Settings,
-        held_from: Callable[[], int | None] = lambda: None,
-        max_hold_bytes: int | None = None,
+        held: HeldLog = HeldLog(),
         used_ratio: Callable[[Path], float] | None = None,
     ) -> None:
         self._commit_log = log
         self._queues = queues
         self._index = index
         self._settings = settings
-        self._held_from = held_from
-        self._max_hold_bytes = max_hold_bytes
+        self._held_from = held.first_offset
+        self._max_hold_bytes = held.max_bytes
         self._used_ratio = used_ratio if used_ratio is not None else disk_used_ratio
 
     def clean(self, now: datetime) -> Cleaning:
-        """One run: at most ten segments, never the last one. Raises StoreError, OSError."""
+        """Delete at most MAX_FILES_PER_RUN segments, but never the last one. Raises StoreError, OSError."""
         ratio = self._used_ratio(self._commit_log.folder)
         must_go = ratio > DISK_SPACE_CLEAN_FORCIBLY_RATIO
         deleted, held_at = 0, None
@@ -112,13 +118,15 @@ class Retention:
         log, deleted = self._commit_log, 0
         held_from = self._hold()
         oldest_kept = now.timestamp() - self._settings.file_reserved_time_hours * 3600
-        while deleted < MOST_FILES_A_RUN and len(log.segment_bases) > 1:
+        while deleted < MAX_FILES_PER_RUN and len(log.segment_bases) > 1:
             end = log.segment_bases[1]
             expired = log.first_segment_time() <= oldest_kept
             if not expired and not (must_go and self._settings.clean_file_forcibly_enable):
                 break
             if held_from is not None and end > held_from:
-                self._log.warn("the log before {end} would go, but is held from {start}", end=end, start=held_from)
+                self._log.warn(
+                    "the log before {end} is due for deletion, but is held from {start}", end=end, start=held_from
+                )
                 return deleted, held_from
             self._log.info("deleting the log from {start} to {end}", start=log.segment_bases[0], end=end)
             log.delete_first_segment()
@@ -126,14 +134,14 @@ class Retention:
         return deleted, None
 
     def _hold(self) -> int | None:
-        """From where on the log is held, within the bound."""
+        """The offset from which on the log is kept, within the limit; None for no hold."""
         held_from = self._held_from()
         if held_from is None or self._max_hold_bytes is None:
             return held_from
         return max(held_from, self._commit_log.verified_offset - self._max_hold_bytes)
 
     def delete_derived(self) -> None:
-        """Delete the files of queues and index all of whose messages the log no longer has. Raises OSError."""
+        """Delete the queue and index files whose messages are all deleted. Raises OSError."""
         min_offset = self._commit_log.min_offset
         for queue in self._queues.queues.values():
             queue.delete_files_before(min_offset)
@@ -142,13 +150,13 @@ class Retention:
 
 
 def disk_used_ratio(folder: Path) -> float:
-    """How much of the folder's partition is used, 0 to 1, as ``df`` tells a user who is not root."""
+    """How much of the folder's partition is used, 0 to 1, as ``df`` computes it for a user who is not root."""
     usage = shutil.disk_usage(existing_folder(folder))
     return usage.used / (usage.used + usage.free)
 
 
 def existing_folder(folder: Path) -> Path:
-    """The folder, or where it will be made: a store without a message has none for its log yet."""
+    """The folder, or its nearest existing parent: a store without messages has no folder for its log yet."""
     while not folder.exists():
         folder = folder.parent
     return folder

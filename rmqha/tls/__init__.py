@@ -6,4 +6,5 @@ In reading order:
 - ``gate``: what every TLS connection passes before its protocol sees a byte.
 - ``permissive``: a port for clients with and without TLS.
 - ``endpoints``: ``TLSFiles``, and what it makes: endpoints that listen and connect.
+- ``addresses``: TLS addresses as Twisted's endpoint strings.
 """

@@ -1,4 +1,4 @@
-"""Certificates and keys from PEM files, and what is in a peer's certificate. Files are read once, at start."""
+"""Certificates and keys from PEM files, and the names in a peer's certificate. Files are read once, at startup."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from OpenSSL import SSL, crypto
 from twisted.internet.ssl import Certificate, CertificateOptions, TLSVersion
 
 _PEER_NAME = compile_pattern(r"[A-Za-z0-9_*][A-Za-z0-9_.*-]{0,199}")
-"""A name may become that of a file (of a slot) and a part of a log line."""
-VERIFY_ERRORS = {  # the X509_V_ERR_… that peers meet; others are told by number
+"""Only such names count, because a name can become a slot's file name and a part of a log line."""
+MAX_SHOWN_NAME = 100
+VERIFY_ERRORS = {  # the common X509_V_ERR_…; others are shown by number
     9: "is not valid yet",
     10: "has expired",
     18: "is signed by itself",
@@ -26,11 +27,11 @@ VERIFY_ERRORS = {  # the X509_V_ERR_… that peers meet; others are told by numb
 
 
 class TLSError(ValueError):
-    """A PEM file cannot be used, or a peer is not whom it should be."""
+    """A PEM file cannot be used, or a peer's certificate is not accepted."""
 
 
 def names_in(certificate: crypto.X509) -> tuple[str, ...]:
-    with suppress(ValueError):  # of a certificate that is not well-formed no name counts
+    with suppress(ValueError):  # a malformed certificate has no names
         content = certificate.to_cryptography()
         names: list[str] = []
         with suppress(x509.ExtensionNotFound):
@@ -42,16 +43,28 @@ def names_in(certificate: crypto.X509) -> tuple[str, ...]:
     return ()
 
 
+def common_name(certificate: crypto.X509) -> str:
+    """The CN of a certificate that may be anybody's, for a log line: short, and escaped if it is not plain text."""
+    try:
+        attributes = certificate.to_cryptography().subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except ValueError:
+        return "no readable subject"
+    if not attributes:
+        return "no CN"
+    name = str(attributes[0].value)[:MAX_SHOWN_NAME]
+    return name if name.isprintable() else ascii(name)
+
+
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """What we show to peers: the key, and the certificate with those between it and its authority."""
+    """Our own key, and the certificate that we show to peers, with the intermediate certificates."""
 
     key: crypto.PKey
     chain: tuple[crypto.X509, ...]
 
     @classmethod
     def load(cls, certificate_path: str, key_path: str | None) -> "OwnCertificate":
-        """From PEM files; without ``key_path`` the key is in the certificate's. Raises TLSError."""
+        """Read PEM files. Without ``key_path`` the key is in the certificate's file. Raises TLSError."""
         content = _read(certificate_path)
         chain = _certificates(content, certificate_path)
         place = key_path if key_path is not None else certificate_path
@@ -60,7 +73,7 @@ class OwnCertificate:
             key = load_pem_private_key(key_content, password=None)
             own = cls(crypto.PKey.from_cryptography_key(key), chain)  # type: ignore[arg-type]  # others raise TypeError
         except TypeError as error:
-            raise TLSError(f"{place}: the private key wants a password, or is of a kind unknown here") from error
+            raise TLSError(f"{place}: the private key needs a password, or is of an unknown kind") from error
         except ValueError as error:
             raise TLSError(f"{place}: there is no private key in PEM format") from error
         try:

@@ -24,7 +24,7 @@ from twisted.internet.ssl import Certificate, CertificateOptions, platformTrust,
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from rmqha.tls.certificates import VERIFY_ERRORS, OwnCertificate, TLSError, load_authorities, make_options
+from rmqha.tls.certificates import VERIFY_ERRORS, OwnCertificate, TLSError, common_name, load_authorities, make_options
 from rmqha.tls.gate import ClientGate, ClientGateFactory, Gate, GateFactory
 from rmqha.tls.permissive import PermissiveFactory
 
@@ -41,10 +41,8 @@ def _check_of(gate: Gate, service: DNS_ID | IPAddress_ID | None) -> Callable[...
     def check(connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, is_good: int) -> bool:
         try:
             if not is_good:
-                subject = certificate.get_subject().CN or "no CN"
-                gate.refuse(
-                    f"its certificate ({subject}) {VERIFY_ERRORS.get(error, f'is refused, X.509 error {error}')}"
-                )
+                why = VERIFY_ERRORS.get(error, f"is refused, X.509 error {error}")
+                gate.refuse(f"its certificate ({common_name(certificate)}) {why}")
                 return False
             if depth == 0 and service is not None:
                 verify_service_identity(extract_patterns(certificate), [service], [])

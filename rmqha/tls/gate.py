@@ -1,7 +1,7 @@
 """The gate between TLS and one of our protocols.
 
-The protocol is connected when the handshake is done and the peer's certificate is accepted. Nothing that it writes
-leaves before. A handshake has a deadline, and so has a polite close.
+Nothing that the protocol writes is sent until the handshake is complete and the peer's certificate is accepted. The
+handshake has a deadline, and so does a clean close.
 """
 
 from collections.abc import Callable
@@ -31,26 +31,26 @@ from rmqha.tls.certificates import TLSError, names_in, words_of
 HANDSHAKE_SECONDS = 10.0
 """A connection whose handshake takes longer is dropped."""
 CLOSE_SECONDS = 2.0
-"""So long a closed connection waits for its peer to close it too."""
+"""After we close a connection, its peer has this time to close it too."""
 NO_TLS_REASONS = ("wrong version number", "http request", "packet length too long", "record layer failure")
 TLS_HANDSHAKE = 0x16
 TLS_RECORD_TYPES = (0x15, TLS_HANDSHAKE)
-"""An alert and a handshake: with one of these begins whatever a TLS peer sends first."""
+"""An alert and a handshake: the first byte of a TLS peer is one of these."""
 
 
 def looks_like_tls(data: bytes) -> bool:
-    """Whether these are the first bytes of a peer that speaks TLS."""
+    """Whether these can be the first bytes of a peer that uses TLS."""
     return len(data) > 2 and data[0] in TLS_RECORD_TYPES and data[1] == 3 and data[2] <= 4
 
 
 def peer_names(transport: object) -> tuple[str, ...]:
-    """The names in the certificate that the peer has proved to be its own: dNSNames, else the CN; none without one."""
+    """The names in the peer's verified certificate: its dNSNames, or else its CN. Empty without a certificate."""
     names: tuple[str, ...] = getattr(transport, "peer_names", ())
     return names
 
 
 class Gate(ProtocolWrapper):
-    """Stands between TLS and our protocol; ``refuse`` hears, during the handshake, what is wrong with the peer."""
+    """Sits between TLS and our protocol. During the handshake, ``refuse`` is called with the reason to refuse."""
 
     _log = Logger()
     transport: Any
@@ -64,12 +64,12 @@ class Gate(ProtocolWrapper):
         self.peer_names: tuple[str, ...] = ()
 
     def refuse(self, reason: str) -> None:
-        """The peer is not whom it should be; the first reason is the one that is told."""
+        """Record why the peer is refused. Only the first reason is reported."""
         if self._refusal is None:
             self._refusal = reason
 
     def logPrefix(self) -> str:
-        """What Twisted asks for before there may be a protocol."""
+        """The prefix for Twisted's log, which may ask for it before the protocol exists."""
         return type(self).__name__
 
     def makeConnection(self, transport: Any) -> None:
@@ -87,18 +87,18 @@ class Gate(ProtocolWrapper):
         self.abortConnection()
 
     def abortConnection(self) -> None:
-        """Drop the connection at once."""
+        """Abort the connection immediately."""
         self.transport.abortConnection()
 
     def handshakeCompleted(self) -> None:
-        """TLS calls this when both ends are satisfied."""
+        """TLS calls this when the handshake has succeeded at both ends."""
         self._stop_timer()
         certificate = self.transport.getPeerCertificate()
         self.peer_names = names_in(certificate) if certificate is not None else ()
         self._is_open = True
 
     def _turned_away(self, reason: str) -> None:
-        """There will be no connection."""
+        """The handshake failed, so the protocol gets no connection."""
         raise NotImplementedError
 
     def loseConnection(self) -> None:
@@ -124,7 +124,7 @@ class Gate(ProtocolWrapper):
 
 
 def _in_words(failure: Failure) -> Failure:
-    """What ended an open connection: an alert of the peer's reads as such."""
+    """The failure with readable words, if an alert of the peer ended an open connection."""
     if isinstance(failure.value, SSL.Error):
         return Failure(TLSError(f"the peer ended TLS: {words_of(failure.value)}"))
     return failure
@@ -132,22 +132,22 @@ def _in_words(failure: Failure) -> Failure:
 
 def _why_no_handshake(failure: Failure) -> str:
     if failure.check(ConnectionDone, ConnectionLost, ConnectionAborted) is not None:
-        return "the connection ended before the handshake did; is it a plain port there, or a plain peer?"
+        return "the connection ended before the handshake was complete: perhaps the other side does not use TLS"
     if not isinstance(failure.value, SSL.Error):
         return failure.getErrorMessage()
     words = words_of(failure.value)
     if "peer did not return a certificate" in words:
         return "it shows no certificate"
     if any(reason in words for reason in NO_TLS_REASONS):
-        return f"it does not speak TLS ({words})"
+        return f"it does not use TLS ({words})"
     return f"no agreement on TLS ({words})"
 
 
 @implementer(IHandshakeListener)
 class ServerGate(Gate):
-    """At a listening port: the protocol is connected at once, for its limits and deadlines count from there.
+    """The gate of a listening port. It connects the protocol immediately, so that the protocol's limits apply.
 
-    ``refused`` hears of a peer that is turned away: its host, and why.
+    ``refused`` is called with the host of a refused peer, and the reason.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ServerGate(Gate):
 
 
 class GateFactory(TLSMemoryBIOFactory):
-    """Puts TLS and a gate before every protocol of a listening factory; whom that refuses gets no byte of either."""
+    """Puts TLS and a gate in front of each protocol of a listening factory. If the factory refuses, nothing is sent."""
 
     def __init__(
         self, creator: Any, factory: IProtocolFactory, clock: IReactorTime, refused: Callable[[str, str], None]
@@ -186,10 +186,10 @@ class GateFactory(TLSMemoryBIOFactory):
 
 @implementer(IHandshakeListener)
 class ClientGate(Gate):
-    """At the connecting end: the protocol is made when the handshake is done, and then gets all of a read at once.
+    """The gate of the connecting end. It makes the protocol after the handshake, and passes each read to it as a whole.
 
-    TLS itself hands out 16 KiB, and each piece would be proved and reported by itself. ``opened`` fires with the
-    protocol when it is connected, or with TLSError.
+    TLS itself passes on 16 KiB at a time, and the protocol would verify and report each piece. ``opened`` fires with
+    the connected protocol, or with TLSError.
     """
 
     def __init__(self, factory: IProtocolFactory, address: Any, clock: IReactorTime) -> None:
@@ -216,8 +216,8 @@ class ClientGate(Gate):
         pieces, self._pieces = self._pieces, []
         try:
             self.wrappedProtocol.dataReceived(b"".join(pieces))
-        except Exception:  # as the reactor does with whatever a protocol lets through
-            self._log.failure("dropping a connection over a bug")
+        except Exception:  # the reactor also closes a connection whose protocol raises
+            self._log.failure("closing a connection because of a bug")
             self.abortConnection()
 
     def abortConnection(self) -> None:
@@ -233,7 +233,7 @@ class ClientGate(Gate):
         super().connectionLost(reason)
 
     def _turned_away(self, reason: str) -> None:
-        if not self.opened.called:  # it was not given up
+        if not self.opened.called:  # it was not cancelled
             self.opened.errback(TLSError(reason))
 
 

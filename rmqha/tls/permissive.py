@@ -1,4 +1,4 @@
-"""A listening port that serves peers with and without TLS: the first byte of a peer decides."""
+"""A listening port for peers with and without TLS. The first byte that a peer sends decides."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ from rmqha.tls.gate import TLS_HANDSHAKE, Gate, GateFactory, ServerGate
 
 @implementer(IHandshakeListener)
 class PermissiveGate(ServerGate):
-    """At a port that takes both: plain from the start, until its peer begins a handshake."""
+    """The gate of a port for both kinds of peers. It has no TLS until its peer starts a handshake."""
 
     _producer: tuple[Any, bool] | None = None
 
     def makeConnection(self, transport: Any) -> None:
-        if self._is_open:  # and now TLS stands before it
+        if self._is_open:  # it was connected without TLS, and now gets TLS
             self._is_open = False
             Gate.makeConnection(self, transport)
         else:
@@ -30,7 +30,7 @@ class PermissiveGate(ServerGate):
             self.wrappedProtocol.makeConnection(self)
 
     def begin_tls(self, tls: TLSMemoryBIOProtocol, plain: Any) -> None:
-        """From now on what our protocol reads and writes passes through ``tls``, and then ``plain``, its transport."""
+        """From now on the protocol reads and writes through ``tls``, whose transport is ``plain``."""
         producer = self._producer
         if producer is not None:
             self.unregisterProducer()
@@ -48,7 +48,7 @@ class PermissiveGate(ServerGate):
 
 
 class FirstByte(Protocol):
-    """Looks at the first byte that a peer sends, and hands all on: to the gate, or to TLS before it."""
+    """Looks at the first byte that a peer sends, and passes all bytes to the gate, or to the TLS in front of it."""
 
     transport: Any
 
@@ -74,7 +74,7 @@ class FirstByte(Protocol):
 
 
 class PermissiveFactory(GateFactory):
-    """Puts a gate before every protocol of a listening factory, and TLS before that where the peer speaks it."""
+    """Puts a gate in front of each protocol of a listening factory, and TLS in front of that if the peer uses it."""
 
     def buildProtocol(self, addr: IAddress | None) -> FirstByte | None:  # type: ignore[override]  # stands before TLS
         protocol = self.wrappedFactory.buildProtocol(addr)

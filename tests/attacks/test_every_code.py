@@ -19,8 +19,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.controller import BrokerController, Surroundings, broker_limits
 from rmqha.broker.runtimeinfo import runtime_processors
+from rmqha.broker.service import BrokerService, Surroundings, broker_limits
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.remoting import turns
 from rmqha.remoting.protocol import Processors, RemotingLimits, RemotingProtocol
@@ -335,7 +335,7 @@ class BrokerTests(EveryCodeTestCase):
     @pytest.mark.long
     def test_no_request_holds_the_reactor(self) -> None:
         self.open(maxIndexNum="100000", maxHashSlotNum="1000", mappedFileSizeCommitLog=str(64 * 1024 * 1024))
-        broker = BrokerController(
+        broker = BrokerService(
             self.settings,
             self.store,
             self.clock,
@@ -368,7 +368,7 @@ class BrokerTests(EveryCodeTestCase):
         self.dispatch()
         return ends
 
-    def fill(self, broker: BrokerController) -> None:
+    def fill(self, broker: BrokerService) -> None:
         """Full tables, and messages that all have one key."""
         for _ in range(MESSAGES // 100):
             self.put(*[b"x" * 100] * 100, topic="many", KEYS=KEY)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import execute
 
-from rmqha.broker.controller import BrokerController, Surroundings
+from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command
@@ -68,7 +68,7 @@ class JavaConversationTests(BrokerStoreTestCase):
         super().setUp()
         facts, self.conversation = read_conversation()
         self.open(**facts["settings"])
-        self.broker = BrokerController(
+        self.broker = BrokerService(
             self.settings,
             self.store,
             self.clock,
@@ -78,8 +78,8 @@ class JavaConversationTests(BrokerStoreTestCase):
         )
         self.broker.listening(facts["port"])
         self.broker.topics.update(TopicConfig("TRecorded", 2, 2))
-        self.broker.start()
-        self.addCleanup(lambda: self.successResultOf(self.broker.stop()))
+        self.broker.startService()
+        self.addCleanup(lambda: self.successResultOf(self.broker.stopService()))
         self.lines: dict[int, LineTransport] = {}
 
     def line(self, connection: int) -> LineTransport:

@@ -123,8 +123,8 @@ class TableTests(BrokerStoreTestCase):
         """What a new store's broker says."""
         self.open(role, **properties)
         self.stats = BrokerStats("C", self.clock, self.now_ms)
-        self.stats.start()
-        self.addCleanup(self.stats.stop)
+        self.stats.startService()
+        self.addCleanup(self.stats.stopService)
         self.info = RuntimeInfo(self.store, self.stats, lambda: self.progress, self.now_ms)
 
     def now_ms(self) -> int:
@@ -286,7 +286,7 @@ class ViewTests(RuntimeInfoTestCase):
         for body in (b"", b"{", b"[]", b"{}", b"null", b'{"table":[]}', b'{"table":null}', b'{"table":3}', b"\xff\xfe"):
             question = self.ask(ask_runtime_info, a_broker_that_says(body))
             self.assertIn(
-                "the runtime info is no table", str(self.failureResultOf(question, RemotingError).value), body
+                "the runtime info is not a table", str(self.failureResultOf(question, RemotingError).value), body
             )
 
     def test_a_table_of_other_things_than_texts_is_read(self) -> None:

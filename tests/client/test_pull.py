@@ -3,7 +3,7 @@
 from twisted.internet.defer import Deferred
 
 from rmqha.client import MessageQueue, MQBrokerError, MQClientError, PullConsumer, PullResult, PullStatus
-from rmqha.client.bulk import BulkPull, Edge
+from rmqha.client.bulk import BulkPull, Edge, Selection
 from rmqha.client.instance import REST_SECONDS
 from rmqha.remoting.protocol import Answer, Processor, RemotingProtocol
 from rmqha.testing.records import make_record
@@ -235,7 +235,10 @@ class BulkPullTests(PullTestCase):
     def read(self, start: Edge | int = Edge.MIN, follows: bool = False, most: int | None = None) -> Deferred[None]:
         self.got: list[bytes] = []
         bulk = BulkPull(
-            self.consumer, self.clock, lambda message: self.got.append(message.body), start, follows, most=most
+            self.consumer,
+            self.clock,
+            lambda message: self.got.append(message.body),
+            Selection(start, follows, most=most),
         )
         reading = Deferred.fromCoroutine(bulk.run("T"))
         self.carry()

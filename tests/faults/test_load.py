@@ -56,9 +56,7 @@ def test_l1_a_thousand_slaves_that_hold_all_cost_little_and_keep_nobody_out(pair
 
 
 @scenario(b"", b"\xff")
-def test_l2_a_thousand_peers_that_say_nothing_or_a_byte_now_and_then_harm_no_slave_and_go(
-    pair: Pair, data: bytes
-) -> None:
+def test_l2_a_thousand_silent_or_dribbling_peers_harm_no_slave_and_are_closed(pair: Pair, data: bytes) -> None:
     allow_a_crowd()
     slave = pair.slave()
     pair.wait_for_report(pair.log.end)

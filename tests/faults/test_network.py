@@ -171,7 +171,7 @@ def test_n4_a_slave_whose_reports_dribble_in_is_dropped_and_comes_back(pair: Pai
 
 
 @scenario()
-def test_n7_slaves_that_read_nothing_cost_the_master_bounded_memory_and_others_nothing(small: Pair) -> None:
+def test_n7_slaves_that_do_not_read_cost_bounded_memory_and_do_not_slow_others(small: Pair) -> None:
     log, lazy_slaves = MasterLog(small.work / "large-store", 16 << 20, 10_000), 20
     with start_pair(small.work / "large", log) as pair, ExitStack() as stack:
         before = anonymous_kib(pair.master.pid)
@@ -283,7 +283,7 @@ def test_n9_a_name_is_looked_up_anew_for_every_connection(pair: Pair) -> None:
 
 
 @scenario()
-def test_n11_a_slave_whose_old_connection_lives_on_at_the_master_is_served_on_its_new_one(pair: Pair) -> None:
+def test_n11_a_slave_is_served_on_a_new_connection_while_its_old_one_is_still_open(pair: Pair) -> None:
     slave = pair.slave_with_half()
     pair.proxy.command("both strand")  # as by a router that has forgotten the connection
     pair.proxy.command("both pass")

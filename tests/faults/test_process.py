@@ -40,7 +40,7 @@ STRANGERS = "127.0.0.2"
 
 
 @scenario(1, 2)
-def test_p1_a_slave_killed_at_any_byte_of_a_frame_has_all_that_it_reported_and_goes_on(pair: Pair, seed: int) -> None:
+def test_p1_a_slave_killed_at_any_byte_of_a_frame_holds_what_it_reported(pair: Pair, seed: int) -> None:
     rng, frame_bytes = random.Random(seed), TRANSFER_HEADER.size + BATCH_BYTES
     sync_flush = seed % 2 == 1
     slave = pair.slave("--set=flushDiskType=SYNC_FLUSH") if sync_flush else pair.slave()
@@ -195,7 +195,7 @@ def test_p8_a_slave_whose_descriptors_others_have_taken_waits_until_there_are_so
 
 
 @scenario()
-def test_p8_a_master_whose_memory_is_limited_bears_a_flood_of_peers_that_read_nothing(small: Pair) -> None:
+def test_p8_a_master_with_little_memory_survives_many_peers_that_do_not_read(small: Pair) -> None:
     log, strangers, margin = MasterLog(small.work / "large" / "store", 16 << 20, 10_000), 60, 96 << 20
     with start_pair(small.work / "large", log) as pair:
         pair.stop_and_check(pair.slave())

@@ -82,9 +82,7 @@ def test_t2_and_t4_a_wall_clock_that_stands_still_stops_nothing(small: Pair, who
 
 
 @scenario(HOUR, -HOUR, TEN_YEARS, -TEN_YEARS)
-def test_t1_nodes_started_with_a_wrong_wall_clock_replicate_and_start_again_with_the_right_one(
-    pair: Pair, seconds: float
-) -> None:
+def test_t1_nodes_with_a_wrong_wall_clock_replicate_and_restart_with_a_right_one(pair: Pair, seconds: float) -> None:
     clock = WallClock(pair.work / "clock")
     clock.step(seconds)
     slave = pair.slave_with_half(prefix=clock.prefix)
@@ -136,7 +134,7 @@ class RetentionTests(SynchronousTestCase):
         self.assertEqual((failures, clock.getDelayedCalls()), ([], []))
         return found
 
-    def test_t3_on_the_nights_of_the_change_old_segments_go_at_four_by_the_clock_on_the_wall(self) -> None:
+    def test_t3_old_segments_are_deleted_at_four_local_time_when_the_clocks_change(self) -> None:
         for noon in self.NIGHTS:
             with self.subTest(noon):
                 runs = self.deletions(noon, "04", 24)

@@ -1,4 +1,4 @@
-"""Logs made by hand, transports that end as sockets do, and endpoints that a test answers for."""
+"""Logs for tests, transports that end like sockets, and endpoints whose answers the test gives."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +18,8 @@ from zope.interface import implementer
 
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterProtocol
+from rmqha.ha.slave.protocol import IConnectionOwner
+from rmqha.ha.slave.replica import MasterView
 from rmqha.interfaces import ICommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_record
@@ -63,7 +65,7 @@ class LogImage:
         return transfers
 
     def with_byte_changed(self, offset: int, by: int = 0xFF) -> "LogImage":
-        """This log with one byte of another value; its records are not proved anew."""
+        """This log with one byte changed. Its records are not verified again."""
         changed = bytearray(self.content)
         changed[offset - self.start] ^= by
         return LogImage(bytes(changed), self.boundaries, self.messages, self.start, self.segment_size)
@@ -119,7 +121,7 @@ def memory_log(image: LogImage | None = None, segment_size: int = SEGMENT_SIZE) 
 
 
 def append(log: ICommitLog, image: LogImage) -> None:
-    """Give ``log`` what it lacks of the image, and prove it."""
+    """Append the missing part of the image to ``log``, and verify it."""
     for transfer in image.transfers(log.max_offset, batch_bytes=image.segment_size):
         log.append_data(transfer.physic_offset, transfer.body)
     found = log.verify()
@@ -166,7 +168,7 @@ def progress_of(connection: HAMasterProtocol) -> SlaveProgress:
 
 
 class LineTransport(StringTransport):
-    """A transport that ends like a socket: a reactor's turn after it is told to, with ``connectionLost``."""
+    """A transport that ends like a socket: with ``connectionLost``, one reactor turn after the call."""
 
     def __init__(self, clock: Clock) -> None:
         StringTransport.__init__(self, peerAddress=PEER)
@@ -243,7 +245,7 @@ class Socket(FileDescriptor):
         return len(piece)
 
     def take(self, size: int) -> None:
-        """The peer makes room for so many bytes."""
+        """The peer reads this many bytes."""
         self.room += size
         while self.room and self.waiting:
             self.doWrite()
@@ -327,3 +329,34 @@ def log_lines() -> Iterator[Callable[[], str]]:
 
 def _line(event: LogEvent) -> str:
     return f"{event['log_level'].name}: {formatEvent(event)}"
+
+
+@implementer(IConnectionOwner)
+@dataclass(frozen=True, slots=True)
+class ConnectionOwner:
+    """Owns a slave's connection, with a function for each method."""
+
+    ask: Callable[[], Deferred[MasterView | None]]
+    completed: Callable[[], None]
+    durable: Callable[[], int]
+    given_up: Callable[[Failure], None]
+    lost: Callable[[], None]
+    ended: Callable[[str], None] = lambda _: None
+
+    def ask_master(self) -> Deferred[MasterView | None]:
+        return self.ask()
+
+    def read_completed(self) -> None:
+        self.completed()
+
+    def durable_offset(self) -> int:
+        return self.durable()
+
+    def gave_up(self, failure: Failure) -> None:
+        self.given_up(failure)
+
+    def connection_lost(self) -> None:
+        self.lost()
+
+    def ended_by_peer(self, reason: str) -> None:
+        self.ended(reason)

@@ -1,4 +1,4 @@
-"""A master of one log in memory, on a clock; the test plays its slaves."""
+"""A master with a log in memory, on a Clock. The test plays its slaves."""
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionLost
@@ -49,7 +49,7 @@ class MasterTestCase(SynchronousTestCase):
         limits: HALimits | None = None,
         max_rate: int | None = None,
     ) -> None:
-        """Begin anew with this log."""
+        """Start again with this log."""
         self.log = log
         self.factory = HAMasterFactory(
             log, self.clock, MasterOptions(batch_bytes, limits=limits or HALimits(), max_rate=max_rate)

@@ -1,4 +1,4 @@
-"""A slave as a node runs it, on a real store, with a clock and a master that the test plays."""
+"""A slave with a real store, as in a node, on a Clock. The test plays its master."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.replica import MasterView, StartFrom
-from rmqha.ha.slave.service import HASlaveService, OnGap, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, MasterAccess, OnGap, SlaveHooks, SlaveOptions
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.transfer import TransferDecoder
@@ -35,7 +35,7 @@ class SlaveNodeTestCase(SynchronousTestCase):
     """``start`` runs a slave; ``self.view`` is what the master's remoting port says, or the error it meets there."""
 
     def setUp(self) -> None:
-        for name in ("fsync", "fdatasync"):  # what they promise is no matter here, and they take most of the time
+        for name in ("fsync", "fdatasync"):  # durability does not matter here, and these calls take most of the time
             self.patch(os, name, lambda fd: None)
         self.clock = Clock()
         self.ends: list[tuple[ExitCode, str]] = []
@@ -78,13 +78,14 @@ class SlaveNodeTestCase(SynchronousTestCase):
             self.store,
             self.flusher,
             SlaveOptions(StartFrom.parse(start_from), on_gap, once, observer),
-            self.endpoint,
-            self.ask_remoting if remoting else None,
+            MasterAccess(self.endpoint, self.ask_remoting if remoting else None),
+            SlaveHooks(
+                finished=lambda code, reason: self.ends.append((code, reason)),
+                disk_failed=self.disk_failures.append,
+                queues_behind=lambda: self.behind,
+                wall_clock=time.time,
+            ),
             self.clock,
-            finished=lambda code, reason: self.ends.append((code, reason)),
-            disk_failed=self.disk_failures.append,
-            queues_behind=lambda: self.behind,
-            wall_clock=time.time,
         )
         self.service.startService()
         self.addCleanup(self.stop)

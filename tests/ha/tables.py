@@ -1,4 +1,4 @@
-"""Tables of cases: one test method a row, named by the row."""
+"""Makes a test method for each row of a table of cases, named after the row."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar

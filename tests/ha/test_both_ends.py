@@ -1,4 +1,4 @@
-"""Master and slave in one memory: whatever is cut, the slave ends with the master's log and never said more."""
+"""Master and slave in one process: after any cut the slave gets the log, and never reports more than it has."""
 
 from collections.abc import Iterator
 from random import Random
@@ -12,16 +12,16 @@ from twisted.test import iosim
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.master.protocol import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
-from rmqha.ha.slave.protocol import HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, PeerBreach, Replica, StartFrom
 from rmqha.ha.slave.states import ReplicaState
-from tests.ha.doubles import PEER, LogImage, append, content_of, make_image, memory_log, progress_of
+from tests.ha.doubles import PEER, ConnectionOwner, LogImage, append, content_of, make_image, memory_log, progress_of
 
 EVERYTHING = 1 << 30
 
 
 class Line:
-    """One connection, carried by hand: so many bytes each way, then cut."""
+    """One connection that the test carries: some bytes in each direction, and then a cut."""
 
     def __init__(self, master: HAMasterProtocol, slave: HASlaveProtocol, clock: Clock) -> None:
         _, _, self.pump = iosim.connectedServerAndClient(lambda: master, lambda: slave, greet=False, clock=clock)
@@ -30,7 +30,7 @@ class Line:
         self.carried_to_slave = self.carried_to_master = 0
 
     def carry(self, to_slave_bytes: int, to_master_bytes: int) -> None:
-        """Deliver up to so many of the bytes that wait."""
+        """Deliver up to this many of the waiting bytes."""
         self.to_slave += self.pump.serverIO.getOutBuffer() or b""
         self.to_master += self.pump.clientIO.getOutBuffer() or b""
         down, self.to_slave = self.to_slave[:to_slave_bytes], self.to_slave[to_slave_bytes:]
@@ -84,13 +84,14 @@ class Pair:
         slave = HASlaveProtocol(
             self.replica,
             self.slave_log,
-            SlaveTimes(),
             self.clock,
-            ask_master=self.ask,
-            progressed=lambda: slave.report_progress(),
-            durable_offset=lambda: self.slave_log.max_offset,
-            gave_up=self.gave_up,
-            lost=self.replica.connection_lost,
+            ConnectionOwner(
+                ask=self.ask,
+                completed=lambda: slave.report_progress(),
+                durable=lambda: self.slave_log.max_offset,
+                given_up=self.gave_up,
+                lost=self.replica.connection_lost,
+            ),
         )
         return Line(master, slave, self.clock)
 
@@ -197,7 +198,7 @@ class CopyTests(SynchronousTestCase):
 
 
 class CutTests(SynchronousTestCase):
-    """The connection is cut after every single byte of a conversation, and made anew."""
+    """The connection is cut after each byte of a conversation, and made again."""
 
     def setUp(self) -> None:
         self.image = make_image([10, 60, 0, 130, 20], segment_size=512)

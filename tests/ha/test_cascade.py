@@ -1,4 +1,4 @@
-"""A slave serves slaves of its own: what it has proved, and nothing else."""
+"""A slave serves its own slaves only the bytes that it has verified."""
 
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
 from rmqha.ha.slave.replica import MasterView

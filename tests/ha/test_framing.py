@@ -1,4 +1,4 @@
-"""Writing at once, on a transport as Twisted's sockets are."""
+"""Immediate writes, on a transport like Twisted's sockets."""
 
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.main import CONNECTION_DONE

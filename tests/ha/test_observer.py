@@ -1,4 +1,4 @@
-"""``--observer``: a copy that no SYNC_MASTER may take for a replica (spec/ha.md 7)."""
+"""``--observer``: a copy that a SYNC_MASTER must not count as a replica (spec/ha.md 7)."""
 
 from rmqha.ha.slave.replica import MasterView
 from rmqha.ha.slave.service import OBSERVER_QUIET_SECONDS

@@ -178,7 +178,7 @@ def test_a_fresh_slave_begins_at_the_min_of_a_master_that_has_deleted_segments(
     assert_complains(blind.ended(), ExitCode.GAP, "its first segments were deleted")
 
 
-def test_a_slave_that_is_behind_the_min_of_its_master_says_so_and_goes_on_only_when_told_to(
+def test_a_slave_before_its_masters_min_reports_a_gap_and_reseeds_only_if_allowed(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
     master = java_master(haSendHeartbeatInterval=1000)

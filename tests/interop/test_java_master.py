@@ -155,7 +155,7 @@ def test_a_java_broker_serves_every_message_from_the_store_of_our_slave(
     assert (served.count, served.sha256) == (320, messages_sha256(range(320), BODY_BYTES))
 
 
-def test_a_copy_is_repaired_from_a_java_sync_master_whose_producers_hear_nothing_of_it(
+def test_a_repair_from_a_java_sync_master_does_not_affect_its_producers(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
     """By command, and by the slave itself as it starts."""

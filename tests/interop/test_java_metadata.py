@@ -126,7 +126,7 @@ def store(tmp_path: Path) -> Path:
     return store
 
 
-def test_a_java_master_answers_with_the_tables_that_we_wrote_and_we_read_those_it_writes(
+def test_a_java_master_reads_the_tables_that_we_write_and_we_read_its_tables(
     store: Path, java_master: MasterFactory
 ) -> None:
     files = {type(table): store / CONFIG_FOLDER / table.FILE_NAME for table in TABLES}

@@ -52,7 +52,7 @@ def assert_has_log(slave: Broker, ours: Path, start: int, end: int) -> None:
     assert_equal_logs(slave.store, ours, start, end)
 
 
-def test_java_slaves_of_a_master_of_ours_on_the_store_of_a_crashed_java_master_have_its_log(
+def test_java_slaves_copy_a_crashed_java_masters_store_from_our_master(
     our_master: MasterNodeFactory, java_slave: SlaveFactory, tmp_path: Path
 ) -> None:
     store, end = fixtures.copy_of("master-crash", tmp_path / "master-crash"), fixtures.max_offset("master-crash")
@@ -69,7 +69,7 @@ def test_java_slaves_of_a_master_of_ours_on_the_store_of_a_crashed_java_master_h
     assert commit_log_bytes(slave_behind.store, 0, end) == fixtures.log_bytes("master-crash")
 
 
-def test_a_java_slave_goes_on_where_it_stopped_when_ours_has_taken_the_place_of_its_java_master(
+def test_a_java_slave_resumes_when_our_master_replaces_its_java_master(
     java_master: MasterFactory, our_master: MasterNodeFactory, java_slave: SlaveFactory, driver: Driver
 ) -> None:
     master = java_master()

@@ -63,7 +63,7 @@ def test_a_dledger_master_and_its_store_are_named(namesrv: NameServer, tmp_path:
         assert "is the store of a broker in DLedger mode" in done.stderr
 
 
-def test_an_acl_is_named_with_what_to_do_and_an_unknown_segment_size_is_no_divergence(
+def test_an_acl_is_reported_with_a_remedy_and_an_unknown_size_is_not_diverged(
     namesrv: NameServer, tmp_path: Path
 ) -> None:
     own: dict[str, Any] = {"namesrv": namesrv.address, "name": "acl", "cluster": "acl", "segment_size": SEGMENT_SIZE}
@@ -87,8 +87,8 @@ def test_an_acl_is_named_with_what_to_do_and_an_unknown_segment_size_is_no_diver
             status = rmqha("status", slave.store)
             assert status.returncode == REFUSED
             assert "topics, groups and offsets are not the master's" in status.stderr
-            assert len(slave.events("not taken over")) == 1
-            assert len(slave.events("the master's segment size is not known: going by")) >= 1
+            assert len(slave.events("not copied")) == 1
+            assert len(slave.events("the master's segment size is not known: using")) >= 1
             driver.send(TOPIC, 2 * SEGMENT_SIZE // 1000, 1000)
             state = slave.wait_for_state(
                 lambda state: "segment size" in (state.reason or ""), "the reason in state.json", WAIT_S

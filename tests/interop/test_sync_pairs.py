@@ -72,7 +72,7 @@ def assert_has_all(slave: Broker, master: PutNode, end: int) -> None:
     assert_equal_logs(slave.store, master.store, 0, end)
 
 
-def test_a_java_slave_that_is_paused_killed_and_started_again_is_what_our_sync_master_waits_for(
+def test_our_sync_master_waits_for_a_java_slave_that_is_paused_killed_and_restarted(
     our_sync_master: PutNode, java_slave: SlaveFactory
 ) -> None:
     master = our_sync_master
@@ -102,7 +102,7 @@ def test_a_java_slave_that_is_paused_killed_and_started_again_is_what_our_sync_m
     assert_has_all(slave, master, result["end"])
 
 
-def test_a_java_slave_far_behind_is_not_available_to_our_sync_master_until_it_has_caught_up(
+def test_a_java_slave_with_a_large_lag_counts_only_after_it_has_caught_up(
     our_sync_master: PutNode, java_slave: SlaveFactory
 ) -> None:
     master = our_sync_master
@@ -121,7 +121,7 @@ def test_a_java_slave_far_behind_is_not_available_to_our_sync_master_until_it_ha
     assert_has_all(slave, master, master.put(1)["end"])
 
 
-def test_our_sync_master_killed_and_paused_under_load_has_promised_nothing_that_its_java_slave_has_not(
+def test_our_killed_sync_master_confirmed_only_what_its_java_slave_holds(
     our_sync_master: PutNode, java_slave: SlaveFactory
 ) -> None:
     master = our_sync_master
@@ -179,7 +179,7 @@ def assert_holds_all_promised(slave: RmqhaNode, master: Broker, results: list[Se
     assert max(promised) < has
 
 
-def test_our_slave_killed_and_paused_under_load_at_a_java_sync_master_has_all_that_was_promised(
+def test_our_killed_slave_holds_all_that_its_java_sync_master_confirmed(
     java_sync_master: Broker, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
     master = java_sync_master
@@ -205,7 +205,7 @@ def test_our_slave_killed_and_paused_under_load_at_a_java_sync_master_has_all_th
     assert_holds_all_promised(slave, master, results)
 
 
-def test_a_java_sync_master_paused_and_killed_under_load_has_promised_nothing_that_our_slave_has_not(
+def test_a_killed_java_sync_master_confirmed_only_what_our_slave_holds(
     java_sync_master: Broker, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
     master = java_sync_master
@@ -224,7 +224,7 @@ def test_a_java_sync_master_paused_and_killed_under_load_has_promised_nothing_th
     assert_holds_all_promised(slave, master, results)
 
 
-def test_an_observer_never_satisfies_a_java_sync_master_also_not_as_it_connects_again(
+def test_an_observer_never_completes_a_put_of_a_java_sync_master_even_on_reconnect(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, relay: RelayFactory, driver: Driver
 ) -> None:
     master = java_master(role="SYNC_MASTER")  # with upstream's slaveTimeout

@@ -1,4 +1,4 @@
-"""kvConfig.json: texts by namespace and key, that outlive the process."""
+"""kvConfig.json: texts by namespace and key, which outlive the process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.namesrv.kvconfig import FILE_NAME, MOST_BYTES, MOST_TEXTS, KVConfigManager, TableFull
+from rmqha.namesrv.kvconfig import FILE_NAME, MAX_CHARACTERS, MAX_TEXTS, KVConfigManager, TableFull
 from rmqha.store.errors import StoreError
 
 FROM_JAVA = b"""{
@@ -84,7 +84,7 @@ class KVConfigTests(SynchronousTestCase):
 
     def test_there_is_room_for_so_many(self) -> None:
         config = KVConfigManager(None)
-        for number in range(MOST_TEXTS):
+        for number in range(MAX_TEXTS):
             config.put("N", str(number), "")
         with self.assertRaises(TableFull):
             config.put("N", "more", "")
@@ -92,4 +92,4 @@ class KVConfigTests(SynchronousTestCase):
         config.delete("N", "1")
         config.put("N", "more", "")
         with self.assertRaises(TableFull):
-            config.put("N", "0", "x" * MOST_BYTES)
+            config.put("N", "0", "x" * MAX_CHARACTERS)

@@ -1,4 +1,4 @@
-"""What the name server knows: who is registered, for how long, and which routes follow from that."""
+"""What the name server knows: the registered brokers, when they expire, and the resulting routes."""
 
 from dataclasses import replace
 from typing import Any

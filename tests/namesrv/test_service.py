@@ -1,4 +1,4 @@
-"""The name server on its port: registrations bound to connections, and every request of spec/remoting.md 2.22."""
+"""The name server at its port: registrations belong to connections, and every request of spec/remoting.md 2.22."""
 
 import zlib
 from pathlib import Path

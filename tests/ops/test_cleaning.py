@@ -1,4 +1,4 @@
-"""Retention while a node runs: when it begins, what slots hold, what it tells."""
+"""Retention while a node runs: when it starts, what slots keep, and what it logs."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where events go: lines for people or for machines, in a file that may be moved away."""
+"""Log events as lines for people or for machines, in a file that other programs may move away."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What ``rmqha status`` tells of stores and of brokers."""
+"""What ``rmqha status`` shows of stores and of brokers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

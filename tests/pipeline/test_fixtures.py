@@ -26,7 +26,7 @@ from rmqha.pipeline.jobs.stats import stats
 from rmqha.pipeline.jobs.verify import Verified, verify
 from rmqha.pipeline.schema import PROPERTIES_MAP
 from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, UNIT, Unit
-from rmqha.store.derived.index import IndexService
+from rmqha.store.derived.index import KeyIndex
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank, Record
 from tests import fixtures
@@ -303,7 +303,7 @@ def as_archived(record: Record) -> dict[str, Any]:
 
 def keys_below(folder: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[int]]:
     """What an index says of these keys of topics."""
-    index = IndexService(folder / "index", fixtures.facts()["maxHashSlotNum"], fixtures.facts()["maxIndexNum"])
+    index = KeyIndex(folder / "index", fixtures.facts()["maxHashSlotNum"], fixtures.facts()["maxIndexNum"])
     try:
         return {(topic, key): index.query(topic, key, 0, FOREVER, MANY) for topic, key in keys}
     finally:

@@ -1,4 +1,4 @@
-"""One budget for all that the connections of a port make us keep (attack finding D4)."""
+"""One memory budget for all connections of a port (attack finding D4)."""
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -32,7 +32,7 @@ class BudgetTestCase(SynchronousTestCase):
         self.budget = PortBudget(self.clock, 16 * MIB, 8 * MIB)
 
     def crowd(self, count: int, length: int) -> list[FakeConnection]:
-        """So many connections that have each begun a frame."""
+        """This many connections, each with an incomplete frame."""
         connections = [FakeConnection() for _ in range(count)]
         for connection in connections:
             self.budget.admit(connection, length, 0)
@@ -91,7 +91,7 @@ class FrameTests(BudgetTestCase):
             self.pass_seconds(2 * GRACE_SECONDS + LOOK_SECONDS)
         self.assertEqual([connection.is_open for connection in hostile], [False, True, True, True])
         self.assertEqual(honest.rooms, 1)
-        self.assertIn("comes too slowly", lines())
+        self.assertIn("arrives too slowly", lines())
 
     def test_who_sends_fast_enough_is_not_dropped(self) -> None:
         (fast,) = self.crowd(1, 16 * MIB)

@@ -1,4 +1,4 @@
-"""One kept connection: made anew when it is lost, and calls that wait for it no longer than they may."""
+"""A kept connection: it is made again when it is lost, and calls wait for it only until their timeout."""
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -6,7 +6,7 @@ from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.remoting.client import LONGEST_RETRY_SECONDS, RemotingClient
+from rmqha.remoting.client import MAX_RETRY_SECONDS, RemotingClient
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processors, RemotingError, RemotingProtocol
 from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, ResponseCode
 from tests.ha.doubles import FakeEndpoint, LineTransport
@@ -43,7 +43,7 @@ class ClientTestCase(SynchronousTestCase):
 
     def retry(self) -> None:
         """Wait until it connects again."""
-        self.clock.advance(LONGEST_RETRY_SECONDS + MOST_JITTER_SECONDS)
+        self.clock.advance(MAX_RETRY_SECONDS + MOST_JITTER_SECONDS)
         self.assertEqual(len(self.endpoint.attempts), 1)
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class CallTests(ClientTestCase):
         self.stop()
 
     def test_who_hears_of_a_failure_may_ask_again_at_once(self) -> None:
-        """As whoever takes over several tables does: Twisted's ClientService takes no question while it answers one."""
+        """Code that requests several tables does so. ClientService must not be called while it fires its Deferreds."""
         failures: list[str] = []
 
         async def ask_twice() -> None:

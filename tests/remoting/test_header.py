@@ -1,4 +1,4 @@
-"""A request's header, read field by field."""
+"""Reads a request's header, field by field."""
 
 from collections.abc import Callable
 from functools import partial
@@ -45,4 +45,4 @@ class HeaderTests(SynchronousTestCase):
 
     def test_what_java_reads_as_no_number_is_named(self) -> None:
         for text in ("", "x", "1.0", "1_000", "٣", " 1", str(2**63), str(-(2**63) - 1), "9" * 5000):
-            self.assert_refused(partial(header(offset=text).integer, "offset", 0), "<offset> is no number")
+            self.assert_refused(partial(header(offset=text).integer, "offset", 0), "<offset> is not a number")

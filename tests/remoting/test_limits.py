@@ -1,4 +1,4 @@
-"""What one peer can make a remoting port keep: frames in pieces, requests in progress, answers that nobody reads."""
+"""The memory that one peer can use at a remoting port: incomplete frames, requests in progress, unread answers."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from rmqha.remoting.protocol import (
     RemotingProtocol,
     RequestRefused,
 )
-from rmqha.remoting.turns import REFUSED_BYTES_AT_ONCE, REFUSED_BYTES_SECONDS, Pace, Turns
+from rmqha.remoting.turns import REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS, Pace, Turns
 from rmqha.wire.command import FRAME_MAX_LENGTH, ONEWAY_FLAG, RemotingCommand, ResponseCode, encode_command
 from tests.ha.doubles import PEER, LineTransport, log_lines
 from tests.remoting.test_protocol import commands_in, frame
@@ -283,7 +283,7 @@ class ConnectionsTests(SynchronousTestCase):
         assert protocol is not None
         lines.append(LineTransport(clock))
         lines[-1].attach(protocol)
-        self.assertEqual(logged().count("no more than 3 connections are taken"), 2, logged())
+        self.assertEqual(logged().count("refusing connections: there are 3"), 2, logged())
         for line in lines:
             line.lose()
         self.assertEqual(factory.connections, 0)
@@ -487,9 +487,9 @@ class PaceTests(SynchronousTestCase):
             read.append(sum(sent.values()) - before)
             clock.advance(REFUSED_BYTES_SECONDS)
         self.assertEqual(read[0], 50 * 65_536, "each once, to see what it is")
-        self.assertLessEqual(max(read[10:]), REFUSED_BYTES_AT_ONCE)
-        self.assertLess(max(read[1:10]), 4 * REFUSED_BYTES_AT_ONCE)
-        self.assertGreaterEqual(min(read[1:]), REFUSED_BYTES_AT_ONCE // 2, "but it goes on")
+        self.assertLessEqual(max(read[10:]), REFUSED_BYTES_BATCH)
+        self.assertLess(max(read[1:10]), 4 * REFUSED_BYTES_BATCH)
+        self.assertGreaterEqual(min(read[1:]), REFUSED_BYTES_BATCH // 2, "but it goes on")
         self.assertLessEqual(max(sent.values()) - min(sent.values()), 3 * 65_536, "all alike")
         for line in lines:
             line.lose()

@@ -1,4 +1,4 @@
-"""Remoting, both ends: requests are answered, calls end, and strangers are dropped."""
+"""Both ends of remoting: requests are answered, calls end, and peers with another protocol are closed."""
 
 from collections.abc import Mapping
 
@@ -144,7 +144,7 @@ class StrangerTests(RemotingTestCase):
         self.assert_dropped(b"GET / HTTP/1.1\r\n\r\n", f"a frame of {int.from_bytes(b'GET ', 'big')} bytes")
 
     def test_a_tls_hello_is_dropped(self) -> None:
-        self.assert_dropped(bytes.fromhex("16030100c8010000c40303"), "it speaks TLS")
+        self.assert_dropped(bytes.fromhex("16030100c8010000c40303"), "it uses TLS")
 
     def test_a_frame_of_garbage_is_dropped(self) -> None:
         for garbage in (b"", b"\0", b"\x07\0\0\0", b"\0\0\0\x05{", b"\0\0\0\x02[]", b"\0\0\0\x02{}", b"\x01\0\0\x02ab"):

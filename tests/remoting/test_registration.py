@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.remoting.registration import LARGEST_BODY_BYTES, body_crc32, decode_body, encode_body
+from rmqha.remoting.registration import MAX_BODY_BYTES, body_crc32, decode_body, encode_body
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable, TopicFilterType
 from rmqha.wire.command import OUR_VERSION
 
@@ -89,11 +89,11 @@ class CompressedTests(SynchronousTestCase):
 
     @pytest.mark.long
     def test_a_small_body_cannot_take_all_memory(self) -> None:
-        bomb = compressed(INFLATED + bytes(4 * LARGEST_BODY_BYTES))
+        bomb = compressed(INFLATED + bytes(4 * MAX_BODY_BYTES))
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
         self.assertRaises(ValueError, decode_body, bomb, True, OUR_VERSION)
-        self.assertLess(tracemalloc.get_traced_memory()[1], 2.5 * LARGEST_BODY_BYTES)
+        self.assertLess(tracemalloc.get_traced_memory()[1], 2.5 * MAX_BODY_BYTES)
 
     @given(st.binary(max_size=80), st.booleans(), st.sampled_from([0, 36, 37, OUR_VERSION]))
     def test_any_bytes_are_topics_or_a_value_error(self, body: bytes, is_compressed: bool, version: int) -> None:

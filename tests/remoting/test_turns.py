@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.remoting import turns as turns_module
-from rmqha.remoting.turns import MOST_REQUESTS_A_TURN, Turns
+from rmqha.remoting.turns import MAX_REQUESTS_PER_TURN, Turns
 from rmqha.steps import Steps, at_once
 
 
@@ -51,7 +51,7 @@ class TurnsTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(running), 3)
 
     def test_all_that_waits_shares_the_time_of_a_turn(self) -> None:
-        """With no time at all each turn has one step, of whoever waited longest."""
+        """Without any time, each turn runs one step: the one that waited longest."""
         self.patch(turns_module, "TURN_SECONDS", 0.0)
         order: list[str] = []
         for name in "abc":
@@ -72,7 +72,7 @@ class TurnsTests(SynchronousTestCase):
         self.assertEqual(order, ["request", "work"])
 
     def test_a_turn_is_over_after_many_requests_and_the_next_one_is_not(self) -> None:
-        for _ in range(MOST_REQUESTS_A_TURN):
+        for _ in range(MAX_REQUESTS_PER_TURN):
             self.assertFalse(self.turns.is_over)
             self.turns.take()
         self.assertTrue(self.turns.is_over)

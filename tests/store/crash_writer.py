@@ -116,7 +116,7 @@ def end_with_error(failure: object) -> None:
 
 
 def write(root: Path, seed: int) -> None:
-    """Write until killed, or told to stop."""
+    """Write until the process is killed, or stopped by SIGTERM."""
     from twisted.internet import reactor as global_reactor
 
     reactor: Any = global_reactor

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.derived.consumequeue import Unit
 from rmqha.store.derived.derived import Derived
-from rmqha.store.derived.index import IndexService
+from rmqha.store.derived.index import KeyIndex
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash
@@ -136,7 +136,7 @@ def check_derived(test: SynchronousTestCase, log: CommitLog, derived: Derived, c
 
 
 def check_index(
-    test: SynchronousTestCase, index: IndexService, expected: Expected, context: object = None, min_offset: int = 0
+    test: SynchronousTestCase, index: KeyIndex, expected: Expected, context: object = None, min_offset: int = 0
 ) -> None:
     """Every key is found, and nothing else is, but for messages that the log no longer has."""
     for (topic, key), offsets in expected.keys.items():

@@ -1,4 +1,4 @@
-"""The store against a model in plain Python: whatever is put, read, stopped and killed, both tell the same."""
+"""Compares the store with a model in plain Python, over any sequence of puts, reads, stops and kills."""
 
 import os
 import shutil

@@ -683,7 +683,7 @@ class SyncFlushTests(PutTestCase):
 
 
 class FullDiskTests(PutTestCase):
-    """A disk that takes only so many bytes more."""
+    """A disk with room for only this many more bytes."""
 
     def limit(self, room: int, code: int = errno.ENOSPC) -> Any:
         """A patch of ``os.pwritev`` and ``os.pwrite``: what goes beyond ``room`` bytes is refused."""

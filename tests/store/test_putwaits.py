@@ -40,7 +40,7 @@ class FakeReplicas:
         return waits.addCallback(lambda in_time: OK if in_time else failure)
 
     def reached(self, offset: int) -> None:
-        """So many bytes are replicated."""
+        """The log is replicated up to this offset."""
         self._waits.reached(offset)
 
     def give_up(self) -> None:

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
-from rmqha.store.retention import MOST_FILES_A_RUN, Cleaning, Retention, Slot, SlotFolder, disk_used_ratio
+from rmqha.store.retention import MAX_FILES_PER_RUN, Cleaning, HeldLog, Retention, Slot, SlotFolder, disk_used_ratio
 from tests.fixtures import new_folder
 from tests.store.derived.test_dispatch import DispatchTestCase
 from tests.store.logs import SEGMENT_SIZE
@@ -51,8 +51,7 @@ class RetentionTestCase(DispatchTestCase):
             self.queues,
             self.index,
             Settings(**settings),
-            lambda: self.held_from,
-            max_hold_bytes,
+            HeldLog(lambda: self.held_from, max_hold_bytes),
             lambda folder: self.ratio if folder == self.log.folder else 1.0,
         )
 
@@ -84,11 +83,11 @@ class WhenTests(RetentionTestCase):
     def test_hours_and_age_as_configured(self) -> None:
         self.assertEqual(self.clean(FOUR, delete_when=(5, 23)).segments, 0)
         self.assertEqual(self.clean(FIVE, delete_when=(5, 23), file_reserved_time_hours=86).segments, 3)
-        self.assertEqual(self.clean(FIVE.replace(hour=23), delete_when=(5, 23)).segments, MOST_FILES_A_RUN)
+        self.assertEqual(self.clean(FIVE.replace(hour=23), delete_when=(5, 23)).segments, MAX_FILES_PER_RUN)
 
     def test_only_ten_a_run_and_never_the_last(self) -> None:
-        self.assertEqual(self.clean().segments, MOST_FILES_A_RUN)
-        self.assertEqual(self.clean().segments, self.COUNT - 1 - MOST_FILES_A_RUN)
+        self.assertEqual(self.clean().segments, MAX_FILES_PER_RUN)
+        self.assertEqual(self.clean().segments, self.COUNT - 1 - MAX_FILES_PER_RUN)
         self.assertEqual(self.clean().segments, 0)
         self.assertEqual(len(self.log.segment_bases), 1)
 
@@ -120,14 +119,14 @@ class DiskTests(RetentionTestCase):
 
     def test_a_fuller_one_needs_no_age(self) -> None:
         self.rejuvenate()
-        for ratio, count, full in ((0.85, 0, False), (0.8501, MOST_FILES_A_RUN, False), (0.9, 5, False)):
+        for ratio, count, full in ((0.85, 0, False), (0.8501, MAX_FILES_PER_RUN, False), (0.9, 5, False)):
             self.ratio = ratio
             self.assertEqual(self.clean(FIVE), Cleaning(count, full))
 
     def test_a_full_one_is_told(self) -> None:
         self.rejuvenate()
         self.ratio = 0.9001
-        self.assertEqual(self.clean(FIVE), Cleaning(MOST_FILES_A_RUN, True))
+        self.assertEqual(self.clean(FIVE), Cleaning(MAX_FILES_PER_RUN, True))
         self.ratio = 0.9
         self.assertFalse(self.clean(FIVE).disk_full)
 
@@ -165,7 +164,7 @@ class HoldTests(RetentionTestCase):
 
     def test_a_hold_that_stops_nothing_is_not_told(self) -> None:
         self.held_from = self.log.max_offset
-        self.assertEqual(self.clean(), Cleaning(MOST_FILES_A_RUN, False))
+        self.assertEqual(self.clean(), Cleaning(MAX_FILES_PER_RUN, False))
         self.held_from = 0
         self.assertEqual(self.clean(FIVE), Cleaning(0, False))
 
@@ -176,7 +175,7 @@ class HoldTests(RetentionTestCase):
         bound = end - bases[3]
         self.assertEqual(self.clean(max_hold_bytes=bound), Cleaning(3, False, bases[3]))
         self.assertEqual(self.clean(max_hold_bytes=bound - SEGMENT_SIZE + 1), Cleaning(0, False, bases[4] - 1))
-        self.assertEqual(self.clean(max_hold_bytes=0).segments, MOST_FILES_A_RUN)
+        self.assertEqual(self.clean(max_hold_bytes=0).segments, MAX_FILES_PER_RUN)
 
     def test_a_hold_within_the_bound_is_kept(self) -> None:
         self.held_from = self.log.segment_bases[2]
@@ -191,11 +190,11 @@ class HoldTests(RetentionTestCase):
             self.queues,
             self.index,
             Settings(),
-            lambda: min(slot.offset for slot in slots.slots()),
+            HeldLog(lambda: min(slot.offset for slot in slots.slots())),
             used_ratio=lambda _: 0.99,
         )
         bases = self.log.segment_bases
-        with self.assertRaisesRegex(StoreError, "slave-a.json is no slot"):
+        with self.assertRaisesRegex(StoreError, "slave-a.json is not a valid slot"):
             retention.clean(FOUR)
         self.assertEqual(self.log.segment_bases, bases)
 
@@ -206,7 +205,7 @@ class DerivedTests(RetentionTestCase):
         self.assertGreater(min(queue_files.values()), 1)
         index_files = len(list((self.root / "index").iterdir()))
         self.assertGreater(index_files, 1)
-        for count in (MOST_FILES_A_RUN, self.COUNT - 1 - MOST_FILES_A_RUN):
+        for count in (MAX_FILES_PER_RUN, self.COUNT - 1 - MAX_FILES_PER_RUN):
             self.assertEqual(self.clean().segments, count)
             expected = expected_of(self.log)
             for key, queue in self.queues.queues.items():
@@ -236,7 +235,7 @@ class DerivedTests(RetentionTestCase):
 
     def test_without_an_index(self) -> None:
         retention = Retention(self.log, self.queues, None, Settings(), used_ratio=lambda _: 0.5)
-        self.assertEqual(retention.clean(FOUR).segments, MOST_FILES_A_RUN)
+        self.assertEqual(retention.clean(FOUR).segments, MAX_FILES_PER_RUN)
 
     def test_dispatch_that_was_behind_goes_on_at_the_begin(self) -> None:
         self.dispatcher.reput_offset = 0

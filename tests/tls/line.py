@@ -1,4 +1,4 @@
-"""A TLS connection in memory, on a clock: the test says who connects to whom."""
+"""A TLS connection in memory, on a Clock. The test chooses both ends."""
 
 from pathlib import Path
 from typing import Any

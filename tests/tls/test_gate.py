@@ -1,4 +1,4 @@
-"""Handshakes in memory: whom a client believes, whom a server serves, and how long either waits."""
+"""Handshakes in memory: which peers a client and a server accept, and how long they wait."""
 
 from pathlib import Path
 
@@ -185,7 +185,7 @@ class ServerTests(GateTestCase):
         line.carry()
         self.assertEqual(peer_names(line.served[0].transport), ())
 
-    def test_a_peer_is_refused_with_the_reason_and_its_protocol_hears_nothing_but_the_end(self) -> None:
+    def test_a_peer_is_refused_with_a_reason_and_its_protocol_only_loses_its_connection(self) -> None:
         stranger = Authority(self.folder / "stranger", "stranger")
         for certificate, reason in (
             (None, "it shows no certificate"),
@@ -219,7 +219,7 @@ class ServerTests(GateTestCase):
         line.attach(client)
         client.transport.write(b"GET / HTTP/1.0\r\n\r\n")
         line.carry()
-        self.assertIn("it does not speak TLS", line.refused[0][1])
+        self.assertIn("it does not use TLS", line.refused[0][1])
 
     def test_a_peer_that_says_nothing_is_dropped_in_time(self) -> None:
         line = self.line()

@@ -1,4 +1,4 @@
-"""Nodes that speak TLS, as processes: who is served, who is not, and what both ends say of it."""
+"""Nodes with TLS, as processes: which peers are served, which are refused, and what both ends log."""
 
 import os
 import signal
@@ -111,7 +111,7 @@ def test_a_peer_without_the_right_certificate_never_gets_a_byte_and_never_counts
         (world.ca.issue_expired("slave-a"), "has expired"),
         (world.ca.issue("slave-x"), "neither slave-x nor its address is in --allow-slaves"),
         (world.ca.issue("slave-x", common_name="slave-a"), "neither slave-x nor its address"),
-        (world.ca.issue("192.0.2.1"), "it shows no name, its address is not in --allow-slaves"),
+        (world.ca.issue("192.0.2.1"), "it has no certificate name, and its address is not in --allow-slaves"),
     ):
         assert answer_to(world, master.port(), certificate, version) == b""
         assert master.wait_for_event(told)["host"] == "127.0.0.1"
@@ -145,7 +145,7 @@ def test_puts_wait_for_a_slave_with_the_right_certificate_and_for_its_own_slave_
         assert node.errors() == []
 
 
-def test_a_slave_trusts_the_masters_certificate_and_shows_none_where_none_is_asked_for(world: World) -> None:
+def test_a_slave_copies_over_tls_without_a_certificate_if_none_is_required(world: World) -> None:
     with world.slave("one-way", world.open_master, [*world.client_options(), "--once"]) as slave:
         assert slave.wait() == 0
     assert log_of(slave.store) == log_of(world.open_master.store)
@@ -160,8 +160,8 @@ def test_a_slave_says_why_it_does_not_go_on(world: World) -> None:
             "is signed by none of the authorities trusted here",
         ),
         (world.slave("platform", world.open_master, [], f"ssl:{MASTER}"), "is signed by none of the authorities"),
-        (world.slave("to-plain", world.plain_master, trusting), "is it a plain port there"),
-        (world.slave("plain-to", world.open_master, [], "tcp:127.0.0.1"), "no byte came: a TLS port"),
+        (world.slave("to-plain", world.plain_master, trusting), "perhaps the other side does not use TLS"),
+        (world.slave("plain-to", world.open_master, [], "tcp:127.0.0.1"), "it sent nothing: perhaps its port uses TLS"),
         (
             world.slave("no-certificate", world.sync_master, trusting),
             "the peer ended TLS: tlsv13 alert certificate required",
@@ -174,8 +174,8 @@ def test_a_slave_says_why_it_does_not_go_on(world: World) -> None:
             slave.wait_for_event(told)
             state = slave.state()
             assert state is None or state.offsets.written == 0
-        world.plain_master.wait_for_event("begins as TLS does, but this port is plain")
-        world.open_master.wait_for_event("refusing 127.0.0.1: it does not speak TLS")
+        world.plain_master.wait_for_event("starts a TLS handshake, but this port has no TLS")
+        world.open_master.wait_for_event("refusing 127.0.0.1: it does not use TLS")
         for slave, _ in cases:
             os.kill(slave.pid, signal.SIGTERM)
         assert [slave.wait() for slave, _ in cases] == [0] * len(cases)
@@ -207,7 +207,7 @@ def test_status_over_tls(world: World) -> None:
     for arguments, told in (
         ([f"tls:{address}", trusting], "alert certificate required"),
         ([f"tls:127.0.0.1:{address.partition(':')[2]}", trusting, shown], "is not for this host"),
-        ([address], "no byte came: a TLS port, perhaps (tls:HOST:PORT)?"),
+        ([address], "it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"),
     ):
         refused = run_status(*arguments)
         assert (refused.returncode, refused.stdout) == (7, "")
@@ -219,7 +219,7 @@ def test_every_port_says_at_the_start_what_it_is(world: World) -> None:
     for node, security in (
         (world.sync_master, "TLS, peers must show a certificate"),
         (world.open_master, "TLS, peers need no certificate"),
-        (world.plain_master, "plain: whoever reaches it can read the log"),
+        (world.plain_master, "plain: everyone who reaches it can read the log"),
     ):
         (said,) = node.events("ha port is ")
         assert str(said["message"]).endswith(security)

@@ -1,4 +1,4 @@
-"""What the TLS options of a node accept, and how they refuse the rest."""
+"""The TLS options of a node: what they accept, and how they refuse anything else."""
 
 import sys
 from io import StringIO
@@ -131,7 +131,7 @@ class OptionsTests(SynchronousTestCase):
             ([f"--tls-cert={self.ca.path}"], (f"{self.ca.path}: there is no private key in PEM format",)),
             ([f"--tls-cert={self.own}", f"--tls-key={nowhere}"], (f"{nowhere}: No such file",)),
             ([f"--tls-cert={self.own}", f"--tls-key={text}"], (f"{text}: there is no private key",)),
-            ([f"--tls-cert={self.own}", f"--tls-key={secret}"], (f"{secret}: the private key wants a password",)),
+            ([f"--tls-cert={self.own}", f"--tls-key={secret}"], (f"{secret}: the private key needs a password",)),
             ([f"--tls-cert={self.own}", f"--tls-key={other_key}"], (f"{other_key}: not the key of {self.own}",)),
             ([f"--tls-key={self.own}"], ("a key needs its certificate (--tls-cert)",)),
             ([f"--tls-cert={self.own}", "--tls-verify-slaves"], ("--tls-verify-slaves needs", "--tls-ca")),

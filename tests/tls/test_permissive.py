@@ -1,4 +1,4 @@
-"""A port that takes TLS and plain peers alike: the first byte tells (spec/remoting.md 1.8)."""
+"""A port for peers with and without TLS. The first byte decides (spec/remoting.md 1.8)."""
 
 from collections.abc import Callable
 from typing import Any

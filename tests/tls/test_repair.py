@@ -1,4 +1,4 @@
-"""``rmqha repair --from tls:HOST:PORT``: bad bytes from a node that asks for certificates."""
+"""``rmqha repair --from tls:HOST:PORT``: fetches bad bytes from a node that requires certificates."""
 
 import subprocess
 import sys

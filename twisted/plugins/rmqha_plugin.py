@@ -1,4 +1,25 @@
+"""Names our plugins to Twisted. Listing plugins imports neither rmqha nor a reactor, so neither does this module."""
+
+from typing import Any
+
 from twisted.application.service import ServiceMaker
+from twisted.internet.interfaces import IStreamClientEndpoint, IStreamClientEndpointStringParserWithReactor
+from twisted.plugin import IPlugin
+from zope.interface import implementer
+
+
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
+class TLSAddressParser:
+    """Makes endpoints of strings such as ``rmqtls:broker-a:10912``, see ``rmqha.tls.addresses``."""
+
+    prefix = "rmqtls"
+
+    def parseStreamClient(self, reactor: Any, *args: Any, **kwargs: Any) -> IStreamClientEndpoint:
+        from rmqha.tls.addresses import parse_parameters
+
+        return parse_parameters(reactor, *args, **kwargs)
+
 
 rmqha = ServiceMaker("rmqha", "rmqha.tap", "RocketMQ HA: commit log replication, slave or master.", "rmqha")
 rmqha_namesrv = ServiceMaker("rmqha-namesrv", "rmqha.namesrv_tap", "RocketMQ's name server.", "rmqha-namesrv")
+rmqha_tls_addresses = TLSAddressParser()

@@ -1,15 +1,15 @@
-"""Notices what brokers of RocketMQ 5.x leave in a log that this one cannot act on, and says so loudly.
+"""Finds messages of RocketMQ 5.x in the log that this broker cannot handle, and warns of them.
 
-Two things, both found in queues: messages of the timer wheel, and operations of transactions that 5.x puts together.
+It looks for two kinds, in queues: messages of the timer wheel, and operations of transactions in batches.
 """
 
 from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from rmqha.broker.tables.topics import TRANS_OP_HALF_TOPIC
+from rmqha.services import PeriodicService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import MessageReader
 from rmqha.wire.record import Blank, RecordError, decode_record
@@ -18,39 +18,27 @@ LOOK_SECONDS = 10.0
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 QUEUE_ID = 0
 SEPARATOR = b","
-"""Stands between and behind the queue offsets in a body of 5.x; 4.x writes one offset and nothing else."""
+"""Follows each queue offset in a body of 5.x. 4.x writes one offset without it."""
 OLDEST_EXAMINED = 8
 
 
-class LaterFeatures:
-    """Looks at a store at the start, and then every LOOK_SECONDS; each thing found is told once."""
+class LaterFeatures(PeriodicService):
+    """Looks at a store at the start, and then every LOOK_SECONDS. It warns once of each kind that it finds."""
 
     _log = Logger()
 
     def __init__(self, store: MessageStore, clock: IReactorTime) -> None:
+        super().__init__("looking for messages of RocketMQ 5.x", LOOK_SECONDS, self.look, clock)
         self._store = store
         self._operations_end = 0
         self._kinds: tuple[tuple[str, Callable[[], bool]], ...] = (
             (f"timer messages (topic {TIMER_TOPIC})", self._has_timers),
-            ("transactions whose operations are put together", self._has_batched_operations),
+            ("transactions whose operations are batched", self._has_batched_operations),
         )
-        self._loop = LoopingCall(self.look)
-        self._loop.clock = clock
         self.warnings: list[str] = []
 
-    def start(self) -> None:
-        """Look now, and from time to time."""
-        self._loop.start(LOOK_SECONDS, now=True).addErrback(
-            lambda failure: self._log.failure("looking for what 5.x leaves in the log ended", failure)
-        )
-
-    def stop(self) -> None:
-        """Look no more."""
-        if self._loop.running:
-            self._loop.stop()
-
     def look(self) -> None:
-        """Tell what has been found since the last time. Raises OSError."""
+        """Warn of the kinds that were not there the last time. Raises OSError."""
         left = []
         for kind, is_there in self._kinds:
             if is_there():
@@ -60,9 +48,9 @@ class LaterFeatures:
         self._kinds = tuple(left)
 
     def _tell(self, kind: str) -> None:
-        when = "when this slave is made a master, they will not be" if self._store.is_slave else "they are not"
+        when = "when this slave becomes a master, they will not be" if self._store.is_slave else "they are not"
         warning = (
-            f"the log has {kind} of RocketMQ 5.x, which rmqha does not know: {when} handled. Timer messages are not "
+            f"the log has {kind} of RocketMQ 5.x, which rmqha does not support: {when} handled. Timer messages are not "
             "delivered, and transactions that have ended are checked again. A Java 5.x broker can open this store"
         )
         self.warnings.append(warning)
@@ -72,7 +60,7 @@ class LaterFeatures:
         return self._reader.max_offset(TIMER_TOPIC, QUEUE_ID) > 0
 
     def _has_batched_operations(self) -> bool:
-        """Whether the oldest operations, at the first look, or the newest one are of 5.x."""
+        """Whether the newest operation or, at the first look, one of the oldest is of 5.x."""
         end, seen = self._reader.max_offset(TRANS_OP_HALF_TOPIC, QUEUE_ID), self._operations_end
         if end == seen:
             return False
@@ -83,7 +71,7 @@ class LaterFeatures:
 
     @property
     def _reader(self) -> MessageReader:
-        return self._store.reader  # another one, when queues are made anew
+        return self._store.reader  # it changes when queues are rebuilt
 
     def _bodies(self, offset: int, most: int) -> list[bytes]:
         found = self._reader.get_message(TRANS_OP_HALF_TOPIC, QUEUE_ID, offset, most)

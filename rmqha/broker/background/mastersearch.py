@@ -1,4 +1,4 @@
-"""Finds a slave's master by its name servers, for a slave that has not registered yet."""
+"""Finds a slave's master through the name servers, for a slave that has not registered yet."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,9 +18,9 @@ MASTER_ID = "0"
 
 @implementer(IStreamClientEndpoint)
 class MasterSearch:
-    """Connects to the HA port of the master of our brokerName, wherever the name servers say it is now.
+    """Connects to the HA port of the master of our brokerName. Each attempt asks the name servers for its address.
 
-    ``connect`` makes a way to an address.
+    ``connect`` makes an endpoint from an address.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class MasterSearch:
         config = await ask_config(self._make_endpoint(address), self._clock)
         host, _, port = address.rpartition(":")
         ha_port = config.get("haListenPort", "")
-        way = self._make_endpoint(f"{host}:{ha_port if ha_port.isdecimal() else int(port) + 1}")
-        protocol: IProtocol = await way.connect(factory)
+        ha_endpoint = self._make_endpoint(f"{host}:{ha_port if ha_port.isdecimal() else int(port) + 1}")
+        protocol: IProtocol = await ha_endpoint.connect(factory)
         return protocol
 
     async def _master_address(self) -> str:
-        """Where the master answers clients. Raises ConnectError."""
-        reason = "there is no name server"
+        """The address at which the master answers clients. Raises ConnectError."""
+        reason = "no name server is configured"
         for endpoint in self._name_servers:
             try:
                 address = await self._ask(endpoint)
             except CancelledError:
                 raise
-            except Exception as error:  # whatever kept it from an answer, the next one may know
+            except Exception as error:  # of any kind: the next name server may know it
                 reason = f"a name server does not answer: {error or type(error).__name__}"
                 continue
             if address is not None:
@@ -73,5 +73,5 @@ class MasterSearch:
         except KeyError:
             return None
         except (ValueError, TypeError, AttributeError) as error:
-            raise RemotingError(f"the cluster info is none: {error!r}") from error
+            raise RemotingError(f"the cluster info is invalid: {error!r}") from error
         return addresses.get(MASTER_ID)

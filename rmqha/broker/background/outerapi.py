@@ -1,16 +1,17 @@
 """BrokerOuterAPI: a broker's registration with its name servers (spec/remoting.md 2.22, spec/ha.md 8.2).
 
-Each name server has one kept connection: a registration lives as long as the connection that it came on, so a new
-connection registers at once. With each registration goes a look at who is registered in our place: a second broker with
-our name and id takes it from us without a word, each time it registers.
+The broker keeps one connection to each name server. A registration lasts as long as its connection, so each new
+connection registers at once. Periodically the broker also asks who is registered under its name and id, because another
+broker with the same name and id replaces our registration without an error.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -19,6 +20,7 @@ from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.remoting.registration import body_crc32, encode_body_in_turns
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -26,31 +28,31 @@ from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient
 
 MASTER_ID = 0
 FIRST_REGISTER_SECONDS = 10.0
-"""A slave that was there before its master need not wait for a whole period."""
+"""The first repetition comes early, for a slave that started before its master."""
 REGISTER_TIMEOUT_SECONDS = 6.0
 QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
 UNREGISTER_TIMEOUT_SECONDS = 3.0
 LOOK_TIMEOUT_SECONDS = 3.0
 LOOKS_THAT_CLEAR_A_RIVAL = 3
-"""So many looks in a row must find us in our place before a rival counts as gone."""
-LARGEST_CLUSTER_BYTES = 1024 * 1024
-"""A larger answer is not looked at: reading it would hold up everybody else."""
+"""A rival counts as gone after this many looks in a row that find our own address."""
+MAX_CLUSTER_BYTES = 1024 * 1024
+"""A larger answer is ignored, because parsing it would block the reactor."""
 MANY_TOPICS = 2000
-"""With more of them a registration is large: changes are gathered for ``MANY_TOPICS_SECONDS``."""
+"""With more topics a registration is large, so changes are collected for ``MANY_TOPICS_SECONDS``."""
 MANY_TOPICS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class MasterAddresses:
-    """What a name server tells a slave: its master's remoting and HA address; None where it knows of no live master."""
+    """A master's remoting and HA address, as name servers give them to slaves; None without a live master."""
 
     master_addr: str | None = None
     ha_server_addr: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
-    """Who registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics."""
+class Registrant:
+    """The broker that registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics."""
 
     settings: Settings
     broker_id: int
@@ -58,7 +60,7 @@ class Broker:
     table: Callable[[], TopicConfigTable]
 
     def identity(self) -> dict[str, str]:
-        """The header fields that say who."""
+        """The header fields that identify the broker."""
         return {
             "brokerName": self.settings.broker_name,
             "brokerAddr": self.addresses()[0],
@@ -73,7 +75,7 @@ class Broker:
         return {**fields, "bodyCrc32": str(body_crc32(body))}, body
 
     def _permitted_topics(self) -> Document:
-        """The topics; all with brokerPermission where that takes something from everybody."""
+        """The topics. If brokerPermission is less than read and write, all of them get it."""
         table, perm = self.table(), self.settings.broker_permission
         if perm & PERM_READ and perm & PERM_WRITE:
             return table.document()
@@ -82,7 +84,7 @@ class Broker:
 
 
 def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:
-    """By broker id, the addresses registered under a name, from ClusterInfo; empty for what is none."""
+    """The addresses registered under a name, by broker id, from ClusterInfo; empty if it is invalid."""
     try:
         brokers = loads_lenient(body).get("brokerAddrTable") or {}
         addresses = (brokers.get(broker_name) or {}).get("brokerAddrs") or {}
@@ -91,10 +93,32 @@ def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:
         return {}
 
 
-class NameServerLink:
-    """The connection to one name server, and the registration on it: one at a time, the next with all that came since.
+class LinkState(Enum):
+    """How far the registration with one name server is."""
 
-    ``answered`` is called with this link after a registration, when ``master`` is what the name server told.
+    STOPPED = "not running"
+    WAITING = "the name server has not answered a registration yet"
+    REGISTERED = "the name server has the registration"
+    MISSED = "the last registration failed, and the log says so"
+    WITHDRAWN = "not registered on purpose"
+
+
+LINK_TRANSITIONS: dict[LinkState, frozenset[LinkState]] = {
+    LinkState.STOPPED: frozenset({LinkState.WAITING, LinkState.WITHDRAWN}),
+    LinkState.WAITING: frozenset(
+        {LinkState.REGISTERED, LinkState.MISSED, LinkState.WITHDRAWN, LinkState.STOPPED},
+    ),
+    LinkState.REGISTERED: frozenset({LinkState.MISSED, LinkState.WITHDRAWN, LinkState.STOPPED}),
+    LinkState.MISSED: frozenset({LinkState.REGISTERED, LinkState.WITHDRAWN, LinkState.STOPPED}),
+    LinkState.WITHDRAWN: frozenset({LinkState.WAITING, LinkState.STOPPED}),
+}
+"""The allowed moves."""
+
+
+class NameServerLink(Service):
+    """The connection to one name server, and the registration on it. Changes during a registration go into the next.
+
+    ``answered`` is called with this link after a registration. Then ``master`` has the name server's answer.
     """
 
     _log = Logger()
@@ -103,7 +127,7 @@ class NameServerLink:
         self,
         name: str,
         endpoint: IStreamClientEndpoint,
-        broker: Broker,
+        broker: Registrant,
         clock: IReactorTime,
         answered: Callable[["NameServerLink"], None],
     ) -> None:
@@ -115,19 +139,25 @@ class NameServerLink:
         self._registering: RemotingProtocol | None = None
         self._turns = Turns(clock)
         self._again = False
-        self._stopping = False
-        self._is_registered = False
-        self._is_missed = False
+        self.state = LinkState.STOPPED
         self._withdrawn: str | None = None
         self._clean_looks = 0
         self.rival: str | None = None
-        """The address that is registered in our place; None for nobody."""
+        """The address of another broker that is registered under our name and id; None if there is none."""
         self.master = MasterAddresses()
 
-    def start(self) -> None:
-        """Connect, and register as soon and as often as that succeeds."""
+    def startService(self) -> None:
+        """Connect, and register after each connect."""
+        Service.startService(self)
+        self._move(LinkState.WAITING if self._withdrawn is None else LinkState.WITHDRAWN)
         self._client.start()
         self._client.when_connected().addErrback(self._not_registered)
+
+    def _move(self, new: LinkState) -> None:
+        """Go to another state. Raises ValueError for a move that is not allowed."""
+        if new not in LINK_TRANSITIONS[self.state]:
+            raise ValueError(f"a registration cannot go from {self.state.name} to {new.name}")
+        self.state = new
 
     def _connected(self, connection: RemotingProtocol) -> None:
         self._connection = connection
@@ -138,15 +168,13 @@ class NameServerLink:
     def _disconnected(self, connection: RemotingProtocol) -> None:
         if self._connection is connection:
             self._connection = None
-            self._is_registered = False
             self.master = MasterAddresses()
-            if not self._stopping:
-                self._miss("the connection is gone")
+            self._miss("the connection is gone")
 
     def register(self, only_changes: bool = False) -> None:
-        """Register, if there is a connection; with ``only_changes`` ask first whether the name server needs that."""
+        """Register, if connected. With ``only_changes`` ask first whether the name server needs it."""
         connection = self._connection
-        if connection is None or self._stopping or self._withdrawn is not None:
+        if connection is None or self.state in (LinkState.STOPPED, LinkState.WITHDRAWN):
             return
         if self._registering is connection:
             self._again = self._again or not only_changes
@@ -160,50 +188,53 @@ class NameServerLink:
             return
         fields, body = await self._broker.registration(self._turns)
         answer = await connection.call(RequestCode.REGISTER_BROKER, fields, body, REGISTER_TIMEOUT_SECONDS)
-        if self._withdrawn is not None:
+        if self.state is LinkState.WITHDRAWN:
             self._unregister(connection)
             return
-        if not self._is_registered:
-            self._is_registered, self._is_missed = True, False
+        if self.state in (LinkState.WAITING, LinkState.MISSED):
+            self._move(LinkState.REGISTERED)
             self._log.info("registered with name server {name}", name=self._name)
         self._take_master(answer)
 
     def withdraw(self, reason: str) -> None:
-        """Leave this name server until ``come_back``."""
+        """Unregister until ``come_back``."""
         if self._withdrawn is not None:
             return
         self._withdrawn = reason
-        self._is_registered = False
-        if self._connection is not None and not self._stopping:
+        if self.state is LinkState.STOPPED:
+            return
+        self._move(LinkState.WITHDRAWN)
+        if self._connection is not None:
             self._log.warn("leaving name server {name}: {reason}", name=self._name, reason=reason)
             self._unregister(self._connection)
 
     def come_back(self) -> None:
         """Register again after ``withdraw``."""
-        if self._withdrawn is not None:
-            self._withdrawn = None
+        self._withdrawn = None
+        if self.state is LinkState.WITHDRAWN:
+            self._move(LinkState.WAITING)
             self.register()
 
     def _unregister(self, connection: RemotingProtocol) -> None:
         goodbye = connection.call(
             RequestCode.UNREGISTER_BROKER, self._broker.identity(), timeout=UNREGISTER_TIMEOUT_SECONDS
         )
-        goodbye.addErrback(lambda _: None)  # the next look shows whether it was heard
+        goodbye.addErrback(lambda _: None)  # the next look shows whether it worked
 
     def look(self) -> None:
-        """Ask who is registered under our name; nothing waits for the answer."""
+        """Ask who is registered under our name. Nothing waits for the answer."""
         connection = self._connection
-        if connection is None or self._stopping:
+        if connection is None or self.state is LinkState.STOPPED:
             return
         answer = connection.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=LOOK_TIMEOUT_SECONDS)
-        answer.addCallback(self._looked, connection).addErrback(lambda _: None)  # it may not know how to answer that
+        answer.addCallback(self._looked, connection).addErrback(lambda _: None)  # it may not support this request
 
     def _looked(self, answer: RemotingCommand, connection: RemotingProtocol) -> None:
-        if len(answer.body) > LARGEST_CLUSTER_BYTES or self._stopping:
+        if len(answer.body) > MAX_CLUSTER_BYTES or self.state is LinkState.STOPPED:
             return
         addresses = _addresses_of(answer.body, self._broker.settings.broker_name)
         ours, there = self._broker.addresses()[0], addresses.get(self._broker.broker_id)
-        if self._withdrawn is not None:
+        if self.state is LinkState.WITHDRAWN:
             self._looked_while_withdrawn(there == ours, addresses.get(MASTER_ID), connection)
         elif there is not None and there != ours:
             self._clean_looks = 0
@@ -217,7 +248,7 @@ class NameServerLink:
                 self.rival = None
 
     def _looked_while_withdrawn(self, is_there: bool, master: str | None, connection: RemotingProtocol) -> None:
-        """See that we are gone; a master that has moved only a registration can tell all of."""
+        """Check that we are not registered. If the master has moved, register briefly to get both of its addresses."""
         if master is not None and master != self.master.master_addr and self._registering is not connection:
             self._registering = connection
             done = Deferred.fromCoroutine(self._ask_for_master(connection)).addErrback(lambda _: None)
@@ -232,13 +263,13 @@ class NameServerLink:
         self._take_master(answer)
 
     def _take_master(self, answer: RemotingCommand) -> None:
-        told = answer.ext_fields
-        self.master = MasterAddresses(told.get("masterAddr") or None, told.get("haServerAddr") or None)
+        fields = answer.ext_fields
+        self.master = MasterAddresses(fields.get("masterAddr") or None, fields.get("haServerAddr") or None)
         self._answered(self)
 
     @property
     def warning(self) -> str | None:
-        """What an operator should know of this registration; None for nothing."""
+        """What an operator should know about this registration, if anything."""
         if self._withdrawn is not None:
             return f"not registered with name server {self._name}: {self._withdrawn}"
         if self.rival is None:
@@ -265,72 +296,70 @@ class NameServerLink:
                 self.register()
 
     def _not_registered(self, failure: Failure) -> None:
-        if not self._stopping:
-            self._is_registered = False
-            self._miss(reason_of(failure.value))
+        self._miss(reason_of(failure.value))
 
     def _miss(self, reason: str) -> None:
-        """Say once, until it is there again, that the name server does not have us."""
-        if not self._is_missed:
-            self._is_missed = True
+        """Log once, until the next registration, that the name server does not have us."""
+        if self.state in (LinkState.WAITING, LinkState.REGISTERED):
+            self._move(LinkState.MISSED)
             self._log.warn("not registered with name server {name}: {reason}", name=self._name, reason=reason)
 
-    async def stop(self) -> None:
-        """Say goodbye if there is a connection, and disconnect."""
-        self._stopping = True
+    def stopService(self) -> Deferred[None]:
+        """Unregister if there is a connection, and disconnect."""
+        Service.stopService(self)
+        if self.state is not LinkState.STOPPED:
+            self._move(LinkState.STOPPED)
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
         connection = self._connection
         if connection is not None:
             goodbye = connection.call(
                 RequestCode.UNREGISTER_BROKER, self._broker.identity(), timeout=UNREGISTER_TIMEOUT_SECONDS
             )
-            await goodbye.addErrback(lambda _: None)  # it will notice by the closed connection
+            await goodbye.addErrback(lambda _: None)  # the closed connection ends the registration too
         stopped = self._client.stop()
         if connection is not None:
             connection.hang_up()
         await stopped
 
 
-class BrokerOuterAPI:
-    """Keeps a broker registered. ``table`` gives its topics, ``told`` hears what name servers tell a slave."""
+class BrokerOuterAPI(Service):
+    """Keeps a broker registered. ``master_found`` is called with a slave's master, as name servers know it."""
 
     _log = Logger()
 
     def __init__(
         self,
-        settings: Settings,
-        broker_id: int,
+        broker: Registrant,
         endpoints: Sequence[tuple[str, IStreamClientEndpoint]],
-        addresses: Callable[[], tuple[str, str]],
-        table: Callable[[], TopicConfigTable],
         clock: IReactorTime,
-        told: Callable[[MasterAddresses], None] = lambda _: None,
+        master_found: Callable[[MasterAddresses], None] = lambda _: None,
     ) -> None:
-        """``endpoints`` are the name servers with their names; ``addresses`` gives brokerAddr and haServerAddr."""
-        self._settings = settings
+        """``endpoints`` are the name servers with their names."""
+        self._settings = settings = broker.settings
         self._clock = clock
-        self._told = told
-        self._is_slave = broker_id > 0
+        self._master_found = master_found
+        self._is_slave = broker.broker_id > 0
         self._last_told: MasterAddresses | None = None
-        broker = Broker(settings, broker_id, addresses, table)
         self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
-        self._table = table
+        self._table = broker.table
         self._soon: IDelayedCall | None = None
-        self._first_round: IDelayedCall | None = None
-        self._loop = LoopingCall(self._register_periodically)
-        self._loop.clock = clock
-
-    def start(self) -> None:
-        """Connect and register, again soon after, then each registerNameServerPeriod."""
-        for link in self._links:
-            link.start()
-        if self._links:
-            self._first_round = self._clock.callLater(FIRST_REGISTER_SECONDS, self._begin_rounds)
-
-    def _begin_rounds(self) -> None:
-        self._first_round = None
-        self._loop.start(self._settings.register_name_server_period_ms / 1000).addErrback(
-            lambda failure: self._log.failure("registering with the name servers ended", failure)
+        self._rounds = PeriodicService(
+            "registering with the name servers",
+            settings.register_name_server_period_ms / 1000,
+            self._register_periodically,
+            clock,
+            first_after=FIRST_REGISTER_SECONDS,
         )
+
+    def startService(self) -> None:
+        """Connect and register, again soon after, then each registerNameServerPeriod."""
+        Service.startService(self)
+        for link in self._links:
+            link.startService()
+        if self._links:
+            self._rounds.startService()
 
     def _register_periodically(self) -> None:
         for link in self._links:
@@ -338,12 +367,12 @@ class BrokerOuterAPI:
             link.register(only_changes=not self._settings.force_register)
 
     def register_all(self) -> None:
-        """Register with every name server that is connected; the others follow when they are."""
+        """Register with each connected name server. Others follow when they are connected."""
         for link in self._links:
             link.register()
 
     def withdraw(self, reason: str) -> None:
-        """Leave all name servers until ``come_back``."""
+        """Unregister from all name servers until ``come_back``."""
         for link in self._links:
             link.withdraw(reason)
 
@@ -353,11 +382,11 @@ class BrokerOuterAPI:
             link.come_back()
 
     def warnings(self) -> list[str]:
-        """What an operator should know of the registrations."""
+        """What an operator should know about the registrations."""
         return [link.warning for link in self._links if link.warning is not None]
 
     def topics_changed(self, topic: TopicConfig | None) -> None:
-        """Tell all name servers of a topic that is new or has changed: at once, unless there are many topics."""
+        """Register a topic that was added or changed: at once, unless there are many topics."""
         if len(self._table().topic_config_table) <= MANY_TOPICS:
             self.register_all()
         elif self._soon is None:
@@ -368,28 +397,27 @@ class BrokerOuterAPI:
         self.register_all()
 
     def _answered(self, link: NameServerLink) -> None:
-        """Where name servers differ, one that knows of a master counts, the first before the others."""
+        """If name servers differ, the first one that knows a master counts."""
         if not self._is_slave:
             return
         found = next((other.master for other in self._links if other.master.master_addr is not None), link.master)
         if found != self._last_told:
             self._last_told = found
             if found.master_addr is None:
-                self._log.info("no name server knows of a live master")
+                self._log.info("no name server knows a live master")
             else:
                 self._log.info(
                     "name servers say that the master is at {master}, its HA port at {ha}",
                     master=found.master_addr,
                     ha=found.ha_server_addr,
                 )
-        self._told(found)
+        self._master_found(found)
 
-    async def stop(self) -> None:
-        """Say goodbye to the name servers that are connected, and disconnect."""
-        for call in (self._first_round, self._soon):
-            if call is not None:
-                call.cancel()
-        self._first_round = self._soon = None
-        if self._loop.running:
-            self._loop.stop()
-        await gatherResults([Deferred.fromCoroutine(link.stop()) for link in self._links])
+    def stopService(self) -> Deferred[None]:
+        """Unregister from the name servers that are connected, and disconnect."""
+        Service.stopService(self)
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        stopped = [self._rounds.stopService(), *(link.stopService() for link in self._links)]
+        return gatherResults(stopped, consumeErrors=True).addCallback(lambda _: None)

@@ -1,20 +1,22 @@
-"""Delayed messages to where they belong, when their time has come (spec/store.md 12).
+"""Delivers delayed messages to their topics when they are due (spec/store.md 12).
 
-A delayed message lies in SCHEDULE_TOPIC_XXXX, whose queue is its level less one; with one delay to all of a level, the
-queue is in the order of their times. Only masters deliver. A message may come twice after a crash, never not at all.
+A delayed message waits in SCHEDULE_TOPIC_XXXX, in the queue of its level (queue id = level - 1). All messages of a
+level have the same delay, so the queue is ordered by time. Only masters deliver. After a crash a message may be
+delivered twice, but it is never lost.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.tables.configmanager import ConfigManager
+from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
 from rmqha.broker.tables.topics import TRANS_HALF_TOPIC
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
@@ -28,15 +30,15 @@ from rmqha.wire.record import Record
 FIRST_DELAY_SECONDS = 1.0
 DELAY_FOR_A_WHILE_SECONDS = 0.1
 DELAY_FOR_A_PERIOD_SECONDS = 10.0
-LONGEST_SLEEP_SECONDS = 1.0
-"""How soon a wall clock that was set forward is noticed."""
-MOST_DELIVERIES_AT_ONCE = 32
-"""Of one level; then others have their turn."""
+MAX_SLEEP_SECONDS = 1.0
+"""The time until a wall clock that was set forward is noticed."""
+DELIVERY_BATCH = 32
+"""Messages of one level that are delivered before other levels have their turn."""
 NEVER_STORED = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
-    """Delivers what is due while it runs; ``table`` tells how far each level is, also while it does not."""
+    """Delivers messages that are due while it runs, on a master. ``table`` has the next offset of each level."""
 
     def __init__(
         self,
@@ -48,46 +50,50 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         run_in_thread: RunInThread = execute,
     ) -> None:
         """Reads delayOffset.json of ``folder``. Raises StoreError, OSError."""
-        super().__init__(folder, DelayOffsetTable, run_in_thread)
+        super().__init__(TableStorage(folder, run_in_thread), DelayOffsetTable)
         self._store = store
         self._delay_levels = settings.message_delay_level
         self._delivery_clock = clock
         self._now_ms = now_ms
-        self._interval = settings.flush_delay_offset_interval_ms / 1000
+        seconds = settings.flush_delay_offset_interval_ms / 1000
+        self._persisting = PeriodicService(
+            "writing delay offsets", seconds, self._persist_changes, clock, first_after=seconds
+        )
         self._written = dict(self.table.offset_table)
         self._levels: list[DelayLevelDelivery] = []
-        self._persisting = LoopingCall(self._persist_changes)
-        self._persisting.clock = clock
 
-    def start(self) -> None:
-        """Begin to deliver."""
+    def startService(self) -> None:
+        """Start to deliver, if this is a master."""
+        Service.startService(self)
+        if self._store.is_slave:
+            return
         offsets, store, clock = self.table.offset_table, self._store, self._delivery_clock
         self._levels = [
             DelayLevelDelivery(level, offsets, store, self._delay_levels.delay_ms(level), clock, self._now_ms)
             for level in range(1, self._delay_levels.max_level + 1)
         ]
         store.subscribe(self._message_arrived)
-        self._persisting.start(self._interval, now=False).addErrback(self._failed)
+        self._persisting.startService()
 
-    def _failed(self, failure: Failure) -> None:
-        self._log.failure("delay offsets are no longer written", failure)
-
-    def stop(self) -> None:
-        """End delivering, and write how far it is."""
-        if self._persisting.running:
-            self._persisting.stop()
+    async def _stop(self) -> None:
+        await self._persisting.stopService()
         levels, self._levels = self._levels, []
         for level in levels:
             level.stop()
         self._persist_changes()
+        await super().stopService()
+
+    def stopService(self) -> Deferred[None]:
+        """Stop delivering, and write the offsets."""
+        return Deferred.fromCoroutine(self._stop())
 
     def replace(self, table: DelayOffsetTable) -> None:
-        """Hold this table instead: a slave that follows its master."""
+        """Replace the table, on a slave that copies its master's."""
         self.table = table
         self._persist_changes()
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """By level that ever had a message: the next offset to deliver, and the queue's end."""
+        """For each level that ever had a message: the next offset to deliver, and the end of the queue."""
         ends = {
             level: self._store.reader.max_offset(SCHEDULE_TOPIC, level - 1)
             for level in range(1, self._delay_levels.max_level + 1)
@@ -105,7 +111,7 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
 
 
 class DelayLevelDelivery:
-    """Delivers one level. ``offsets`` has the next queue offset of each level: it moves when a message is delivered."""
+    """Delivers one level. ``offsets`` has the next queue offset of each level. It grows with each delivery."""
 
     _log = Logger()
 
@@ -127,25 +133,25 @@ class DelayLevelDelivery:
         self._next_look: IDelayedCall | None = None
         self._delivering: Deferred[float | None] | None = None
         self._is_stopped = False
-        self._head_offset, self._head_stored_at = -1, 0  # of a message that is not due yet
+        self._head_offset, self._head_stored_at = -1, 0  # of the next message, if it is not due yet
         self._refused_as: PutMessageStatus | None = None
         self._correct_offset(store.derived.queues.get(SCHEDULE_TOPIC, level - 1))
         self._look_in(FIRST_DELAY_SECONDS)
 
     def _correct_offset(self, queue: ConsumeQueue | None) -> None:
-        """Go on with what the queue has: retention may have taken messages, and a cut log given some back."""
+        """Move the offset into the queue: retention may have deleted its messages, or a cut may have removed some."""
         offset = self._offsets.get(self._level)
         if offset is not None:
             low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
             self._offsets[self._level] = min(max(offset, low), high)
 
     def message_arrived(self) -> None:
-        """Another message of this level has its place in the queue: one looks for it, if nothing else is waited for."""
+        """A message of this level was added to the queue. Look for it, unless a delivery is running."""
         if self._delivering is None:
             self._look_in(0.0)
 
     def stop(self) -> None:
-        """Deliver no more."""
+        """Stop delivering."""
         self._is_stopped = True
         if self._next_look is not None:
             self._next_look.cancel()
@@ -154,7 +160,7 @@ class DelayLevelDelivery:
             self._delivering.cancel()
 
     def _look_in(self, seconds: float) -> None:
-        """Look for what is due then, if no look is to come anyway."""
+        """Look for due messages after this time, unless a look is already scheduled."""
         if self._next_look is None:
             self._next_look = self._clock.callLater(seconds, self._look)
 
@@ -171,15 +177,15 @@ class DelayLevelDelivery:
     def _failed(self, failure: Failure) -> None:
         self._delivering = None
         if not self._is_stopped:
-            self._log.failure("delay level {delay_level} pauses", failure, delay_level=self._level)
+            self._log.failure("delivery of delay level {delay_level} pauses", failure, delay_level=self._level)
             self._look_in(DELAY_FOR_A_PERIOD_SECONDS)
 
     async def _deliver_due(self) -> float | None:
-        """Deliver what is due, up to a bound; in how many seconds to look again, None when a message arrives."""
+        """Deliver a batch of due messages. Returns the seconds until the next look; None to wait for a message."""
         queue = self._store.derived.queues.get(SCHEDULE_TOPIC, self._level - 1)
         if queue is None:
             return None
-        for _ in range(MOST_DELIVERIES_AT_ONCE):
+        for _ in range(DELIVERY_BATCH):
             offset = max(self._offsets.get(self._level, 0), queue.min_offset)
             if offset >= queue.max_offset:
                 return None
@@ -189,7 +195,7 @@ class DelayLevelDelivery:
                 self._head_offset, self._head_stored_at = offset, record.store_timestamp
                 wait_ms = self._wait_ms(record.store_timestamp)
             if wait_ms > 0:
-                return min(wait_ms / 1000, LONGEST_SLEEP_SECONDS)
+                return min(wait_ms / 1000, MAX_SLEEP_SECONDS)
             if record is not None and not await self._deliver(record):
                 return DELAY_FOR_A_WHILE_SECONDS
             self._offsets[self._level] = offset + 1
@@ -201,16 +207,16 @@ class DelayLevelDelivery:
         return None if unit is None or unit.is_blank else self._store.reader.message_at(unit.physical_offset)
 
     def _wait_ms(self, stored_at: int) -> int:
-        """How long a message still has; one stored later than now, as a clock that was set back has it, has none."""
+        """The remaining delay in ms. It is 0 for a message stored in the future, after the clock was set back."""
         wait_ms = stored_at + self._delay_ms - self._now_ms()
         return wait_ms if 0 < wait_ms <= self._delay_ms else 0
 
     async def _deliver(self, record: Record) -> bool:
-        """Put the message where it belongs; whether it needs no more tries."""
+        """Put the message into its topic. True if no more tries are needed."""
         message = delivered_message(record)
         if message is None:
             self._log.error(
-                "message {msg_id} of level {delay_level} has no place to go",
+                "message {msg_id} of level {delay_level} has no topic to go to",
                 msg_id=record.msg_id,
                 delay_level=self._level,
             )
@@ -219,7 +225,7 @@ class DelayLevelDelivery:
         if result.is_stored:
             self._refused_as = None
             return True
-        if result.status is not self._refused_as:  # once, however often it is tried
+        if result.status is not self._refused_as:  # logged once for all tries
             self._refused_as = result.status
             self._tell_refused(record, result.status)
         return result.status in NEVER_STORED
@@ -234,9 +240,9 @@ class DelayLevelDelivery:
 
 
 def delivered_message(record: Record) -> Message | None:
-    """A delayed message as it is put at last; None if it does not say where, or may not go there.
+    """A delayed message as it is finally put; None if its topic is missing or not allowed.
 
-    Its stored properties stay as they are, DELAY among them (spec/remoting.md 6.3): what is put looks at none of them.
+    Its stored properties stay as they are, including DELAY (spec/remoting.md 6.3). The put ignores them.
     """
     properties = record.properties
     topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")

@@ -1,30 +1,29 @@
-"""SlaveSynchronize: a slave takes over its master's topics, groups and offsets (spec/remoting.md 9, spec/ha.md 10).
+"""SlaveSynchronize: a slave copies its master's topics, groups and offsets (spec/remoting.md 9, spec/ha.md 10).
 
-Every ten seconds four tables are asked for; each is kept as the slave's own, and answers to its clients follow it. One
-that cannot be had, or read, stays as it is until the next time. Whether they are the master's is a fact of its own: the
-log may be in sync, and the tables not.
+Every ten seconds the slave asks for four tables and replaces its own with them. A table that it cannot get, or cannot
+read, stays as it is until the next time. state.json says whether the tables are in sync, separately from the log,
+because the log may be in sync while the tables are not.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
-from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
-from twisted.internet.task import LoopingCall
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager
-from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
 from rmqha.ha.slave.contact import iso_of
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
     DataVersion,
@@ -37,26 +36,26 @@ from rmqha.wire.fastjson import loads_table_in_steps
 
 FIRST_SYNC_SECONDS = 3.0
 SYNC_SECONDS = 10.0
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 TABLE_NAMES = {
     RequestCode.GET_ALL_TOPIC_CONFIG: "topicConfigTable",
     RequestCode.GET_ALL_CONSUMER_OFFSET: "offsetTable",
     RequestCode.GET_ALL_DELAY_OFFSET: "offsetTable",
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscriptionGroupTable",
 }
-"""What the rows of each table are called."""
+"""The JSON key of each table's rows."""
 
 Connect = Callable[[str], IStreamClientEndpoint]
-"""The way to an address. Raises ValueError for one that is none."""
+"""Makes an endpoint from an address. Raises ValueError for an invalid address."""
 Take = Callable[[Any], Awaitable[None]]
-"""Takes a table over, from Java's form. Raises ValueError."""
+"""Replaces a table by one in Java's form. Raises ValueError."""
 
 
 class MasterClient:
-    """Kept connections to a master's main port and, if its address tells of one, to its fast port."""
+    """Connections to a master's main port and, if its address gives one, to its fast port."""
 
     def __init__(self, address: str, connect: Connect, clock: IReactorTime) -> None:
-        """Raises ValueError for an address that is none."""
+        """Raises ValueError for an invalid address."""
         fast_address = fast_address_of(address)
         self._turns = Turns(clock)
         self._main = RemotingClient(connect(address), clock)
@@ -75,14 +74,14 @@ class MasterClient:
                 return await self._ask(self._fast, code)
             except CancelledError:
                 raise
-            except Exception:  # whatever is wrong with that port, the main one answers the same
+            except Exception:  # of any kind: the main port answers the same
                 pass
         return await self._ask(self._main, code)
 
     async def _ask(self, client: RemotingClient, code: RequestCode) -> Any:
-        """A table's rows are read in turns: it may be as large as a frame."""
+        """Ask, and parse the rows in turns, because a table may be as large as a frame."""
         body, name = (await client.call(code)).body, TABLE_NAMES[code]
-        content, rows = await self._turns.run(loads_table_in_steps(body, name, MOST_ROWS))
+        content, rows = await self._turns.run(loads_table_in_steps(body, name, MAX_ROWS))
         return {**content, name: rows} if rows else content
 
     def stop(self) -> Deferred[list[None]]:
@@ -90,73 +89,68 @@ class MasterClient:
         return gatherResults([client.stop() for client in self._clients])
 
 
-class SlaveSynchronize:
-    """Follows the master at the address that name servers tell, or that was configured, while there is one."""
+@dataclass(frozen=True, slots=True)
+class MasterLookup:
+    """How a slave finds its master's remoting port.
+
+    ``configured_address`` counts while no name server knows of a master. A master at
+    ``own_address`` is the slave itself.
+    """
+
+    connect: Connect
+    own_address: Callable[[], str]
+    configured_address: str | None = None
+
+
+class SlaveSynchronize(PeriodicService):
+    """Copies the tables of the master, whose address is from a name server or configured, while it is known."""
 
     _log = Logger()
 
     def __init__(
         self,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        consumer_offsets: ConsumerOffsetManager,
+        tables: BrokerTables,
         schedule: ScheduleMessageService,
-        connect: Connect,
-        own_address: Callable[[], str],
+        lookup: MasterLookup,
         clock: IReactorTime,
-        configured_address: str | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``configured_address`` counts while no name server knows of a master."""
+        super().__init__(
+            "copying the master's tables", SYNC_SECONDS, self._synchronize, clock, first_after=FIRST_SYNC_SECONDS
+        )
         self._wall_clock = wall_clock
-        self._topics = topics
-        self._groups = groups
-        self._consumer_offsets = consumer_offsets
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._consumer_offsets = tables.consumer_offsets
         self._schedule = schedule
-        self._connect = connect
-        self._own_address = own_address
+        self._connect = lookup.connect
+        self._own_address = lookup.own_address
         self._clock = clock
         self._turns = Turns(clock)
-        self._configured_address = configured_address
-        self._told_address: str | None = None
+        self._configured_address = lookup.configured_address
+        self._found_address: str | None = None
         self._master: MasterClient | None = None
         self._master_address: str | None = None
         self._failing: dict[RequestCode, str] = {}
         self._in_sync: bool | None = None
         self._in_sync_since = self._wall_clock()
-        self._first: IDelayedCall | None = None
         self._running: Deferred[None] | None = None
-        self._loop = LoopingCall(self._synchronize)
-        self._loop.clock = clock
 
     @property
     def master_address(self) -> str | None:
-        """Where the tables come from; None while that is not known."""
-        address = self._told_address or self._configured_address
+        """The address that the tables are copied from; None while it is unknown."""
+        address = self._found_address or self._configured_address
         return None if address == self._own_address() else address
 
-    def told(self, addresses: MasterAddresses) -> None:
-        """A name server says where the master is, or that there is none."""
-        self._told_address = addresses.master_addr
+    def master_found(self, addresses: MasterAddresses) -> None:
+        """Take the master's address from a name server; None in it if there is no master."""
+        self._found_address = addresses.master_addr
 
-    def start(self) -> None:
-        """Synchronise in three seconds, and then every ten."""
-        self._first = self._clock.callLater(FIRST_SYNC_SECONDS, self._begin)
-
-    def _begin(self) -> None:
-        self._loop.start(SYNC_SECONDS).addErrback(
-            lambda failure: self._log.failure("the master's tables are taken over no longer", failure)
-        )
-
-    def stop(self) -> Deferred[None]:
-        """Synchronise no more; fires when all connections are gone."""
-        if self._first is not None and self._first.active():
-            self._first.cancel()
-        if self._loop.running:
-            self._loop.stop()
+    def stopService(self) -> Deferred[None]:
+        """Synchronise no more; fires when all connections are closed."""
         if self._running is not None:
             self._running.cancel()
-        return Deferred.fromCoroutine(self._follow(None))
+        return super().stopService().addCallback(lambda _: Deferred.fromCoroutine(self._follow(None)))
 
     def _synchronize(self) -> Deferred[None]:
         self._running = Deferred.fromCoroutine(self.synchronize())
@@ -164,10 +158,10 @@ class SlaveSynchronize:
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("taking over the master's tables failed", failure)
+            self._log.failure("copying the master's tables failed", failure)
 
     async def synchronize(self) -> None:
-        """Take over all tables now, if the master's address is known."""
+        """Copy all tables now, if the master's address is known."""
         await self._follow(self.master_address)
         if self._master is None:
             return
@@ -177,12 +171,12 @@ class SlaveSynchronize:
                 await take(await self._master.ask(code))
             except CancelledError:
                 raise
-            except Exception as error:  # of any kind: the other tables, and the next time, are not concerned
+            except Exception as error:  # of any kind: the other tables are copied all the same
                 failing[code] = reason_of(error)
         self._judge(failing)
 
     def _tables(self) -> Mapping[RequestCode, Take]:
-        """In the order in which they are asked for."""
+        """The functions that take each table, in the order of the requests."""
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._take_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._take_consumer_offsets,
@@ -191,7 +185,7 @@ class SlaveSynchronize:
         }
 
     async def _follow(self, address: str | None) -> None:
-        """Have connections to the master there, and to no other."""
+        """Keep connections to the master at this address only; None for no connection."""
         if address == self._master_address:
             return
         former, self._master, self._master_address = self._master, None, address
@@ -199,14 +193,14 @@ class SlaveSynchronize:
             await former.stop()
         if address is not None:
             self._failing.clear()
-            self._log.info("taking over the tables of the master at {address}", address=address)
+            self._log.info("copying the tables of the master at {address}", address=address)
             try:
                 self._master = MasterClient(address, self._connect, self._clock)
             except ValueError as error:
-                self._log.error("no tables are taken over from {address}: {error}", address=address, error=str(error))
+                self._log.error("no tables are copied from {address}: {error}", address=address, error=str(error))
 
     def _judge(self, failing: dict[RequestCode, str]) -> None:
-        """Say once, however long it lasts, which tables are not taken over; those with the same reason together."""
+        """Log once which tables are not copied, those with the same reason together."""
         in_sync = not failing
         if in_sync is not self._in_sync:
             self._in_sync, self._in_sync_since = in_sync, self._wall_clock()
@@ -214,7 +208,7 @@ class SlaveSynchronize:
         for reason in dict.fromkeys(new.values()):
             tables = [code.name for code in new if new[code] == reason]
             self._log.warn(
-                "{tables} of the master at {address} {are} not taken over: {reason}",
+                "{tables} of the master at {address} {are} not copied: {reason}",
                 tables=", ".join(tables),
                 are="is" if len(tables) == 1 else "are",
                 address=self._master_address,
@@ -222,11 +216,11 @@ class SlaveSynchronize:
             )
         again = [code.name for code in self._failing if code not in failing]
         if again:
-            self._log.info("taken over from the master again: {tables}", tables=", ".join(again))
+            self._log.info("copied from the master again: {tables}", tables=", ".join(again))
         self._failing = failing
 
     def facts(self) -> dict[str, Any]:
-        """Whether topics, groups and offsets are the master's (None: never asked for), since when, and why not."""
+        """Whether topics, groups and offsets equal the master's (None: not asked yet), since when, and why not."""
         reasons = dict.fromkeys(self._failing.values())
         return {
             "inSync": self._in_sync,
@@ -236,7 +230,7 @@ class SlaveSynchronize:
 
     @staticmethod
     def _is_known(content: Any, version: DataVersion) -> bool:
-        """Whether the table has the version that is held: then its rows need not be looked at."""
+        """Whether the table has the version that we have. Then its rows are ignored."""
         return isinstance(content, dict) and DataVersion.from_json(content.get("dataVersion")) == version
 
     async def _take_topics(self, content: Any) -> None:

@@ -2,6 +2,7 @@
 
 In reading order:
 
+- ``stamps``: the address and time that a broker stamps on messages.
 - ``send``: stores messages.
 - ``pull``: reads messages, and holds a pull until a message arrives.
 - ``query``: finds messages by key and by id.

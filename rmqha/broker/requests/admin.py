@@ -1,6 +1,6 @@
-"""What operators and their tools ask: topics, groups, statistics, settings (spec/remoting.md 2.12 to 2.19).
+"""Requests of operators and their tools: topics, groups, statistics, settings (spec/remoting.md 2.12 to 2.19).
 
-The whole tables, too, which slaves ask for (spec/remoting.md 9.1).
+Also the requests for whole tables, which slaves send (spec/remoting.md 9.1).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ import javaproperties
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import ConfigManager
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager
@@ -34,13 +35,13 @@ from rmqha.store.metadata import (
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
 
-MOST_QUEUES = 65_536
-"""Of a topic: whoever asks for more has mistyped, and each listing would name them all."""
+MAX_QUEUES = 65_536
+"""Per topic. A larger number is probably a typing error, and each listing would contain all queues."""
 ALL_PERMISSIONS = 15
 MANY_BYTES = 64 * 1024
 QUEUES_AT_ONCE = 64
 TOPICS_AT_ONCE = 500
-"""Looked at in a turn."""
+"""Rows handled per reactor turn."""
 REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 CHANGEABLE_SETTINGS = frozenset(
     {
@@ -52,20 +53,20 @@ CHANGEABLE_SETTINGS = frozenset(
         "cleanFileForciblyEnable",
     }
 )
-"""What UPDATE_BROKER_CONFIG changes in a running broker; all else takes a restart."""
+"""The settings that UPDATE_BROKER_CONFIG changes in a running broker. Others need a restart."""
 CONFIG_BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
-"""Names that 4.9.8 refuses, though they mean nothing here."""
+"""Names that 4.9.8 refuses. We have no such settings."""
 
 
 def success(content: Mapping[str, Any] | None = None) -> RemotingCommand:
-    """An answer, perhaps with a body."""
+    """A successful answer with this body."""
     return RemotingCommand(ResponseCode.SUCCESS, body=b"" if content is None else dumps_compact(content))
 
 
 class WholeTable:
-    """Answers with a table, perhaps a large one, which each slave asks for every ten seconds.
+    """Answers with a table, which may be large, and which each slave asks for every ten seconds.
 
-    It is encoded once for all that ask for the same version, and kept until there is another.
+    The table is encoded once per version, and kept until the next version.
     """
 
     def __init__(self, document: Callable[[], Document], version: Callable[[], object]) -> None:
@@ -82,7 +83,7 @@ class WholeTable:
     async def _answer(self, connection: RemotingProtocol) -> RemotingCommand:
         body = await self._encoded(connection.turns)
         if len(body) > MANY_BYTES:
-            await connection.turns.next()  # others may have waited for the same
+            await connection.turns.next()  # another request may have encoded it meanwhile
         return RemotingCommand(ResponseCode.SUCCESS, body=body if connection.is_open else b"")
 
     async def _encoded(self, turns: Turns) -> bytes:
@@ -90,7 +91,9 @@ class WholeTable:
         if self._encoded_version != version:
             self._encoded_version, self._body = version, None
             waiting = self._waiting = []
-            body = await dumps_strict_by_rows(self._document(), turns.next)  # texts and numbers: no failure
+            body = await dumps_strict_by_rows(
+                self._document(), turns.next
+            )  # it has only texts and numbers, so encoding does not fail
             if self._waiting is waiting:
                 self._body, self._waiting = body, []
             for waiter in waiting:
@@ -104,9 +107,9 @@ class WholeTable:
 
 
 def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, Any]]) -> Steps[RemotingCommand]:
-    """An answer with a table that has a row for each of many queues; ``rows`` are written keys and values.
+    """An answer with a table that has a row for each queue. ``rows`` are encoded keys and values.
 
-    Raises RequestRefused for a table that does not fit a frame.
+    Raises RequestRefused if the table does not fit a frame.
     """
     pieces: list[bytes] = []
     size = 0
@@ -114,7 +117,7 @@ def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, An
         pieces.append(row[0].encode() + b":" + dumps_compact(row[1]))
         size += len(pieces[-1]) + 1
         if size > FRAME_MAX_LENGTH:
-            raise refused(f"the queues are too many for one answer: {len(pieces)} of them take {size} bytes")
+            raise refused(f"there are too many queues for one answer: {len(pieces)} of them take {size} bytes")
         if len(pieces) % QUEUES_AT_ONCE == 0:
             yield
     head = dumps_compact(content)[1:-1]
@@ -123,7 +126,7 @@ def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, An
 
 
 class TopicAdminProcessor:
-    """Topics and groups made, changed and deleted: by a master. A slave has its master's."""
+    """Creates, changes and deletes topics and groups, on a master. A slave copies them from its master."""
 
     _log = Logger()
 
@@ -160,27 +163,27 @@ class TopicAdminProcessor:
         try:
             await manager.written()
         except OSError as error:
-            raise refused(f"it is changed, but not written yet: {error}") from error
+            raise refused(f"it is changed in memory, but not written to the disk: {error}") from error
         return success()
 
     def _answer_when_durable(self, manager: ConfigManager[Any]) -> Deferred[RemotingCommand]:
         return Deferred.fromCoroutine(self._durable(manager))
 
     def update_and_create_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Make a topic, or give it these settings. As in Java ``order`` is asked for, and not kept."""
+        """Create a topic, or change its settings. As in Java ``order`` is required, and not stored."""
         header = Header(request)
         header.text("defaultTopic")
         header.boolean("order")
         topic = TopicConfig(
             self._topic_to_change(header),
-            _integer(header, "readQueueNums", MOST_QUEUES),
-            _integer(header, "writeQueueNums", MOST_QUEUES),
+            _integer(header, "readQueueNums", MAX_QUEUES),
+            _integer(header, "writeQueueNums", MAX_QUEUES),
             _integer(header, "perm", ALL_PERMISSIONS),
             _filter_type(header),
             _integer(header, "topicSysFlag", 2 ** (INT_BITS - 1) - 1, default=0),
         )
         self._topics.take_new(topic.topic_name, connection)
-        self._tell(connection, f"makes or changes {topic}")
+        self._tell(connection, f"creates or changes {topic}")
         self._topics.update(topic)
         return self._answer_when_durable(self._topics)
 
@@ -194,10 +197,10 @@ class TopicAdminProcessor:
         return name
 
     def delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Forget a topic.
+        """Delete a topic.
 
-        Unlike upstream's its queues stay as long as their messages: were they made anew, offsets would begin at 0
-        again, and slaves, which have the old ones, would pass over every new message as one that they know.
+        Unlike upstream's, its queues stay as long as their messages. If they were deleted, offsets would start at 0
+        again, and slaves, which still have the old queues, would skip the new messages.
         """
         name = self._topic_to_change(Header(request))
         self._tell(connection, f"deletes topic {name}")
@@ -209,20 +212,20 @@ class TopicAdminProcessor:
         return Later(self._answer_when_durable(self._topics))
 
     def update_and_create_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Make a group, or give it these settings."""
+        """Create a group, or change its settings."""
         try:
             group = SubscriptionGroupConfig.from_json(loads_request(request.body))
         except ValueError as error:
-            raise refused(f"no subscription group: {error}") from error
+            raise refused(f"the subscription group is invalid: {error}") from error
         if not (0 < len(group.group_name) <= MAX_GROUP_LENGTH and TOPIC_CHARACTERS.issuperset(group.group_name)):
             raise refused(f"a group cannot be named {group.group_name[:MAX_GROUP_LENGTH]!r}")
         self._groups.take_new(group.group_name, connection)
-        self._tell(connection, f"makes or changes {group}")
+        self._tell(connection, f"creates or changes {group}")
         self._groups.update(group)
         return self._answer_when_durable(self._groups)
 
     def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Forget a group, and its offsets if that is asked for."""
+        """Delete a group, and its offsets if requested."""
         header = Header(request)
         return self._delete_group(connection, header.text("groupName"), header.boolean("removeOffset", False))
 
@@ -240,7 +243,7 @@ class TopicAdminProcessor:
 
 
 def _integer(header: Header, name: str, most: int, default: int | None = None) -> int:
-    """A number that is not negative, and not greater than ``most``. Raises RequestRefused."""
+    """A number from 0 to ``most``. Raises RequestRefused."""
     number = header.integer(name) if default is None else header.integer(name, default)
     if not 0 <= number <= most:
         raise refused(f"the custom field <{name}> is not between 0 and {most}: {number}")
@@ -252,7 +255,7 @@ def _filter_type(header: Header) -> TopicFilterType:
     try:
         return TopicFilterType(text)
     except ValueError as error:
-        raise refused(f"the custom field <topicFilterType> is no TopicFilterType: {text[:40]!r}") from error
+        raise refused(f"the custom field <topicFilterType> is not a TopicFilterType: {text[:40]!r}") from error
 
 
 class TableProcessor:
@@ -290,28 +293,27 @@ class TableProcessor:
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))
 
     def _all_consumer_offsets(self) -> Document:
-        """With a version, which a 5.x slave dereferences, and which means nothing."""
+        """The offsets, with a meaningless version, because a 5.x slave fails without one."""
         return {"dataVersion": DataVersion().to_json(), **self._consumer_offsets.table.document()}
 
 
 class StatsProcessor:
-    """How far queues and groups are, and how much goes through them."""
+    """Answers requests for the progress of queues and groups, and for statistics."""
 
     def __init__(
         self,
         store: MessageStore,
         broker_name: str,
-        topics: TopicConfigManager,
+        tables: BrokerTables,
         consumers: ConsumerManager,
-        consumer_offsets: ConsumerOffsetManager,
         stats: BrokerStats,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._broker_name = broker_name
-        self._topics = topics
+        self._topics = tables.topics
         self._consumers = consumers
-        self._consumer_offsets = consumer_offsets
+        self._consumer_offsets = tables.consumer_offsets
         self._stats = stats
         self._now_ms = now_ms
 
@@ -326,7 +328,7 @@ class StatsProcessor:
         }
 
     def _topic(self, header: Header) -> TopicConfig:
-        """The topic asked for. Raises RequestRefused."""
+        """The requested topic. Raises RequestRefused."""
         name = header.text("topic")
         topic = self._topics.get(name)
         if topic is None:
@@ -337,7 +339,7 @@ class StatsProcessor:
         return MessageQueue(topic, self._broker_name, queue_id)
 
     def get_topic_stats_info(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Where each queue of a topic begins and ends, and when its newest message was stored."""
+        """The first and last offset of each queue of a topic, and the store time of its newest message."""
         topic = self._topic(Header(request))
         name = topic.topic_name
         rows = (
@@ -357,7 +359,7 @@ class StatsProcessor:
         }
 
     def get_consume_stats(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """How far a group is in each queue of a topic, or of all of which it has offsets."""
+        """The offsets of a group in each queue of a topic, or of all topics in which it has offsets."""
         header = Header(request)
         return connection.turns.run(self._consume_stats(header.text("consumerGroup"), header.text("topic", "")))
 
@@ -393,7 +395,7 @@ class StatsProcessor:
         }
 
     def query_topic_consume_by_who(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """The groups that are online for a topic, or have offsets in it."""
+        """The groups with connected clients that subscribe to a topic, and those with offsets in it."""
         return connection.turns.run(self._consumed_by(Header(request).text("topic")))
 
     def _consumed_by(self, topic: str) -> Steps[RemotingCommand]:
@@ -403,7 +405,7 @@ class StatsProcessor:
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict({"groupList": groups}))
 
     def query_consume_time_span(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """From when to when the messages of each queue are, and how long ago those were that a group has come to."""
+        """The first and last store time of each queue, and the age of the messages that a group has reached."""
         header = Header(request)
         topic, group = self._topic(header), header.text("group")
         return connection.turns.run(self._time_spans(topic, group))
@@ -417,7 +419,7 @@ class StatsProcessor:
         return RemotingCommand(ResponseCode.SUCCESS, body=b'{"consumeTimeSpanSet":[%s]}' % b",".join(spans))
 
     def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
-        """A QueueTimeSpan in Java's form and order; times are -1 where there is no message."""
+        """A QueueTimeSpan in Java's form and order; times are -1 for an empty queue."""
         reader = self._store.reader
         earliest = reader.earliest_message_time(topic, queue_id)
         offset, end = max(0, self._consumer_offsets.query(group, topic, queue_id)), reader.max_offset(topic, queue_id)
@@ -450,18 +452,18 @@ def _as_key(queue: MessageQueue) -> ObjectKey:
 
 
 class HasSettings(Protocol):
-    """What looks at its settings whenever it needs one, so that others may be put there."""
+    """Reads its settings at each use, so that they can be replaced."""
 
     settings: Settings
 
 
 class ConfigProcessor:
-    """UPDATE_BROKER_CONFIG: settings of a running broker, until it ends; its files stay as they are."""
+    """UPDATE_BROKER_CONFIG: changes settings of a running broker until it stops. Its files stay unchanged."""
 
     _log = Logger()
 
     def __init__(self, parts: Sequence[HasSettings]) -> None:
-        """``parts`` take the change; the first has the settings as they are."""
+        """``parts`` get the changed settings. The first one has the current settings."""
         self._parts = parts
 
     def processors(self) -> Processors:
@@ -469,7 +471,7 @@ class ConfigProcessor:
         return {RequestCode.UPDATE_BROKER_CONFIG: self.update_broker_config}
 
     def update_broker_config(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """Change all that is asked for, or nothing; names that mean nothing here are passed over, as in Java."""
+        """Change all requested settings, or none. Unknown names are ignored, as in Java."""
         changes = self._changes(request)
         fixed = sorted(changes.keys() - CHANGEABLE_SETTINGS)
         if fixed:
@@ -485,11 +487,11 @@ class ConfigProcessor:
         return success()
 
     def _changes(self, request: RemotingCommand) -> dict[str, str]:
-        """Names and values asked for, other than those there are. Raises RequestRefused."""
+        """The requested names and values that differ from the current ones. Raises RequestRefused."""
         try:
             asked = javaproperties.loads(request.body.decode("utf-8"))
         except ValueError as error:
-            raise refused(f"no properties: {error}") from error
+            raise refused(f"the properties are invalid: {error}") from error
         present = properties_of(self._parts[0].settings)
         known = SETTING_KEYS | CONFIG_BLACK_LIST
         return {key: value for key, value in asked.items() if key in known and present.get(key) != value.strip()}

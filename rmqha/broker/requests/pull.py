@@ -1,4 +1,4 @@
-"""Pulling messages, and holding pulls until there is something for them (spec/remoting.md 2.3)."""
+"""Answers pulls, and holds a pull until there is a message for it (spec/remoting.md 2.3)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,13 +7,11 @@ from typing import NamedTuple, Self
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
-from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager, queue_id_of
-from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.broker.tables.offsets import queue_id_of
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
@@ -23,6 +21,7 @@ from rmqha.remoting.protocol import (
     RemotingProtocol,
     RequestRefused,
 )
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps
 from rmqha.store.derived.dispatchrequest import DispatchRequest
@@ -36,16 +35,16 @@ from rmqha.wire.subscription import USUAL_EXPRESSION_LENGTH, SubscriptionData
 MASTER_ID = 0
 
 CHECK_SECONDS = 5.0
-MOST_HOLD_SECONDS = SERVER_CHANNEL_MAX_IDLE_SECONDS
-"""Whoever wants to wait for longer: the connection does not last that long without a word."""
+MAX_HOLD_SECONDS = SERVER_CHANNEL_MAX_IDLE_SECONDS
+"""A pull is not held for longer, because a silent connection does not last that long."""
 MAX_HELD_PULLS = 100_000
 MAX_HELD_BYTES = 64 * 1024 * 1024
-"""Of what the expressions in held pulls take."""
+"""Limit for the expressions of held pulls."""
 WOKEN_AT_ONCE = 64
-"""How many held pulls are answered before others have their turn."""
+"""Held pulls that are answered per reactor turn."""
 
 Pulled = Callable[[str, str, int, int], None]
-"""Hears of each read: group, topic, and how many messages and bytes were found."""
+"""Called after each read with the group, the topic, and the number of messages and bytes."""
 
 PULL_CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -62,7 +61,7 @@ OF_AN_EMPTY_QUEUE = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.N
 
 
 class PullRequest(NamedTuple):
-    """The header of a pull. ``sys_flag`` is made of the FLAG bits; ``subscription`` counts if its bit is set."""
+    """The header of a pull. ``sys_flag`` consists of the FLAG bits. ``subscription`` counts if its bit is set."""
 
     group: str
     topic: str
@@ -96,7 +95,7 @@ class PullRequest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that waits at the end of its queue. ``woken`` fires when it is to be looked at again."""
+    """A pull that waits at the end of its queue. ``woken`` fires when the queue should be read again."""
 
     connection: RemotingProtocol
     queue: tuple[str, int]
@@ -107,34 +106,25 @@ class HeldPull:
     deadline: IDelayedCall | None = None
 
 
-class PullRequestHoldService:
-    """Holds pulls by topic and queue until a message comes that may be wanted, their time is up, or nobody waits."""
+class PullRequestHoldService(PeriodicService):
+    """Holds pulls by queue until a matching message may have arrived, their time is up, or their client is gone."""
 
     _log = Logger()
 
     def __init__(self, clock: IReactorTime, max_offset: Callable[[str, int], int]) -> None:
+        super().__init__("checking held pulls", CHECK_SECONDS, self.check, clock, first_after=CHECK_SECONDS)
         self._clock = clock
         self._max_offset = max_offset
         self._queues: dict[tuple[str, int], set[HeldPull]] = {}
         self._connections: dict[RemotingProtocol, set[HeldPull]] = {}
         self._woken: deque[HeldPull] = deque()
         self._waking: IDelayedCall | None = None
-        self._loop = LoopingCall(self.check)
-        self._loop.clock = clock
         self._size = 0
         self.count = 0
-        """How many are held."""
+        """The number of held pulls."""
 
-    def start(self) -> None:
-        """Look after the held pulls every now and then, beside waking them as messages come."""
-        self._loop.start(CHECK_SECONDS, now=False).addErrback(
-            lambda failure: self._log.failure("held pulls are looked after no longer", failure)
-        )
-
-    def stop(self) -> None:
-        """Forget all; their connections are to be closed."""
-        if self._loop.running:
-            self._loop.stop()
+    def stopService(self) -> Deferred[None]:
+        """Drop all held pulls. Their connections must be closed."""
         for pulls in list(self._connections.values()):
             for pull in list(pulls):
                 self._forget(pull)
@@ -142,6 +132,7 @@ class PullRequestHoldService:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
+        return super().stopService()
 
     def hold(
         self,
@@ -152,15 +143,15 @@ class PullRequestHoldService:
         seconds: float,
         size: int = 0,
     ) -> Deferred[None]:
-        """Fires when the pull of ``queue`` (topic and queue id) is to be looked at again, after ``seconds`` at most.
+        """Fires when ``queue`` (topic and queue id) should be read again, after ``seconds`` at most.
 
-        It never does once the connection is closed. ``size`` is about how many bytes ``wanted`` takes. Raises
-        RequestRefused if too many are held.
+        It does not fire after the connection is closed. ``size`` is about how many bytes ``wanted`` takes. Raises
+        RequestRefused if too many pulls are held.
         """
         if self.count >= MAX_HELD_PULLS:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_HELD_PULLS} pulls are held already")
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_HELD_PULLS} pulls are already held")
         if self._size + size > MAX_HELD_BYTES:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"the pulls that are held have {self._size} bytes already")
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"the held pulls already take {self._size} bytes")
         pull = HeldPull(connection, queue, queue_offset, wanted, size)
         self._size += size
         if connection not in self._connections:
@@ -173,7 +164,7 @@ class PullRequestHoldService:
         return pull.woken
 
     def message_arrived(self, message: DispatchRequest, tags_code: int) -> None:
-        """A message has its place in a queue."""
+        """A message was added to a queue."""
         pulls = self._queues.get((message.topic, message.queue_id))
         if pulls is None:
             return
@@ -182,7 +173,7 @@ class PullRequestHoldService:
                 self._wake(pull)
 
     def check(self) -> None:
-        """Wake the pulls whose queue has grown, if only by messages they do not want: they can go on behind those."""
+        """Wake the pulls whose queue has grown, even if no message matches: they can continue after those messages."""
         for queue, pulls in list(self._queues.items()):
             max_offset = self._max_offset(*queue)
             for pull in list(pulls):
@@ -190,7 +181,7 @@ class PullRequestHoldService:
                     self._wake(pull)
 
     def _wake(self, pull: HeldPull) -> None:
-        """Not at once: more messages may be coming, and what waits to be replicated goes first."""
+        """Wake a pull in the next turn: more messages may arrive in this one, and replication goes first."""
         self._forget(pull)
         self._woken.append(pull)
         if self._waking is None:
@@ -231,36 +222,34 @@ class PullMessageProcessor:
         self,
         store: MessageStore,
         settings: Settings,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
+        tables: BrokerTables,
         consumers: ConsumerManager,
-        consumer_offsets: ConsumerOffsetManager,
         held_pulls: PullRequestHoldService,
         pulled: Pulled,
     ) -> None:
         self._store = store
         self._settings = settings
-        self._topics = topics
-        self._groups = groups
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._consumers = consumers
-        self._consumer_offsets = consumer_offsets
+        self._consumer_offsets = tables.consumer_offsets
         self._held_pulls = held_pulls
         self._pulled = pulled
         self._corrects_offsets = not store.is_slave or settings.offset_check_in_slave
 
     def processors(self) -> Processors:
-        """By request code: both names of the same request."""
+        """By request code. Both codes mean the same."""
         return {RequestCode.PULL_MESSAGE: self.pull_message, RequestCode.LITE_PULL_MESSAGE: self.pull_message}
 
     def pull_message(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Messages of a queue from an offset on; where there are none yet, perhaps later."""
+        """Answer with messages from an offset of a queue, later if there are no messages yet."""
         pull = PullRequest.from_header(Header(request))
         if len(pull.subscription) > USUAL_EXPRESSION_LENGTH:
             return connection.turns.run(self._pull_with_long_expression(connection, pull))
         return self._pull(connection, pull)
 
     def _pull_with_long_expression(self, connection: RemotingProtocol, pull: PullRequest) -> Steps[Later]:
-        """To read the expression takes a turn of its own."""
+        """Parse a long expression in a turn of its own."""
         yield
         answer = self._pull(connection, pull)
         return Later(answer if isinstance(answer, Deferred) else succeed(answer))
@@ -283,7 +272,7 @@ class PullMessageProcessor:
     def _check(
         self, pull: PullRequest, connection: RemotingProtocol
     ) -> tuple[SubscriptionGroupConfig, TagFilter | None]:
-        """The group's settings, and which messages it wants. Raises RequestRefused."""
+        """The group's settings and subscription. Raises RequestRefused."""
         if not self._settings.broker_permission & PERM_READ:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker may not be read from")
         group = self._groups.find_or_create(pull.group, connection)
@@ -311,7 +300,7 @@ class PullMessageProcessor:
             )
 
     def _subscription(self, pull: PullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
-        """What the request itself says, if it does, else what the group's heartbeats said. Raises RequestRefused."""
+        """The subscription in the request, else the one in the group's heartbeats. Raises RequestRefused."""
         if pull.sys_flag & SUBSCRIPTION_FLAG:
             try:
                 return SubscriptionData.from_request(pull.topic, pull.subscription, pull.expression_type)
@@ -334,7 +323,7 @@ class PullMessageProcessor:
         if subscription.sub_version < pull.sub_version:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                f"group {pull.group} has subscribed to {pull.topic} anew, but no heartbeat has told of it yet",
+                f"group {pull.group} has a newer subscription to {pull.topic}; its heartbeat has not arrived yet",
             )
         return subscription
 
@@ -381,10 +370,10 @@ class PullMessageProcessor:
         return group.which_broker_when_consume_slowly if found.suggest_pulling_from_slave else group.broker_id
 
     def _hold_seconds(self, pull: PullRequest, answer: RemotingCommand) -> float:
-        """How long the pull waits for another answer than this one; 0 for not at all.
+        """The time in seconds to hold the pull; 0 to answer at once.
 
-        Upstream answers at once where a slave cannot correct an offset, and the consumer of a dead master asks the same
-        again at once, as fast as it can.
+        If a slave cannot correct an offset, upstream answers at once, and the consumer of a dead master repeats the
+        pull as fast as it can. We hold it.
         """
         if not pull.sys_flag & SUSPEND_FLAG:
             return 0.0
@@ -396,4 +385,4 @@ class PullMessageProcessor:
             longest_ms = min(longest_ms, self._settings.short_polling_time_ms) if stays else 0
         elif answer.code != ResponseCode.PULL_NOT_FOUND:
             longest_ms = 0
-        return min(longest_ms / 1000, MOST_HOLD_SECONDS)
+        return min(longest_ms / 1000, MAX_HOLD_SECONDS)

@@ -1,4 +1,4 @@
-"""Looking up messages by key and by id (spec/remoting.md 2.6)."""
+"""Finds messages by key and by id (spec/remoting.md 2.6)."""
 
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol
@@ -8,7 +8,7 @@ from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, R
 
 UNIQUE_MSG_QUERY_FLAG = "_UNIQUE_KEY_QUERY"
 HEADER_ROOM_BYTES = 64 * 1024
-MOST_BODY_BYTES = FRAME_MAX_LENGTH - HEADER_ROOM_BYTES
+MAX_BODY_BYTES = FRAME_MAX_LENGTH - HEADER_ROOM_BYTES
 
 
 class QueryProcessors:
@@ -26,7 +26,7 @@ class QueryProcessors:
         }
 
     def query_message(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Messages that have a key, oldest first; of more than a frame can hold the newest."""
+        """Messages with a key, oldest first. If they do not fit a frame, the newest of them."""
         return connection.turns.run(self._query_message(request))
 
     def _query_message(self, request: RemotingCommand) -> Steps[RemotingCommand]:
@@ -43,7 +43,7 @@ class QueryProcessors:
         updated, updated_at = reader.index_last_update
         ext_fields = {"indexLastUpdateTimestamp": str(updated), "indexLastUpdatePhyoffset": str(updated_at)}
         records: list[bytes] = []
-        room = MOST_BODY_BYTES
+        room = MAX_BODY_BYTES
         for message in reversed(found):
             room -= message.total_size
             record = reader.record_at(message.physical_offset) if room >= 0 else None
@@ -59,7 +59,7 @@ class QueryProcessors:
         return RemotingCommand(ResponseCode.SUCCESS, ext_fields=ext_fields, body=b"".join(records))
 
     def view_message_by_id(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """The message at a physical offset, which clients take from its id."""
+        """The message at a physical offset, which clients know from the message id."""
         offset = Header(request).integer("offset")
         record = self._store.reader.record_at(offset)
         if record is None:

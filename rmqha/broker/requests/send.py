@@ -1,6 +1,6 @@
-"""Messages over the network into the store: SEND_MESSAGE (10, 310), batches (320), and CONSUMER_SEND_MSG_BACK (36).
+"""Stores messages of clients: SEND_MESSAGE (10, 310), batches (320), and CONSUMER_SEND_MSG_BACK (36).
 
-spec/remoting.md 2.1, 2.9 and 4.2. Sending is what a broker does most: the ordinary case runs through few lines.
+See spec/remoting.md 2.1, 2.9 and 4.2. Sending is the most frequent request, so its ordinary case is short.
 """
 
 import random
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from twisted.internet.defer import Deferred, succeed
 
-from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.topics import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     UNIT_FLAG,
     UNIT_SUB_FLAG,
-    TopicConfigManager,
     topic_problem,
 )
 from rmqha.remoting.header import Header
@@ -36,14 +36,14 @@ MULTI_TAGS_FLAG = 0x2
 DLQ_NUMS_PER_GROUP = 1
 MANY_MESSAGES = 1000
 FIRST_RETRY_LEVEL = 3
-"""The delay level of a message that comes back for the first time, unless its consumer asks for another."""
+"""The delay level of a message that comes back for the first time, unless its consumer requests another."""
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
 
 WAIT_TRUE = f"{PROPERTY_SEPARATOR}WAIT{NAME_VALUE_SEPARATOR}true{PROPERTY_SEPARATOR}"
 LOOKED_AT = tuple(
     f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}" for name in ("WAIT", "DELAY", "TRAN_MSG", "CLUSTER")
 )
-"""Where one of these begins in a message's properties they are read one by one."""
+"""If the properties of a message contain one of these, they are parsed one by one."""
 
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -54,7 +54,7 @@ CODES = {
     PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
 }
-"""How a put ended, to the producer; SYSTEM_ERROR for what is not here."""
+"""The answer to the producer for the result of a put. Others give SYSTEM_ERROR."""
 REMARKS = {
     PutMessageStatus.SERVICE_NOT_AVAILABLE: (
         "service not available now. It may be caused by one of the following reasons: the broker's disk is full or "
@@ -72,31 +72,29 @@ REMARKS = {
 
 
 PrepareMessage = Callable[[Message], Deferred[PutMessageResult]]
-"""Puts a half message; its properties are all that it has."""
+"""Puts a half message, whose properties are complete."""
 MessagesPut = Callable[[str, int, int], None]
-"""Hears of messages that were stored: their topic, their number and the bytes of their records."""
+"""Called after a put with the topic, the number of messages, and the bytes of their records."""
 
 
 class SendMessageProcessor:
-    """A master's: puts what clients send. ``messages_put`` counts it."""
+    """Puts the messages that clients send, on a master. ``messages_put`` counts them."""
 
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
         settings: Settings,
-        store_host: Callable[[], Host],
-        now_ms: Callable[[], int],
+        tables: BrokerTables,
+        stamps: Stamps,
         prepare_message: PrepareMessage,
         messages_put: MessagesPut,
     ) -> None:
         self._store = store
-        self._topics = topics
-        self._groups = groups
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._settings = settings
-        self._store_host = store_host
-        self._now_ms = now_ms
+        self._store_host = stamps.store_host
+        self._now_ms = stamps.now_ms
         self._prepare_message = prepare_message
         self._messages_put = messages_put
         self._is_writable = bool(settings.broker_permission & PERM_WRITE)
@@ -105,7 +103,7 @@ class SendMessageProcessor:
         self._born_hosts: dict[RemotingProtocol, Host] = {}
 
     def processors(self) -> Processors:
-        """Which requests it answers."""
+        """By request code."""
         return {
             RequestCode.SEND_MESSAGE: lambda connection, request: self._send(connection, request, V1_FIELDS),
             RequestCode.SEND_MESSAGE_V2: lambda connection, request: self._send(connection, request, V2_FIELDS),
@@ -157,7 +155,7 @@ class SendMessageProcessor:
             raise self._refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
 
     def _born_host(self, connection: RemotingProtocol) -> Host:
-        """The client's address, made once a connection."""
+        """The client's address, computed once per connection."""
         host = self._born_hosts[connection] = Host.parse(*connection.peer_host)
 
         def forget() -> None:
@@ -169,7 +167,7 @@ class SendMessageProcessor:
     def _topic_to_write(
         self, topic: str, request: RemotingCommand, names: SendFields, connection: RemotingProtocol
     ) -> TopicConfig:
-        """The topic, made if need be. Raises RequestRefused if it may not be written."""
+        """The topic, created if needed. Raises RequestRefused if writing to it is not allowed."""
         problem = topic_problem(topic)
         if problem is not None:
             raise self._refused(ResponseCode.SYSTEM_ERROR, problem)
@@ -203,10 +201,10 @@ class SendMessageProcessor:
         return config
 
     def _other_queue_id(self, config: TopicConfig, queue_id: int) -> int:
-        """The queue, where the topic has none of that id to write: any, if that is left to us."""
+        """The queue for an id that is not a write queue; a random one for a negative id. Raises RequestRefused."""
         if queue_id < 0 and config.write_queue_nums > 0:
             return random.randrange(config.write_queue_nums)
-        if 0 <= queue_id < config.read_queue_nums:  # as Java: a queue that is being given up still takes messages
+        if 0 <= queue_id < config.read_queue_nums:  # as in Java: a queue that is being removed still takes messages
             return queue_id
         raise self._refused(
             ResponseCode.SYSTEM_ERROR,
@@ -214,7 +212,7 @@ class SendMessageProcessor:
         )
 
     def _put(self, message: Message, properties: str) -> Answer:
-        """Put a message that is to have these properties."""
+        """Put a message with these properties."""
         padded = f"{PROPERTY_SEPARATOR}{properties}{PROPERTY_SEPARATOR}"
         if WAIT_TRUE in padded:
             padded = padded.replace(WAIT_TRUE, PROPERTY_SEPARATOR)
@@ -226,7 +224,7 @@ class SendMessageProcessor:
         return self._store.put_message(message).addCallback(self._answer, message, message.queue_id)
 
     def _put_parsed(self, message: Message, properties: dict[str, str]) -> Answer:
-        """Put a message of whose properties some say what to do with it."""
+        """Put a message whose properties control how it is handled (WAIT, DELAY, TRAN_MSG)."""
         queue_id = message.queue_id
         properties["CLUSTER"] = self._settings.broker_cluster_name
         message.properties = properties
@@ -241,14 +239,14 @@ class SendMessageProcessor:
         return self._store.put_message(message).addCallback(self._answer, message, queue_id)
 
     def _put_batch(self, batch: Message, properties: str, connection: RemotingProtocol) -> Answer:
-        """Put the messages in the body, all or none; what they share is in ``batch``."""
+        """Put the messages in the body, all or none. ``batch`` has what they share."""
         if len(batch.topic) > MAX_TOPIC_BYTES or len(batch.body) > self._settings.max_message_size_bytes:
             raise self._refused(ResponseCode.MESSAGE_ILLEGAL, REMARKS[PutMessageStatus.MESSAGE_ILLEGAL])
         batch.properties = {**parse_properties(properties), "CLUSTER": self._settings.broker_cluster_name}
         return connection.turns.run(self._put_entries(batch))
 
     def _put_entries(self, batch: Message) -> Steps[Later]:
-        """Encoding takes its turns; then all is appended in one."""
+        """Encode the messages in turns, and append them in one."""
         messages = MessageBatch(
             batch.topic,
             (
@@ -273,7 +271,7 @@ class SendMessageProcessor:
         else:
             put = self._store.put_prepared(prepared)
             if len(prepared.starts) > MANY_MESSAGES:
-                yield  # to append them was enough for one turn: the answer names each
+                yield  # the append used up this turn, and the answer names each message
         return Later(put.addCallback(self._answer, batch, batch.queue_id))
 
     def _put_retry(
@@ -284,7 +282,7 @@ class SendMessageProcessor:
         names: SendFields,
         connection: RemotingProtocol,
     ) -> Answer:
-        """Put what a consumer sends to its %RETRY% topic itself; after too many tries it is a dead letter."""
+        """Put a message that a consumer sends to its %RETRY% topic. After too many tries it becomes a dead letter."""
         group = self._group(message.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX), connection)
         if message.reconsume_times < self._most_reconsume_times(request, names.max_reconsume_times, group):
             return self._put(message, properties)
@@ -311,7 +309,7 @@ class SendMessageProcessor:
         return self._topics.create_in_send_back(f"{DLQ_GROUP_TOPIC_PREFIX}{group.group_name}", DLQ_NUMS_PER_GROUP)
 
     def _answer(self, result: PutMessageResult, message: Message, queue_id: int) -> RemotingCommand:
-        """What a put answers. It names the queue of the request, wherever the message is (spec/remoting.md 4.2)."""
+        """The answer to a put. It names the queue of the request in any case (spec/remoting.md 4.2)."""
         status, appended = result
         if appended is None or not result.is_stored:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
@@ -328,7 +326,7 @@ class SendMessageProcessor:
         )
 
     def _send_back(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Put a message that a consumer could not consume where it will get it again, or among the dead letters."""
+        """Put a message that a consumer could not consume into the retry topic, or among the dead letters."""
         header = Header(request)
         offset, delay_level = header.integer("offset"), header.integer("delayLevel")
         name = header.text("group")
@@ -372,7 +370,7 @@ class SendMessageProcessor:
 
 
 def _back_from(record: Record) -> Message:
-    """The message of a record, once more: it says where it was first, and waits for nothing (spec/remoting.md 2.9)."""
+    """The message of a record, to be put again with its first id, without a wait (spec/remoting.md 2.9)."""
     properties = record.properties
     properties.setdefault("RETRY_TOPIC", record.topic)
     properties.setdefault("ORIGIN_MESSAGE_ID", record.msg_id)
@@ -391,12 +389,12 @@ def _back_from(record: Record) -> Message:
 
 
 def answer_fields(settings: Settings) -> dict[str, str]:
-    """What every answer to a send has, be it stored or refused."""
+    """The fields of every answer to a send, successful or not."""
     return {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
 
 
 def slave_processors(settings: Settings) -> Processors:
-    """A slave's: it takes no messages (spec/remoting.md 5.5)."""
+    """The processors of a slave, which refuse messages (spec/remoting.md 5.5)."""
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
     to_send = RemotingCommand(
         ResponseCode.SERVICE_NOT_AVAILABLE, remark=REMARKS[status], ext_fields=answer_fields(settings)
@@ -411,7 +409,7 @@ def slave_processors(settings: Settings) -> Processors:
 
 
 def _check(names: SendFields, request: RemotingCommand) -> None:
-    """Say which field is missing, or is not a number. Raises RequestRefused."""
+    """Raises RequestRefused that names the field that is missing, or is not a number."""
     header = Header(request)
     for name in names.texts:
         header.text(name)

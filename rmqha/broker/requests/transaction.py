@@ -1,37 +1,37 @@
-"""Transactions: messages that count only when their producer says so (spec/remoting.md 2.11).
+"""Transactions: messages that are delivered only after their producer commits them (spec/remoting.md 2.11).
 
-What is sent within a transaction is put as a *half message* into a topic of its own. Its end, commit or rollback, is an
-*operation message* in another topic, which names the half message's queue offset; a commit puts the message itself
-first. Every now and then the half messages are gone through: of one that has not ended in time, a producer is asked.
-Whoever is asked is told of a new place, as the half message is put anew with the number of its checks.
+A message of a transaction is put as a *half message* into a separate topic. Its end, commit or rollback, is an
+*operation message* in another topic, which contains the half message's queue offset. A commit puts the message itself
+first. The half messages are checked periodically. If one has not ended in time, the broker asks a producer. For each
+check it puts the half message again, with the number of checks, and the request names the new offset.
 
-All that is known is in the log, and how far the two queues are done with among the consumer offsets: a node that is
-started anew, or takes over, goes on where those say. Only masters ask.
+All state is in the log, and the progress in both queues is among the consumer offsets. A node that restarts, or becomes
+the master, continues from there. Only masters ask.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall, deferLater
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.background.schedule import NEVER_STORED
 from rmqha.broker.requests.send import CODES, REMARKS
+from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ProducerManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
-    TopicConfigManager,
 )
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.message import AppendMessageResult, Message, PutMessageResult
 from rmqha.store.messagestore import MessageStore
@@ -43,16 +43,15 @@ from rmqha.wire.record import (
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,
     Blank,
-    Host,
     Record,
     decode_record,
     encode_record,
 )
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""Whose consumer offsets tell how far the half queue and the operation queue are done with."""
+"""The group whose consumer offsets are the progress in the half queue and the operation queue."""
 QUEUE_ID = 0
-"""Both topics have this queue only."""
+"""The only queue of both topics."""
 REMOVE_TAG = "d"
 OPERATION_PROPERTIES = format_properties({"WAIT": "true", "TAGS": REMOVE_TAG})
 
@@ -62,24 +61,24 @@ TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
 OPERATIONS_AT_ONCE = 32
 STEPS_AT_ONCE = 32
-"""Half messages looked at, and reads of operations, before others have their turn."""
-MOST_LATE_ENDS = 10_000
+"""Half messages checked, or reads of operations, per reactor turn."""
+MAX_LATE_ENDS = 10_000
 MOST_DIGITS = 18
 HOUR_MS = 3_600_000
 
 
 class Verdict(Enum):
-    """What is to be done about a half message that has not ended."""
+    """What to do about a half message that has not ended."""
 
-    WAIT = "it is young: it and all behind it can wait"
-    POSTPONE = "it asked for more time: look again when those behind it have had their turn"
+    WAIT = "it is young: it and all after it can wait"
+    POSTPONE = "it asked for more time: check it again after the others"
     CHECK = "ask a producer"
-    DISCARD = "it is too old, was asked about too often, or nobody can be asked"
+    DISCARD = "it is too old, was checked too often, or no producer can be asked"
 
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A half message, and what its properties say. Without a group or a destination nobody can be asked about it."""
+    """A half message and its properties. Without a group or a destination no producer can be asked."""
 
     record: Record
     properties: dict[str, str]
@@ -89,11 +88,11 @@ class HalfMessage:
     check_times: int
     immunity_ms: int | None
     prepared_queue_offset: int | None
-    """Where it was first, if it has been postponed: its producer knows only that place."""
+    """Its first queue offset, if it was postponed. Its producer knows only that offset."""
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """What a record of the half topic is."""
+        """From a record of the half topic."""
         properties = record.properties
         seconds = _number(properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
         return cls(
@@ -113,7 +112,7 @@ class HalfMessage:
         return bool(self.real_topic) and self.real_queue_id is not None
 
     def verdict(self, settings: Settings, now_ms: int) -> Verdict:
-        """What is to be done now, if it has not ended. One born after now, by the producer's clock, is asked about."""
+        """What to do now, if it has not ended. If the producer's clock is ahead, a producer is asked."""
         age_ms = now_ms - self.record.born_timestamp
         if not self.has_destination or not self.producer_group:
             return Verdict.DISCARD
@@ -124,20 +123,20 @@ class HalfMessage:
         return Verdict.WAIT if 0 <= age_ms < settings.transaction_time_out_ms else Verdict.CHECK
 
     def again(self, **properties: int) -> Message:
-        """The half message to be put once more, with these properties too."""
+        """The half message, to be put again with these additional properties."""
         texts = {name: str(value) for name, value in properties.items()}
         return _again(self.record, TRANS_HALF_TOPIC, format_properties({**self.properties, **texts}))
 
 
 def _number(text: str | None) -> int | None:
-    """A property's number; None for one that lacks, or is none."""
+    """The number in a property; None if it is missing or invalid."""
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS:
         return None
     return int(text)
 
 
 def _again(record: Record, topic: str, properties_stored: str) -> Message:
-    """The same message in one of our own topics; nobody waits for it."""
+    """The same message in one of our own topics. Its put does not wait."""
     return Message(
         topic,
         record.body,
@@ -154,7 +153,7 @@ def _again(record: Record, topic: str, properties_stored: str) -> Message:
 
 
 def committed_message(half: HalfMessage) -> Message:
-    """The message itself, as a commit puts it: all properties stay in what is stored (spec/store.md 3.6)."""
+    """The message itself, as a commit puts it, with all properties (spec/store.md 3.6)."""
     record = half.record
     assert half.real_queue_id is not None, "it has a destination"
     return Message(
@@ -174,9 +173,9 @@ def committed_message(half: HalfMessage) -> Message:
 
 
 class Operations:
-    """The operation queue, read only as far as need be: which half messages have ended.
+    """The operation queue, read only as far as needed. It shows which half messages have ended.
 
-    ``offset`` is the queue offset from which on it must be read again after a restart.
+    ``offset`` is the queue offset from which it must be read after a restart.
     """
 
     _log = Logger()
@@ -185,12 +184,14 @@ class Operations:
         self._store = store
         self.offset = offset
         self._next = offset
-        self._ended: dict[int, int] = {}  # by the half message's queue offset, the operation's; of those to come
-        self._late: dict[int, None] = {}  # half messages that ended when they had been passed, the oldest first
-        self._done: set[int] = set()  # operations behind ``offset`` that are needed no more
+        self._ended: dict[
+            int, int
+        ] = {}  # the operation's queue offset by that of the half message, for half messages that were not checked yet
+        self._late: dict[int, None] = {}  # half messages that ended after they were checked, the oldest first
+        self._done: set[int] = set()  # operations after ``offset`` that are no longer needed
 
     def take(self, half_offset: int) -> bool:
-        """Whether the half message that comes next has ended, as far as has been read; its operation is done with."""
+        """Whether the next half message has ended, as far as we have read. Its operation is no longer needed then."""
         operation = self._ended.pop(half_offset, None)
         if operation is None:
             return False
@@ -198,21 +199,21 @@ class Operations:
         return True
 
     def ended_late(self, half_offset: int | None) -> bool:
-        """Whether a half message that was passed before it had ended has ended since, as far as has been read."""
+        """Whether a half message that had not ended at its check has ended since, as far as we have read."""
         return half_offset in self._late
 
     def skip_to(self, half_offset: int) -> None:
-        """The half messages before this one are gone."""
+        """Drop what is known about half messages before this one, which were deleted."""
         for passed in [ended for ended in self._ended if ended < half_offset]:
             self.take(passed)
 
     def read_more(self, half_offset: int) -> bool:
-        """Read on, if there is more; ``half_offset`` is the next half message to come. Raises OSError."""
+        """Read more operations, if there are any. ``half_offset`` is the next half message. Raises OSError."""
         found = self._store.reader.get_message(TRANS_OP_HALF_TOPIC, QUEUE_ID, self._next, OPERATIONS_AT_ONCE)
         if found.next_begin_offset <= self._next:
             return False
         records = {record.queue_offset: record for record in map(_decode, found.records)}
-        if found.status is GetMessageStatus.OFFSET_TOO_SMALL:  # those before are gone
+        if found.status is GetMessageStatus.OFFSET_TOO_SMALL:  # earlier ones were deleted
             self.offset = self._next = found.next_begin_offset
             self._done.clear()
         for operation in range(self._next, found.next_begin_offset):
@@ -228,15 +229,15 @@ class Operations:
         self._finish(operation)
         if ended is not None and ended < half_offset:
             self._late[ended] = None
-            if len(self._late) > MOST_LATE_ENDS:
+            if len(self._late) > MAX_LATE_ENDS:
                 del self._late[next(iter(self._late))]
 
     def _half_offset_in(self, record: Record) -> int | None:
-        """The queue offset of the half message that has ended; None, and a line in the log, if it is not told."""
+        """The queue offset of the half message that ended. If it is invalid, None, and a log line."""
         text = record.body.decode("utf-8", "replace")
         offset = _number(text)
         if offset is None or record.properties.get("TAGS") != REMOVE_TAG:
-            self._log.error("{msg_id} is no operation message: {text}", msg_id=record.msg_id, text=text[:40])
+            self._log.error("{msg_id} is not an operation message: {text}", msg_id=record.msg_id, text=text[:40])
             return None
         return offset
 
@@ -249,42 +250,40 @@ class Operations:
 
 def _decode(raw: bytes) -> Record:
     record = decode_record(raw)
-    assert not isinstance(record, Blank), "what queues point to are messages"
+    assert not isinstance(record, Blank), "queues point only to messages"
     return record
 
 
-class TransactionalMessageService:
-    """Takes half messages, ends them, and while it runs asks producers about those that do not end."""
+class TransactionalMessageService(PeriodicService):
+    """Puts half messages and ends them. While it runs it asks producers about those that do not end."""
 
     _log = Logger()
 
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicConfigManager,
-        consumer_offsets: ConsumerOffsetManager,
-        producers: ProducerManager,
         settings: Settings,
-        store_host: Callable[[], Host],
+        tables: BrokerTables,
+        producers: ProducerManager,
+        stamps: Stamps,
         clock: IReactorTime,
-        now_ms: Callable[[], int],
     ) -> None:
+        seconds = settings.transaction_check_interval_ms / 1000
+        super().__init__("checking half messages", seconds, self.check, clock, first_after=seconds)
         self._store = store
-        self._topics = topics
-        self._consumer_offsets = consumer_offsets
+        self._topics = tables.topics
+        self._consumer_offsets = tables.consumer_offsets
         self._producers = producers
         self._settings = settings
-        self._store_host = store_host
+        self._store_host = stamps.store_host
         self._clock = clock
-        self._now_ms = now_ms
+        self._now_ms = stamps.now_ms
         self._half_offset = 0
         self._operations = Operations(store, 0)
         self._checking: Deferred[None] | None = None
-        self._loop = LoopingCall(self.check)
-        self._loop.clock = clock
 
     def prepare(self, message: Message) -> Deferred[PutMessageResult]:
-        """Put a message as a half message; its properties are all that it has. A transaction does not delay it."""
+        """Put a message, whose properties are complete, as a half message. A delay level is ignored."""
         properties = {name: value for name, value in message.properties.items() if name != "DELAY"}
         self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
         return self._store.put_message(
@@ -302,7 +301,7 @@ class TransactionalMessageService:
         return {RequestCode.END_TRANSACTION: self._end_transaction}
 
     def _end_transaction(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Commit or roll back; who does not know yet how it ends gets an answer all the same, unlike from Java."""
+        """Commit or roll back. Unlike Java we also answer a producer that does not know the end yet."""
         if self._store.is_slave:
             raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
         header = Header(request)
@@ -314,14 +313,14 @@ class TransactionalMessageService:
             return self._put_operation(self._half_message(header)).addCallback(_answer)
         host, port = connection.peer_host
         self._log.info(
-            "{client} does not know yet how the transaction at {offset} ends",
+            "{client} does not know the end of the transaction at {offset} yet",
             client=f"{host}:{port}",
             offset=header.integer("commitLogOffset"),
         )
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _half_message(self, header: Header) -> HalfMessage:
-        """The half message that a request is about. Raises RequestRefused, OSError."""
+        """The half message that a request names. Raises RequestRefused, OSError."""
         record = self._store.reader.message_at(header.integer("commitLogOffset"))
         if record is None or record.topic != TRANS_HALF_TOPIC:
             raise refused("Find prepared transaction message failed")
@@ -331,7 +330,7 @@ class TransactionalMessageService:
         if record.queue_offset != header.integer("tranStateTableOffset"):
             raise refused("The transaction state table offset wrong")
         if not half.has_destination:
-            raise refused("the half message does not say where it belongs")
+            raise refused("the half message has no valid destination")
         return half
 
     def _committed(self, result: PutMessageResult, half: HalfMessage) -> RemotingCommand | Deferred[RemotingCommand]:
@@ -340,7 +339,7 @@ class TransactionalMessageService:
         return self._put_operation(half).addCallback(lambda _: RemotingCommand(ResponseCode.SUCCESS))
 
     def _put_operation(self, half: HalfMessage) -> Deferred[PutMessageResult]:
-        """Note that a half message has ended."""
+        """Put the operation message that ends a half message."""
         self._topics.create_in_send_back(TRANS_OP_HALF_TOPIC, 1)
         host = self._store_host()
         put = self._store.put_message(
@@ -360,39 +359,38 @@ class TransactionalMessageService:
     def _operation_put(self, result: PutMessageResult, half: HalfMessage) -> PutMessageResult:
         if not result.is_stored:
             self._log.error(
-                "the end of {msg_id} is not stored, its producer will be asked: {status}",
+                "the end of {msg_id} is not stored; its producer will be asked: {status}",
                 msg_id=half.record.msg_id,
                 status=result.status.name,
             )
         return result
 
-    def start(self) -> None:
-        """Go through the half messages each ``transactionCheckInterval`` from now on. Raises OSError."""
+    def startService(self) -> None:
+        """Check the half messages every ``transactionCheckInterval`` from now on. Raises OSError."""
         self._half_offset = self._stored_offset(TRANS_HALF_TOPIC)
         self._operations = Operations(self._store, self._stored_offset(TRANS_OP_HALF_TOPIC))
         self._commit_offsets()
-        self._loop.start(self._settings.transaction_check_interval_ms / 1000, now=False)
+        super().startService()
 
     def _stored_offset(self, topic: str) -> int:
-        """Where to go on: never behind the queue's end, for a log that has lost its tail gives those offsets anew."""
+        """Where to continue, at most the queue's end: a log that lost its end assigns the later offsets again."""
         offset = self._consumer_offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID)
         return max(0, min(offset, self._store.reader.max_offset(topic, QUEUE_ID)))
 
-    def stop(self) -> None:
-        """Ask no more; half messages still end."""
-        if self._loop.running:
-            self._loop.stop()
+    def stopService(self) -> Deferred[None]:
+        """Stop asking. Half messages can still end."""
         if self._checking is not None:
             self._checking.cancel()
+        return super().stopService()
 
     def check(self) -> Deferred[None]:
-        """Go through the half messages there are now; what cannot be done is left to the next time."""
+        """Check the current half messages. After an error the next call continues."""
         self._checking = Deferred.fromCoroutine(self._check())
         return self._checking.addErrback(self._check_failed)
 
     def _check_failed(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("the half messages are not gone through to their end", failure)
+            self._log.failure("the check of half messages failed", failure)
 
     async def _check(self) -> None:
         self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
@@ -412,7 +410,7 @@ class TransactionalMessageService:
             self._consumer_offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset, "the transaction check")
 
     async def _step(self) -> bool:
-        """See to the half message that comes next, or learn more of how others ended; whether to go on."""
+        """Handle the next half message, or read more operations. False to stop until the next check."""
         offset, operations = self._half_offset, self._operations
         if operations.take(offset):
             self._half_offset += 1
@@ -434,7 +432,7 @@ class TransactionalMessageService:
         return True
 
     async def _act(self, half: HalfMessage, verdict: Verdict) -> bool:
-        """Do what is to be done; whether the half message at this place is done with."""
+        """Act on a half message. True if this queue offset needs no further work."""
         if verdict is Verdict.DISCARD:
             return await self._discard(half)
         if verdict is Verdict.POSTPONE:
@@ -447,7 +445,7 @@ class TransactionalMessageService:
             return await self._discard(half)
         if result.append is None or not result.is_stored:
             self._log.warn(
-                "half message {msg_id} is not put anew: {status}", msg_id=half.record.msg_id, status=result.status.name
+                "half message {msg_id} is not put again: {status}", msg_id=half.record.msg_id, status=result.status.name
             )
             return False
         if verdict is Verdict.CHECK:
@@ -455,7 +453,7 @@ class TransactionalMessageService:
         return True
 
     async def _discard(self, half: HalfMessage) -> bool:
-        """Give the message up, but keep it in a topic of its own; whether that could be done, or never can."""
+        """Give up the message, and keep it in a separate topic. False if the put should be tried again."""
         self._topics.create_in_send_back(TRANS_CHECK_MAX_TIME_TOPIC, 1)
         record = half.record
         result = await self._store.put_message(_again(record, TRANS_CHECK_MAX_TIME_TOPIC, record.properties_stored))
@@ -470,17 +468,17 @@ class TransactionalMessageService:
         return result.is_stored or result.status in NEVER_STORED
 
     def _ask_producer(self, half: HalfMessage, message: Message, appended: AppendMessageResult) -> None:
-        """Ask one of the group how the half message ends that was put anew."""
+        """Ask a producer of the group for the end of the half message that was put again."""
         connection = self._producers.available(half.producer_group)
         if connection is None:
             self._log.warn(
-                "nobody of group {group} is here to be asked about {msg_id}",
+                "no producer of group {group} is connected that could be asked about {msg_id}",
                 group=half.producer_group,
                 msg_id=appended.msg_id,
             )
             return
-        assert half.real_queue_id is not None, "else it is not checked"
-        assert message.properties_stored is not None, "it has just been put"
+        assert half.real_queue_id is not None, "others are not checked"
+        assert message.properties_stored is not None, "it was just put"
         record = replace(
             half.record,
             topic=half.real_topic,
@@ -501,7 +499,7 @@ class TransactionalMessageService:
 
 
 def _answer(result: PutMessageResult) -> RemotingCommand:
-    """What a put answers to whoever ends a transaction: all that is stored is a success (spec/remoting.md 4.2)."""
+    """The answer to the end of a transaction. A stored message is always a success (spec/remoting.md 4.2)."""
     if result.is_stored:
         return RemotingCommand(ResponseCode.SUCCESS)
     status = result.status

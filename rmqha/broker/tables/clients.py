@@ -1,7 +1,8 @@
-"""Who is connected: producers and consumers, by their heartbeats (spec/remoting.md 2.7, 2.8, 2.17).
+"""The connected producers and consumers, from their heartbeats (spec/remoting.md 2.7, 2.8, 2.17).
 
-A client is in a group by the connection that its heartbeat came on. It leaves when it says so, when that connection
-closes, or when it is silent for two minutes; each change of a consumer group is told to all its clients (push 40).
+A client belongs to a group through the connection that its heartbeat came on. It leaves the group when it says so,
+when that connection closes, or after two minutes without a heartbeat. The clients of a consumer group are notified of
+each change of the group (request code 40).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,13 +14,13 @@ from typing import Any, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
 from rmqha.broker.tables.topics import RETRY_GROUP_TOPIC_PREFIX, UNIT_SUB_FLAG, TopicConfigManager, topic_problem
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -28,47 +29,47 @@ from rmqha.wire.subscription import LONGEST_EXPRESSION, SubscriptionData
 
 CHANNEL_EXPIRED_SECONDS = 120.0
 HOUSEKEEPING_SECONDS = 10.0
-MOST_IN_A_SET = 4096
-"""Groups in a heartbeat and of a connection, and subscriptions in a group."""
-MOST_SUBSCRIPTIONS = 8192
-"""In a heartbeat: of all its groups."""
-MOST_MEMBERSHIPS = 200_000
-"""Of clients in groups of one kind."""
-MOST_SUBSCRIPTION_BYTES = 64 * 1024 * 1024
-"""Of all groups' subscriptions, about."""
+MAX_IN_A_SET = 4096
+"""Limits the groups of a heartbeat, the groups of a connection, and the subscriptions of a group."""
+MAX_SUBSCRIPTIONS = 8192
+"""Per heartbeat, for all its groups together."""
+MAX_MEMBERSHIPS = 200_000
+"""Of all clients in groups of one kind (producer or consumer groups)."""
+MAX_SUBSCRIPTION_BYTES = 64 * 1024 * 1024
+"""Approximate limit for the subscriptions of all groups."""
 BYTES_OF_A_SUBSCRIPTION = 200
 BYTES_OF_A_CHARACTER = 40
-"""A tag of a few characters has a hash and a place in a set."""
+"""A short tag takes this much: its hash, and its entry in a set."""
 SUBSCRIPTIONS_AT_ONCE = 128
 GROUPS_AT_ONCE = 8
 NAMES_AT_ONCE = 1000
-"""Looked at in a turn."""
+"""Groups handled per reactor turn."""
 CLIENTS_AT_ONCE = 64
-"""Told, or listed, in a turn."""
+"""Clients notified, or listed, per reactor turn."""
 
 
 class ConsumeType(Enum):
-    """Whether a consumer asks when it likes, or is served as messages come; in the order of the ordinals."""
+    """Whether a consumer pulls, or is served as messages arrive. In the order of Java's ordinals."""
 
     CONSUME_ACTIVELY = "pull"
     CONSUME_PASSIVELY = "push"
 
 
 class MessageModel(Enum):
-    """Whether each client of a group gets all messages, or they share them; in the order of the ordinals."""
+    """Whether each client of a group gets all messages, or the clients share them. In the order of Java's ordinals."""
 
     BROADCASTING = "all"
     CLUSTERING = "shared"
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group without an offset begins; in the order of the ordinals."""
+    """Where a group without an offset starts to read. In the order of Java's ordinals."""
 
     CONSUME_FROM_LAST_OFFSET = "at the end"
-    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "at the end, but the first time at the begin"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "at the end, but the first time at the start"
     CONSUME_FROM_MIN_OFFSET = "at the smallest offset"
     CONSUME_FROM_MAX_OFFSET = "at the largest offset"
-    CONSUME_FROM_FIRST_OFFSET = "at the begin"
+    CONSUME_FROM_FIRST_OFFSET = "at the start"
     CONSUME_FROM_TIMESTAMP = "at a time"
 
 
@@ -76,7 +77,7 @@ Member = TypeVar("Member", bound=Enum)
 
 
 def _member(default: Member, text: Any) -> Member:
-    """From its name or, as the C++ client has it, its ordinal; the default for anything else."""
+    """From its name or, as the C++ client sends it, its ordinal. Anything else gives the default."""
     kind = type(default)
     if isinstance(text, int):
         members = list(kind)
@@ -85,26 +86,26 @@ def _member(default: Member, text: Any) -> Member:
 
 
 def _objects(content: Any, name: str) -> list[dict[str, Any]]:
-    """The objects in a set, which may lack. Raises ValueError."""
+    """The objects of a set. A missing set is empty. Raises ValueError."""
     found = (content.get(name) if isinstance(content, dict) else None) or []
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise ValueError(f"{name} is no list of objects")
-    if len(found) > MOST_IN_A_SET:
-        raise ValueError(f"{name} has {len(found)} objects, more than {MOST_IN_A_SET}")
+        raise ValueError(f"{name} is not a list of objects")
+    if len(found) > MAX_IN_A_SET:
+        raise ValueError(f"{name} has {len(found)} objects, more than {MAX_IN_A_SET}")
     return found
 
 
 def _text(content: Any, name: str) -> str:
-    """A text that must be there. Raises ValueError."""
+    """A required text. Raises ValueError if it is missing."""
     found = content.get(name) if isinstance(content, dict) else None
     if not isinstance(found, str) or not found:
-        raise ValueError(f"there is no {name}")
+        raise ValueError(f"{name} is missing")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """What a heartbeat says of one consumer group."""
+    """What a heartbeat says about one consumer group."""
 
     group_name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -113,11 +114,11 @@ class ConsumerData:
     subscriptions: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
     subscription_bytes: int = 0
-    """About what the subscriptions take in memory."""
+    """About how many bytes of memory the subscriptions take."""
 
     @classmethod
     def read(cls, content: Any) -> Steps[Self]:
-        """From a client's form, where all but the name may lack. Raises ValueError."""
+        """From a client's form, in which only the name is required. Raises ValueError."""
         subscriptions: list[SubscriptionData] = []
         characters = size = 0
         for subscription in map(SubscriptionData.from_json, _objects(content, "subscriptionDataSet")):
@@ -140,7 +141,7 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatData:
-    """The body of HEART_BEAT: which groups a client is in."""
+    """The body of HEART_BEAT: the groups of a client."""
 
     client_id: str
     consumers: tuple[ConsumerData, ...]
@@ -148,20 +149,20 @@ class HeartbeatData:
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
-        """As ``read``, at once."""
+        """Like ``read``, without pauses."""
         return at_once(cls.read(content))
 
     @classmethod
     def read(cls, content: Any) -> Steps[Self]:
-        """From a client's form, where sets may be null, or lack. Raises ValueError."""
+        """From a client's form, in which sets may be null or missing. Raises ValueError."""
         consumers: list[ConsumerData] = []
         subscriptions = 0
         for item in _objects(content, "consumerDataSet"):
             consumer = yield from ConsumerData.read(item)
             consumers.append(consumer)
             subscriptions += len(consumer.subscriptions)
-            if subscriptions > MOST_SUBSCRIPTIONS:
-                raise ValueError(f"more than {MOST_SUBSCRIPTIONS} subscriptions")
+            if subscriptions > MAX_SUBSCRIPTIONS:
+                raise ValueError(f"more than {MAX_SUBSCRIPTIONS} subscriptions")
             if len(consumers) % SUBSCRIPTIONS_AT_ONCE == 0:
                 yield
         producers: list[str] = []
@@ -199,27 +200,27 @@ Channels = dict[RemotingProtocol, ClientChannelInfo]
 
 
 class Memberships:
-    """Which groups each connection is in. What a connection can join is bounded, and so is the sum of all."""
+    """The groups of each connection. Both the groups of one connection and the sum over all connections are limited."""
 
     def __init__(self) -> None:
         self._groups: dict[RemotingProtocol, set[str]] = {}
         self._count = 0
 
     def join(self, connection: RemotingProtocol, group: str) -> None:
-        """The connection is in the group. Raises RequestRefused if there are too many."""
+        """Add the connection to the group. Raises RequestRefused if there are too many."""
         groups = self._groups.get(connection, set())
         if group in groups:
             return
-        if len(groups) >= MOST_IN_A_SET:
+        if len(groups) >= MAX_IN_A_SET:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"this connection is in {len(groups)} groups already")
-        if self._count >= MOST_MEMBERSHIPS:
+        if self._count >= MAX_MEMBERSHIPS:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"clients are in {self._count} groups already")
         groups.add(group)
         self._groups[connection] = groups
         self._count += 1
 
     def leave(self, connection: RemotingProtocol, group: str) -> None:
-        """The connection is in the group no more."""
+        """Remove the connection from the group."""
         groups = self._groups.get(connection, set())
         if group in groups:
             groups.discard(group)
@@ -233,7 +234,7 @@ class Memberships:
 
 
 class ProducerManager:
-    """The producers that are connected, by group."""
+    """The connected producers, by group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Channels] = {}
@@ -241,16 +242,16 @@ class ProducerManager:
         self._turns = 0
 
     def get(self, group: str) -> Channels | None:
-        """A group's clients, by their connections; None if there are none."""
+        """The clients of a group, by their connections; None if it has no clients."""
         return self._groups.get(group)
 
     def register(self, group: str, client: ClientChannelInfo) -> None:
-        """The client is in the group, as its heartbeat says. Raises RequestRefused if there are too many."""
+        """Add a client to the group, after its heartbeat. Raises RequestRefused if there are too many."""
         self._memberships.join(client.connection, group)
         self._groups.setdefault(group, {})[client.connection] = client
 
     def unregister(self, group: str, connection: RemotingProtocol) -> None:
-        """The client on this connection has left the group, if it was in it."""
+        """Remove the client on this connection from the group, if it is in it."""
         channels = self._groups.get(group, {})
         channels.pop(connection, None)
         self._memberships.leave(connection, group)
@@ -258,14 +259,14 @@ class ProducerManager:
             self._groups.pop(group, None)
 
     def forgetting(self, connection: RemotingProtocol) -> Steps[None]:
-        """The connection is closed: it leaves its groups, in steps."""
+        """The connection is closed: remove it from its groups, in steps."""
         for count, group in enumerate(self._memberships.of(connection), 1):
             self.unregister(group, connection)
             if count % GROUPS_AT_ONCE == 0:
                 yield
 
     def available(self, group: str) -> RemotingProtocol | None:
-        """An open connection of the group, another one each time; None if there is none."""
+        """An open connection of the group, a different one for each call; None if it has no open connection."""
         connections = self._groups.get(group, {})
         self._turns += 1
         first = self._turns % len(connections) if connections else 0
@@ -273,13 +274,13 @@ class ProducerManager:
         return next((connection for connection in candidates if connection.is_open), None)
 
     def all_clients(self) -> Iterator[ClientChannelInfo]:
-        """Each client, once a group."""
+        """Each client, once for each of its groups."""
         return chain.from_iterable(channels.values() for channels in self._groups.values())
 
 
 @dataclass(slots=True)
 class ConsumerGroupInfo:
-    """A consumer group that is online: what its heartbeats said last, and its clients by their connections."""
+    """A consumer group with connected clients: the content of its latest heartbeats, and its clients by connection."""
 
     group_name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -288,19 +289,19 @@ class ConsumerGroupInfo:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     channels: Channels = field(default_factory=dict)
     subscription_bytes: int = 0
-    """About what its subscriptions take in memory."""
+    """About how many bytes of memory its subscriptions take."""
 
     def subscription(self, topic: str) -> SubscriptionData | None:
-        """What the group wants of a topic; None if it does not subscribe to it."""
+        """The group's subscription to a topic; None if it does not subscribe to it."""
         return self.subscriptions.get(topic)
 
     @property
     def client_ids(self) -> list[str]:
-        """Each client once: one that has connected anew may still have its old connection."""
+        """Each client once. A client that reconnected may still have its old connection, too."""
         return list(dict.fromkeys(client.client_id for client in self.channels.values()))
 
     def update(self, client: ClientChannelInfo, data: ConsumerData) -> bool:
-        """Take a heartbeat over. Whether its clients must share the queues anew: a client or a topic came or went."""
+        """Apply a heartbeat. True if the clients must redistribute the queues: a client or a topic came or went."""
         is_new = client.connection not in self.channels
         self.channels[client.connection] = client
         self.consume_type, self.message_model = data.consume_type, data.message_model
@@ -344,7 +345,7 @@ def _joined(items: Iterable[Mapping[str, Any]]) -> Steps[list[bytes]]:
 
 
 class ConsumerManager:
-    """The consumers that are connected, by group. Tells a group's clients when they must share its queues anew."""
+    """The connected consumers, by group. Notifies the clients of a group when they must redistribute its queues."""
 
     _log = Logger()
 
@@ -357,11 +358,11 @@ class ConsumerManager:
         self._to_tell: dict[str, None] = {}
 
     def get(self, group: str) -> ConsumerGroupInfo | None:
-        """The group; None if it is not online."""
+        """The group; None if it has no connected client."""
         return self._groups.get(group)
 
     def finding_groups(self, topic: str) -> Steps[list[str]]:
-        """The groups that are online and subscribe to a topic, found in steps."""
+        """The groups with connected clients that subscribe to a topic, found in steps."""
         found: list[str] = []
         for count, (name, group) in enumerate(list(self._groups.items()), 1):
             if topic in group.subscriptions:
@@ -371,11 +372,11 @@ class ConsumerManager:
         return found
 
     def register(self, client: ClientChannelInfo, data: ConsumerData) -> None:
-        """The client is in the group, as its heartbeat says. Raises RequestRefused if there are too many."""
+        """Add a client to the group, after its heartbeat. Raises RequestRefused if there are too many."""
         asked = data.subscription_bytes
         group = self._groups.get(data.group_name)
         held = 0 if group is None else group.subscription_bytes
-        if self._subscription_bytes - held + asked > MOST_SUBSCRIPTION_BYTES:
+        if self._subscription_bytes - held + asked > MAX_SUBSCRIPTION_BYTES:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, "the subscriptions of all groups are too many bytes")
         self._memberships.join(client.connection, data.group_name)
         if group is None:
@@ -385,7 +386,7 @@ class ConsumerManager:
         self._subscription_bytes += group.subscription_bytes - held
 
     def unregister(self, name: str, connection: RemotingProtocol) -> None:
-        """The client on this connection has left the group, if it was in it."""
+        """Remove the client on this connection from the group, if it is in it."""
         group = self._groups.get(name)
         self._memberships.leave(connection, name)
         if group is None or group.channels.pop(connection, None) is None:
@@ -397,7 +398,7 @@ class ConsumerManager:
             del self._groups[name]
 
     def forgetting(self, connection: RemotingProtocol) -> Steps[None]:
-        """The connection is closed: it leaves its groups, in steps."""
+        """The connection is closed: remove it from its groups, in steps."""
         for count, name in enumerate(self._memberships.of(connection), 1):
             self.unregister(name, connection)
             if count % GROUPS_AT_ONCE == 0:
@@ -413,11 +414,13 @@ class ConsumerManager:
             self._to_tell[group.group_name] = None
             turns = next(iter(group.channels)).turns
             Deferred.fromCoroutine(turns.run(self._tell_many(group))).addErrback(
-                lambda failure: self._log.failure("group {group} is not told", failure, group=group.group_name)
+                lambda failure: self._log.failure(
+                    "the clients of group {group} are not notified", failure, group=group.group_name
+                )
             )
 
     def _tell_many(self, group: ConsumerGroupInfo) -> Steps[None]:
-        """Tell a large group in turns: once for all that change before the first of them."""
+        """Notify a large group in turns. Changes before the first turn are notified once."""
         yield
         self._to_tell.pop(group.group_name, None)
         connections = list(group.channels)
@@ -431,34 +434,22 @@ class ConsumerManager:
             connection.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
 
     def all_clients(self) -> Iterator[ClientChannelInfo]:
-        """Each client, once a group."""
+        """Each client, once for each of its groups."""
         return chain.from_iterable(group.channels.values() for group in self._groups.values())
 
 
-class ClientHousekeepingService:
-    """Closes the connections of clients that send no heartbeats any more; that they are closed does the rest."""
+class ClientHousekeepingService(PeriodicService):
+    """Closes the connections of clients that stopped sending heartbeats. Closed connections leave their groups."""
 
     _log = Logger()
 
     def __init__(self, producers: ProducerManager, consumers: ConsumerManager, clock: IReactorTime) -> None:
+        super().__init__("looking for silent clients", HOUSEKEEPING_SECONDS, self.scan, clock, HOUSEKEEPING_SECONDS)
         self._managers = (producers, consumers)
         self._clock = clock
-        self._loop = LoopingCall(self.scan)
-        self._loop.clock = clock
-
-    def start(self) -> None:
-        """Look every 10 s from now on."""
-        self._loop.start(HOUSEKEEPING_SECONDS, now=False).addErrback(
-            lambda failure: self._log.failure("silent clients are looked for no longer", failure)
-        )
-
-    def stop(self) -> None:
-        """Look no more."""
-        if self._loop.running:
-            self._loop.stop()
 
     def scan(self) -> None:
-        """Close what has been silent for two minutes, be it in one group only: its client has left that one."""
+        """Close each connection that is silent for two minutes in any of its groups: its client has left that group."""
         since = self._clock.seconds() - CHANNEL_EXPIRED_SECONDS
         clients = chain.from_iterable(manager.all_clients() for manager in self._managers)
         silent = {client.connection: client.client_id for client in clients if client.last_heartbeat < since}
@@ -468,7 +459,7 @@ class ClientHousekeepingService:
 
 
 class ClientManageProcessor:
-    """Answers what clients say of themselves, and questions for them."""
+    """Answers heartbeats and other requests by which clients come and go, and requests that list clients."""
 
     _log = Logger()
 
@@ -502,11 +493,11 @@ class ClientManageProcessor:
         return connection.turns.run(self._take_heart_beat(connection, request))
 
     def _take_heart_beat(self, connection: RemotingProtocol, request: RemotingCommand) -> Steps[RemotingCommand]:
-        """Let the client be in its groups. Those that cannot be made are left out, and the answer says so."""
+        """Add the client to its groups. Groups that cannot be created are left out, and the answer says so."""
         try:
             heartbeat = yield from HeartbeatData.read(loads_request(request.body))
         except ValueError as error:
-            raise refused(f"no heartbeat: {error}") from error
+            raise refused(f"the heartbeat is invalid: {error}") from error
         for count, consumer in enumerate(heartbeat.consumers, 1):
             if self._groups.get(consumer.group_name) is None:
                 check_group(consumer.group_name)
@@ -521,7 +512,7 @@ class ClientManageProcessor:
             (partial(self._producers.register, group, client) for group in heartbeat.producer_groups),
         )
         for count, join in enumerate(joins, 1):
-            if not connection.is_open:  # closed while this took its turns: nobody would let it leave the groups again
+            if not connection.is_open:  # closed during our turns: nothing would remove it from the groups again
                 raise refused("the connection is gone")
             self._watch(connection)
             try:
@@ -539,7 +530,7 @@ class ClientManageProcessor:
         self._consumers.register(client, consumer)
 
     def _make_retry_topic(self, consumer: ConsumerData, connection: RemotingProtocol) -> None:
-        """A group's %RETRY% topic, which its clients subscribe to, unless its name is none that a topic can have."""
+        """Create the %RETRY% topic of a group, to which its clients subscribe, if a topic can have that name."""
         retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{consumer.group_name}"
         if topic_problem(retry_topic) is not None:
             return
@@ -571,13 +562,13 @@ class ClientManageProcessor:
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _check_client_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """Whether we can serve what a client is about to subscribe to: tags, and nothing else."""
+        """Answer whether we support what a client is going to subscribe to: only tags."""
         try:
             content = loads_request(request.body) if request.body else {}
             found = content.get("subscriptionData") if isinstance(content, dict) else None
             subscription = SubscriptionData.from_json(found) if found is not None else None
         except ValueError as error:
-            raise refused(f"no client's config: {error}") from error
+            raise refused(f"the client's config is invalid: {error}") from error
         if subscription is not None and not subscription.is_tag_type:
             raise refused(f"The broker does not support consumer to filter message by {subscription.expression_type}")
         return RemotingCommand(ResponseCode.SUCCESS)

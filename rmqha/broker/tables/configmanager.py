@@ -1,14 +1,16 @@
-"""A table of the config folder, as a broker holds it: read at its start, written when it changes.
+"""A table of the config folder: read when the broker starts, written when it changes.
 
-A thread of its own writes the tables, one write of each at a time; all changes that come meanwhile go into the next.
+A separate thread writes the tables, one write of each table at a time. Changes during a write go into the next write.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -23,46 +25,49 @@ Table = TypeVar("Table", bound=ConfigTable)
 Row = TypeVar("Row")
 
 RETRY_SECONDS = 5.0
-"""After a write that failed."""
+"""The delay after a write that failed."""
 BREATH_SECONDS = 0.0002
-"""For which a thread that encodes a table lets others run, every few rows."""
+"""How long a thread that encodes a table pauses after every few rows, so that others run."""
 
 
 def breathe() -> None:
-    """Give way to the reactor's thread."""
+    """Let the reactor's thread run."""
     time.sleep(BREATH_SECONDS)
 
 
-class ConfigManager(Generic[Table]):
-    """Holds ``table``; ``persist`` writes it, ``written`` tells when that is done.
+@dataclass(frozen=True, slots=True)
+class TableStorage:
+    """The folder of a table's file, what runs its writes, and a clock. Without it failed writes are not retried."""
 
-    A write that fails is logged, and tried again at the next change, or after ``RETRY_SECONDS`` where there is a clock.
+    folder: Path
+    run_in_thread: RunInThread = execute
+    clock: IReactorTime | None = None
+
+
+class ConfigManager(Service, Generic[Table]):
+    """Holds ``table``. ``persist`` starts a write, ``written`` fires when it is done. It stops when all is written.
+
+    A write that fails is logged, and tried again at the next change or, with a clock, after ``RETRY_SECONDS``.
     """
 
     _log = Logger()
 
-    def __init__(
-        self,
-        folder: Path,
-        kind: type[Table],
-        run_in_thread: RunInThread = execute,
-        clock: IReactorTime | None = None,
-    ) -> None:
-        """Reads it from ``folder``. Raises StoreError, OSError."""
-        self._file = TableFile(folder, kind)
+    def __init__(self, storage: TableStorage, kind: type[Table]) -> None:
+        """Reads the table. Raises StoreError, OSError."""
+        self._file = TableFile(storage.folder, kind)
         self.table = self._file.read()
-        self._run_in_thread = run_in_thread
-        self._clock = clock
+        self._run_in_thread = storage.run_in_thread
+        self._clock = storage.clock
         self._retry: IDelayedCall | None = None
         self.changes = 0
-        """How often the table has changed: while it is the same, so is the table."""
+        """The number of changes. If it is unchanged, the table is unchanged."""
         self._is_changed = False
         self._is_writing = False
         self._waiting_for_next: list[Deferred[None]] = []
         self._waiting_for_this: list[Deferred[None]] = []
 
     def persist(self) -> None:
-        """The table has changed: write it, durably, soon."""
+        """Write the changed table durably, soon."""
         self.changes += 1
         self._is_changed = True
         if not self._is_writing:
@@ -76,8 +81,9 @@ class ConfigManager(Generic[Table]):
         (self._waiting_for_next if self._is_changed else self._waiting_for_this).append(waiting)
         return waiting
 
-    def finish(self) -> Deferred[None]:
-        """Write what is not written yet, for the last time; fires when that is done, or has failed."""
+    def stopService(self) -> Deferred[None]:
+        """Write the remaining changes. Fires when that is done, or has failed."""
+        Service.stopService(self)
         self._stop_retrying()
         if self._is_changed and not self._is_writing:
             self._write()
@@ -94,7 +100,9 @@ class ConfigManager(Generic[Table]):
         self._waiting_for_this, self._waiting_for_next = self._waiting_for_next, []
         write: Callable[[], None] = partial(self._file.write, self.table.snapshot(), breathe)
         self._run_in_thread(write).addCallbacks(self._is_written, self._is_not_written).addErrback(
-            lambda failure: self._log.failure("after writing {file}", failure, file=self.table.FILE_NAME)
+            lambda failure: self._log.failure(
+                "the callbacks after a write of {file} failed", failure, file=self.table.FILE_NAME
+            )
         )
 
     def _is_written(self, _: object) -> None:
@@ -123,24 +131,22 @@ class ConfigManager(Generic[Table]):
 
 
 class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
-    """Holds a table of named rows. Each change is persisted, and gives the table its next version.
+    """Holds a table of named rows. Each change is written, and gives the table its next version.
 
-    ``settings`` say whether rows may be made, and may be changed meanwhile.
+    ``settings`` say whether rows may be created. They may change at run time.
     """
 
     def __init__(
         self,
-        folder: Path,
+        storage: TableStorage,
         kind: type[NamedTable[Row]],
         settings: Settings,
         seeds: dict[str, Row],
         new_names: NewNames,
         now_ms: Callable[[], int],
-        run_in_thread: RunInThread = execute,
-        clock: IReactorTime | None = None,
     ) -> None:
-        """Reads the table of ``folder``, and adds those of ``seeds`` that are missing. Raises StoreError, OSError."""
-        super().__init__(folder, kind, run_in_thread, clock)
+        """Reads the table, and adds the rows of ``seeds`` that are missing. Raises StoreError, OSError."""
+        super().__init__(storage, kind)
         self.settings = settings
         self._now_ms = now_ms
         self._new = new_names
@@ -153,16 +159,16 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         new_names.hold(self.table.rows)
 
     def get(self, name: str) -> Row | None:
-        """The row; None if there is none."""
+        """The row with this name, or None."""
         return self.table.rows.get(name)
 
     def take_new(self, name: str, by: object | None) -> None:
-        """Count a row that ``by`` makes, if it is new. Raises RequestRefused for too many, or without room for it."""
+        """Count a row that ``by`` creates, if it is new. Raises RequestRefused if there are too many, or no room."""
         if name not in self.table.rows:
             self._new.take(name, len(self.table.rows), by)
 
     def update(self, row: Row) -> None:
-        """Make the row, or let it take the place of the one with its name."""
+        """Add the row, or replace the row with its name."""
         name = self._name_of(row)
         if name not in self.table.rows:
             self._new.added(name)
@@ -170,7 +176,7 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         self._changed(row)
 
     def delete(self, name: str) -> bool:
-        """Forget the row; whether there was one."""
+        """Delete the row. False if it does not exist."""
         if self.table.rows.pop(name, None) is None:
             return False
         self._new.removed(name)
@@ -178,7 +184,7 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         return True
 
     def replace(self, table: NamedTable[Row]) -> None:
-        """Hold this table instead, with its version: a slave that follows its master."""
+        """Replace the table and its version, on a slave that copies its master's."""
         self.table = table
         self._new.hold(table.rows)
         self.persist()
@@ -193,4 +199,4 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         raise NotImplementedError
 
     def _tell(self, row: Row | None) -> None:
-        """Whoever wants to know hears of a row made or changed; of None if any number of them did, or one is gone."""
+        """Called with a row that was added or changed, or with None after a deletion or several changes."""

@@ -1,4 +1,4 @@
-"""The consumer groups a broker knows: subscriptionGroup.json, and those made when first seen (spec/remoting.md 5.4)."""
+"""The consumer groups of a broker: subscriptionGroup.json, and groups created at first use (spec/remoting.md 5.4)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +7,8 @@ from twisted.internet.defer import execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.broker.tables.configmanager import NamedConfigManager
-from rmqha.broker.tables.newnames import MOST_TABLE_BYTES, NewNameLimits, NewNames
+from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
+from rmqha.broker.tables.newnames import MAX_TABLE_BYTES, NewNameLimits, NewNames
 from rmqha.broker.tables.topics import TOPIC_CHARACTERS
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings import Settings
@@ -29,12 +29,12 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_OWNER",
 )
 MAX_GROUP_LENGTH = 255
-LONGEST_ROW = len(
+MAX_ROW_BYTES = len(
     dumps_strict(
         {"": SubscriptionGroupConfig("", False, False, False, INT_MIN, INT_MIN, LONG_MIN, LONG_MIN, False).to_json()}
     )
 )
-"""Bytes of a group in the table as JSON, without its name, which is there twice."""
+"""Bytes of a group in the table as JSON, without its name, which occurs twice."""
 
 
 def group_problem(name: str) -> str | None:
@@ -71,14 +71,15 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
     ) -> None:
         """Reads subscriptionGroup.json of ``folder``, and adds the system's groups. Raises StoreError, OSError."""
         limits = NewNameLimits.of_groups(settings)
-        names = NewNames("group", limits, lambda: now_ms() / 1000, LONGEST_ROW, MOST_TABLE_BYTES)
+        names = NewNames("group", limits, lambda: now_ms() / 1000, MAX_ROW_BYTES, MAX_TABLE_BYTES)
         seeds = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
-        super().__init__(folder, SubscriptionGroupTable, settings, seeds, names, now_ms, run_in_thread, clock)
+        storage = TableStorage(folder, run_in_thread, clock)
+        super().__init__(storage, SubscriptionGroupTable, settings, seeds, names, now_ms)
 
     def find_or_create(self, name: str, by: object | None = None) -> SubscriptionGroupConfig | None:
-        """The group, made with the defaults if it was not there; None if that is not allowed.
+        """The group, created with the defaults if missing; None if that is not allowed.
 
-        ``by`` is the connection that names it. Raises RequestRefused if it cannot have that name, or for too many.
+        ``by`` is the connection that names it. Raises RequestRefused for an invalid name, or for too many groups.
         """
         found = self.get(name)
         if found is not None:
@@ -87,7 +88,7 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
         if not (self.settings.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
         self.take_new(name, by)
-        self._log.info("group {group} made", group=name)
+        self._log.info("group {group} created", group=name)
         group = SubscriptionGroupConfig(name)
         self.update(group)
         return group

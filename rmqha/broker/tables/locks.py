@@ -15,16 +15,16 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict, loads_request
 
 LOCK_MAX_LIVE_SECONDS = 60.0
-MOST_QUEUES = 4096
-"""In a batch."""
-MOST_LOCKS = 200_000
-LONGEST_CLIENT_ID = 1024
+MAX_QUEUES = 4096
+"""Maximum number of queues in a batch."""
+MAX_LOCKS = 200_000
+MAX_CLIENT_ID_LENGTH = 1024
 QUEUES_AT_ONCE = 64
-"""Locked or released in a turn."""
+"""Queues locked or released per reactor turn."""
 
 
 class MessageQueue(NamedTuple):
-    """A queue as clients name it."""
+    """A queue, as clients name it."""
 
     topic: str
     broker_name: str
@@ -34,7 +34,7 @@ class MessageQueue(NamedTuple):
     def from_json(cls, content: Any) -> Self:
         """From Java's form. Raises ValueError."""
         if not isinstance(content, dict):
-            raise ValueError(f"{str(content)[:40]!r} is no queue")
+            raise ValueError(f"{str(content)[:40]!r} is not a queue")
         topic, broker_name, queue_id = content.get("topic"), content.get("brokerName"), content.get("queueId")
         if not (isinstance(topic, str) and isinstance(broker_name, str) and isinstance(queue_id, int)):
             raise ValueError(f"{str(content)[:80]!r} does not name a queue")
@@ -60,12 +60,12 @@ class LockBatch:
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in steps; ``mqSet`` may be null. Raises ValueError."""
         if not isinstance(content, dict):
-            raise ValueError("the body is no object")
+            raise ValueError("the body is not an object")
         group, client_id, queues = content.get("consumerGroup"), content.get("clientId"), content.get("mqSet") or []
         if not (isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)):
-            raise ValueError("the body lacks consumerGroup, clientId or mqSet")
-        if len(queues) > MOST_QUEUES or not len(group) <= MAX_GROUP_LENGTH or len(client_id) > LONGEST_CLIENT_ID:
-            raise ValueError(f"more than {MOST_QUEUES} queues, or a name that is too long")
+            raise ValueError("consumerGroup, clientId or mqSet is missing")
+        if len(queues) > MAX_QUEUES or not len(group) <= MAX_GROUP_LENGTH or len(client_id) > MAX_CLIENT_ID_LENGTH:
+            raise ValueError(f"more than {MAX_QUEUES} queues, or a name that is too long")
         found: dict[MessageQueue, None] = {}
         for count, queue in enumerate(queues, 1):
             found[MessageQueue.from_json(queue)] = None
@@ -80,20 +80,20 @@ class _Lock(NamedTuple):
 
 
 class RebalanceLockManager:
-    """Locks of queues, by group. They live in memory only; one that is not renewed for 60 s is nobody's."""
+    """Locks of queues, by group, kept in memory only. A lock that is not renewed for 60 s ends."""
 
     _log = Logger()
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # the one renewed longest ago first
+        self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # in the order of their last renewal, the oldest first
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock these queues for a client, or renew its locks: those that are its now."""
+        """Lock these queues for a client, or renew its locks. Returns the queues whose lock it has now."""
         return at_once(self.locking(group, client_id, queues))
 
     def locking(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> Steps[list[MessageQueue]]:
-        """As ``lock``, in steps. Raises RequestRefused for too many locks."""
+        """Like ``lock``, in steps. Raises RequestRefused if there are too many locks."""
         locked: list[MessageQueue] = []
         for count, queue in enumerate(queues, 1):
             if count % QUEUES_AT_ONCE == 1:
@@ -109,15 +109,15 @@ class RebalanceLockManager:
         if held is not None and held.client_id != client_id:
             return False
         if held is None:
-            if len(self._locks) >= MOST_LOCKS:
-                raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MOST_LOCKS} queues are locked already")
+            if len(self._locks) >= MAX_LOCKS:
+                raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_LOCKS} queues are locked already")
             self._tell("locks", client_id, group, queue)
         self._locks.pop((group, queue), None)
         self._locks[group, queue] = _Lock(client_id, self._clock.seconds())
         return True
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release those of these queues that the client holds."""
+        """Release the client's locks of these queues."""
         for queue in queues:
             held = self._locks.get((group, queue))
             if held is not None and held.client_id == client_id:
@@ -182,4 +182,4 @@ def _reading_batch(request: RemotingCommand) -> Steps[LockBatch]:
     try:
         return (yield from LockBatch.reading(loads_request(request.body)))
     except ValueError as error:
-        raise refused(f"no batch of queues: {error}") from error
+        raise refused(f"the batch of queues is invalid: {error}") from error

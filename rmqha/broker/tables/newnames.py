@@ -1,8 +1,8 @@
-"""How many groups and topics may be made, a second and in all (docs/limits.md).
+"""Limits how many groups and topics are created, per second and in total (docs/limits.md).
 
-Every new one is written to a table that slaves and name servers take over. A stranger may name as many as it likes, so
-a broker, each address and each connection have a bucket: so many at once after a quiet time, then so many a second. An
-address has half of what the broker has, so that no single one uses up what all others may make.
+Each new group or topic is a row of a table that slaves and name servers copy. A stranger can send any number of names.
+So the broker, each address and each connection have a token bucket: a burst after a quiet time, then a rate per second.
+An address gets half of the broker's rate, so that one address cannot use up the rate of all others.
 """
 
 from collections import OrderedDict
@@ -19,21 +19,21 @@ from rmqha.settings import Settings
 from rmqha.wire.command import FRAME_MAX_LENGTH, ResponseCode
 
 TELL_SECONDS = 60.0
-"""How often refusals are logged, at most."""
+"""Refusals are logged at most once in this time."""
 TIMES_A_NAME_STANDS = 2
-"""In a row of a table."""
-MOST_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
-"""Of a table as JSON: slaves and name servers get it in one frame."""
-MOST_BYTES_OF_NAMED = MOST_TABLE_BYTES // 8 * 7
-"""Of a table when a client may still name something new: the rest is for %RETRY% and %DLQ% topics."""
-MOST_ADDRESSES = 4096
-"""Remembered at once."""
+"""A name occurs this often in a row of a table."""
+MAX_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
+"""Of a table as JSON. Slaves and name servers get it in one frame."""
+MAX_BYTES_OF_NAMED = MAX_TABLE_BYTES // 8 * 7
+"""Up to this size of a table clients may create rows. The rest is for %RETRY% and %DLQ% topics."""
+MAX_ADDRESSES = 4096
+"""Buckets of addresses that are kept."""
 IPV6_NETWORK_BITS = 64
-"""What one host or one site has to itself."""
+"""The prefix length of the network that one host or site has."""
 
 
 def network_of(address: str) -> str:
-    """The address, of IPv6 the network it is in: whoever has one address of it has them all."""
+    """The address or, for IPv6, its network: a host with one address of a network can use all of them."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -47,20 +47,20 @@ def network_of(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many at once after a quiet time, then so many a second."""
+    """A burst after a quiet time, then a rate per second."""
 
     at_once: int
     per_second: int
 
     @property
     def half(self) -> "Rate":
-        """Half of it, but never nothing."""
+        """Half of the rate, at least 1."""
         return Rate(max(1, self.at_once // 2), max(1, self.per_second // 2))
 
 
 @dataclass(frozen=True, slots=True)
 class NewNameLimits:
-    """Of groups, or of topics. ``most`` is how many there may be in all."""
+    """Limits for groups, or for topics. ``most`` is the limit of their number."""
 
     broker: Rate
     connection: Rate
@@ -68,7 +68,7 @@ class NewNameLimits:
 
     @classmethod
     def of_groups(cls, settings: Settings) -> Self:
-        """Those that the settings have for groups."""
+        """The limits for groups, from the settings."""
         return cls(
             Rate(settings.max_new_groups_at_once, settings.max_new_groups_per_second),
             Rate(settings.max_new_groups_at_once_per_connection, settings.max_new_groups_per_second_per_connection),
@@ -77,7 +77,7 @@ class NewNameLimits:
 
     @classmethod
     def of_topics(cls, settings: Settings) -> Self:
-        """Those that the settings have for topics."""
+        """The limits for topics, from the settings."""
         return cls(
             Rate(settings.max_new_topics_at_once, settings.max_new_topics_per_second),
             Rate(settings.max_new_topics_at_once_per_connection, settings.max_new_topics_per_second_per_connection),
@@ -86,7 +86,7 @@ class NewNameLimits:
 
 
 class Bucket:
-    """Tokens that come back at a rate. ``now`` is a clock's time in seconds."""
+    """A token bucket. ``now`` is a clock's time in seconds."""
 
     __slots__ = ("_rate", "_since", "_tokens")
 
@@ -96,20 +96,20 @@ class Bucket:
         self._since = now
 
     def has_one(self, now: float) -> bool:
-        """Whether there is a token."""
+        """Whether a token is left."""
         self._tokens = min(self._rate.at_once, self._tokens + max(0.0, now - self._since) * self._rate.per_second)
         self._since = now
         return self._tokens >= 1
 
     def take(self) -> None:
-        """Use the token that there is."""
+        """Use a token. Call ``has_one`` first."""
         self._tokens -= 1
 
 
 class NewNames:
-    """Decides whether a new group or topic may be made. ``what`` names the kind in answers and in the log.
+    """Decides whether a new group or topic may be created. ``what`` names the kind in answers and in the log.
 
-    The rows that there are have to be told by ``hold``, ``added`` and ``removed``: all of them must fit one frame.
+    Call ``hold``, ``added`` and ``removed`` for the existing rows, because all rows together must fit one frame.
     """
 
     _log = Logger()
@@ -120,11 +120,11 @@ class NewNames:
         limits: NewNameLimits,
         seconds: Callable[[], float],
         longest_row: int = 0,
-        most_bytes: int = MOST_BYTES_OF_NAMED,
+        most_bytes: int = MAX_BYTES_OF_NAMED,
     ) -> None:
-        """``longest_row`` is how many bytes a row has as JSON, at most and without its name.
+        """``longest_row`` is the maximum size of a row as JSON, in bytes and without its name.
 
-        Beyond ``most_bytes`` of the table clients make no new ones.
+        If the table has more than ``most_bytes``, clients cannot create rows.
         """
         self._most_bytes = most_bytes
         self._what = what
@@ -140,31 +140,31 @@ class NewNames:
         self._untold = 0
 
     def hold(self, names: Collection[str]) -> None:
-        """These are all rows that there are."""
+        """Count these rows, and only these."""
         self._table_bytes = len(names) * self._longest_row + TIMES_A_NAME_STANDS * sum(map(len, names))
 
     def added(self, name: str) -> None:
-        """There is one more."""
+        """Count one more row."""
         self._table_bytes += self._row_bytes(name)
 
     def removed(self, name: str) -> None:
-        """There is one less."""
+        """Count one row less."""
         self._table_bytes -= self._row_bytes(name)
 
     def _row_bytes(self, name: str) -> int:
         return self._longest_row + TIMES_A_NAME_STANDS * len(name)
 
-    def check_room(self, name: str, most: int = MOST_TABLE_BYTES) -> None:
+    def check_room(self, name: str, most: int = MAX_TABLE_BYTES) -> None:
         """Raises RequestRefused if the table would have more than ``most`` bytes with this one."""
         if self._table_bytes + self._row_bytes(name) > most:
-            reason = f"the {self._what}s there are take {self._table_bytes} bytes, and no more are made"
+            reason = f"the existing {self._what}s take {self._table_bytes} bytes; no more are created"
             self._refuse(reason, self._seconds())
 
     def take(self, name: str, held: int, by: object | None = None) -> None:
-        """Count a new one beside the ``held`` there are; ``by`` is the connection that asks. Raises RequestRefused."""
+        """Count a new row in addition to ``held`` rows. ``by`` is the connection that asks. Raises RequestRefused."""
         now = self._seconds()
         if held >= self._limits.most:
-            self._refuse(f"there are {held} {self._what}s already, and no more are made", now)
+            self._refuse(f"there are {held} {self._what}s already; no more are created", now)
         self.check_room(name, self._most_bytes)
         buckets = [(self._broker, self._limits.broker)]
         if by is not None:
@@ -175,16 +175,18 @@ class NewNames:
             buckets.append((bucket, self._limits.connection))
         for bucket, rate in buckets:
             if not bucket.has_one(now):
-                self._refuse(f"too many new {self._what}s: {rate.per_second} a second are made, try again later", now)
+                self._refuse(
+                    f"too many new {self._what}s: {rate.per_second} per second are created, try again later", now
+                )
         for bucket, _ in buckets:
             bucket.take()
 
     def _address_bucket(self, by: object, now: float) -> Bucket:
-        """That of a connection's address. Of very many addresses the one that was here longest ago is forgotten."""
+        """The bucket of a connection's address. If there are too many, the least recently used one is dropped."""
         address = network_of(by.peer_host[0]) if isinstance(by, RemotingProtocol) else ""
         bucket = self._addresses.pop(address, None) or Bucket(self._address_rate, now)
         self._addresses[address] = bucket
-        if len(self._addresses) > MOST_ADDRESSES:
+        if len(self._addresses) > MAX_ADDRESSES:
             self._addresses.popitem(last=False)
         return bucket
 

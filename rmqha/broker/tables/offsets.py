@@ -1,12 +1,12 @@
-"""How far consumer groups have read, and where queues begin and end (spec/remoting.md 2.4, 2.5)."""
+"""How far consumer groups have read, and where queues start and end (spec/remoting.md 2.4, 2.5)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -16,6 +16,7 @@ from rmqha.broker.tables.topics import topic_problem
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
+from rmqha.services import PeriodicService
 from rmqha.steps import Steps, at_once
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
@@ -23,22 +24,30 @@ from rmqha.store.metadata import INT_BITS, TOPIC_GROUP_SEPARATOR, ConsumerOffset
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 
 NO_OFFSET = -1
-LARGEST_QUEUE_ID = 2 ** (INT_BITS - 1) - 1
-MOST_OFFSETS = 1_000_000
-"""Of all groups and queues."""
-MOST_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
-"""Of the table as JSON: slaves get it in one frame."""
+MAX_QUEUE_ID = 2 ** (INT_BITS - 1) - 1
+MAX_OFFSETS = 1_000_000
+"""For all groups and queues together."""
+MAX_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
+"""For the table as JSON, which slaves get in one frame."""
 BYTES_OF_A_KEY = 6
 BYTES_OF_AN_OFFSET = 34
-"""A queue id, the largest offset and what stands between them."""
+"""A queue id, the largest offset, and the characters between them."""
 KEYS_AT_ONCE = 1000
-"""Copied in a turn."""
+"""Keys copied per reactor turn."""
 
 
-class ConsumerOffsetManager:
-    """The next offset of each group in each queue: consumerOffset.json, written now and then, and at the end.
+@dataclass(frozen=True, slots=True)
+class OffsetLimits:
+    """How many offsets a broker keeps, and how many bytes the table may have as JSON."""
 
-    What the latest commit says counts, as upstream, but no offset moves back without a line in the log.
+    offsets: int = MAX_OFFSETS
+    table_bytes: int = MAX_TABLE_BYTES
+
+
+class ConsumerOffsetManager(PeriodicService):
+    """The next offset of each group in each queue: consumerOffset.json, written periodically and at the end.
+
+    The latest commit counts, as upstream. An offset that moves back is logged.
     """
 
     _log = Logger()
@@ -50,32 +59,29 @@ class ConsumerOffsetManager:
         flush_interval_ms: int,
         run_in_thread: RunInThread,
         turns: Turns | None = None,
-        most_offsets: int = MOST_OFFSETS,
-        most_bytes: int = MOST_TABLE_BYTES,
+        limits: OffsetLimits = OffsetLimits(),
     ) -> None:
         """Reads consumerOffset.json of ``folder``. Raises StoreError, OSError."""
+        seconds = flush_interval_ms / 1000
+        super().__init__("writing consumer offsets", seconds, self.persist, clock, first_after=seconds)
         self._file = TableFile(folder, ConsumerOffsetTable)
         self._turns = Turns(clock) if turns is None else turns
-        self._most_offsets = most_offsets
-        self._most_bytes = most_bytes
-        self._interval = flush_interval_ms / 1000
+        self._limits = limits
         self._run_in_thread = run_in_thread
         self.table = self._file.read()
         self._count = sum(map(len, self.table.offset_table.values()))
         self._key_bytes = sum(map(_key_bytes, self.table.offset_table))
         self.changes = 0
-        """How often the table has changed: while it is the same, so is the table."""
+        """The number of changes. If it is unchanged, the table is unchanged."""
         self._is_changed = False
         self._lock = DeferredLock()
-        self._loop = LoopingCall(self.persist)
-        self._loop.clock = clock
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The group's next offset in the queue; -1 if it has none."""
         return self.table.offset_table.get(topic_at_group(topic, group), {}).get(queue_id, NO_OFFSET)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
-        """Let the group go on at ``offset``; ``client`` is who says so, for the log. Raises RequestRefused."""
+        """Set the group's next offset. ``client`` is the client that commits it, for the log. Raises RequestRefused."""
         key = topic_at_group(topic, group)
         offsets = self.table.offset_table.get(key, {})
         stored = offsets.get(queue_id)
@@ -104,17 +110,17 @@ class ConsumerOffsetManager:
             _check_names(group, topic)
             key_bytes = _key_bytes(key)
         held_bytes = self._key_bytes + key_bytes + (self._count + 1) * BYTES_OF_AN_OFFSET
-        if self._count >= self._most_offsets or held_bytes > self._most_bytes:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._count} offsets are kept, and no more are taken")
+        if self._count >= self._limits.offsets or held_bytes > self._limits.table_bytes:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._count} offsets are kept; no more are accepted")
         self._count += 1
         self._key_bytes += key_bytes
 
     def merge(self, table: ConsumerOffsetTable) -> None:
-        """As ``merging``, at once."""
+        """Like ``merging``, without pauses."""
         at_once(self.merging(table))
 
     def merging(self, table: ConsumerOffsetTable) -> Steps[None]:
-        """Take a master's offsets over: all of each topic's group that it has; those it does not have stay."""
+        """Copy a master's offsets. A topic and group that the master has replaces ours; others stay."""
         for count, (key, offsets) in enumerate(table.offset_table.items(), 1):
             if count % KEYS_AT_ONCE == 0:
                 yield
@@ -148,7 +154,7 @@ class ConsumerOffsetManager:
         return [group for key_topic, group in found if key_topic == topic]
 
     def _finding_keys(self, has: Callable[[str, str], bool], part: str) -> Steps[list[tuple[str, str]]]:
-        """Topics and groups of the keys that have this part; no topic has a separator in its name."""
+        """Topics and groups of the keys that have this part. A topic's name cannot contain the separator."""
         found: list[tuple[str, str]] = []
         keys = list(self.table.offset_table)
         for at in range(0, len(keys), KEYS_AT_ONCE):
@@ -159,7 +165,7 @@ class ConsumerOffsetManager:
         return found
 
     def removing(self, group: str) -> Steps[None]:
-        """Forget all offsets of a group, in steps."""
+        """Delete all offsets of a group, in steps."""
         topics = yield from self.finding_topics(group)
         for count, topic in enumerate(topics, 1):
             key = topic_at_group(topic, group)
@@ -171,20 +177,12 @@ class ConsumerOffsetManager:
             if count % KEYS_AT_ONCE == 0:
                 yield
 
-    def start(self) -> None:
-        """Write what has changed each ``flushConsumerOffsetInterval`` from now on."""
-        self._loop.start(self._interval, now=False).addErrback(
-            lambda failure: self._log.failure("consumer offsets are written no longer", failure)
-        )
-
-    def stop(self) -> Deferred[None]:
-        """Fires when all is written that will be."""
-        if self._loop.running:
-            self._loop.stop()
-        return self.persist()
+    def stopService(self) -> Deferred[None]:
+        """Write the remaining changes. Fires when that is done, or has failed."""
+        return super().stopService().addBoth(lambda _: self.persist())
 
     def persist(self) -> Deferred[None]:
-        """Write what has changed, durably. A disk that refuses is only logged, and the next time tries again."""
+        """Write the changes durably. An error of the disk is logged, and the next call tries again."""
         return self._lock.run(self._write_if_changed)
 
     def _write_if_changed(self) -> Deferred[None]:
@@ -194,7 +192,7 @@ class ConsumerOffsetManager:
         return Deferred.fromCoroutine(self._write()).addErrback(self._not_written)
 
     async def _write(self) -> None:
-        """Write a copy, made in turns: what each group has is of one moment."""
+        """Write a copy, made in turns. The offsets of one group are copied at one moment."""
         copy: dict[str, dict[int, int]] = {}
         keys = list(self.table.offset_table)
         for at in range(0, len(keys), KEYS_AT_ONCE):
@@ -210,12 +208,12 @@ class ConsumerOffsetManager:
 
 
 def _key_bytes(key: str) -> int:
-    """What a topic's group takes in the table as JSON. A character that JSON escapes takes up to six."""
+    """Bytes of a topic and group in the table as JSON. An escaped character takes up to six."""
     return BYTES_OF_A_KEY + (len(key) if key.isascii() and key.isprintable() else 6 * len(key))
 
 
 def _check_names(group: str, topic: str) -> None:
-    """Raises RequestRefused for names that no group and no topic can have: they would stay in the table for ever."""
+    """Raises RequestRefused for names that a group or topic cannot have: they would stay in the table for ever."""
     check_group(group)
     problem = topic_problem(topic)
     if problem is not None:
@@ -223,7 +221,7 @@ def _check_names(group: str, topic: str) -> None:
 
 
 class OffsetProcessors:
-    """Answers questions for offsets, of consumers and of queues."""
+    """Answers requests for offsets of consumers and of queues."""
 
     def __init__(self, store: MessageStore, consumer_offsets: ConsumerOffsetManager) -> None:
         self._store = store
@@ -241,7 +239,7 @@ class OffsetProcessors:
         }
 
     def query_consumer_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """A group's offset. A new group begins a young topic at 0, wherever else it would begin."""
+        """A group's offset. In a young topic, whose first message still exists, a new group starts at 0."""
         header = Header(request)
         group, topic, queue_id = header.text("consumerGroup"), header.text("topic"), queue_id_of(header)
         offset = self._consumer_offsets.query(group, topic, queue_id)
@@ -255,7 +253,7 @@ class OffsetProcessors:
         return _answer(offset=offset)
 
     def update_consumer_offset(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """Store a group's offset, a slave's too: until the master's table comes."""
+        """Store a group's offset. On a slave it counts until the master's table is copied."""
         header = Header(request)
         host, port = connection.peer_host
         self._consumer_offsets.commit(
@@ -268,7 +266,7 @@ class OffsetProcessors:
         return _answer()
 
     def search_offset_by_timestamp(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """The offset of the message stored nearest to a time; 0 without any."""
+        """The offset of the message whose store time is nearest to a time; 0 for an empty queue."""
         header = Header(request)
         topic, queue_id, timestamp = header.text("topic"), queue_id_of(header), header.integer("timestamp")
         return _answer(offset=self._store.reader.offset_by_time(topic, queue_id, timestamp))
@@ -279,21 +277,21 @@ class OffsetProcessors:
         return _answer(offset=self._store.reader.max_offset(header.text("topic"), queue_id_of(header)))
 
     def get_min_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """A queue's first offset; 0 without a queue."""
+        """A queue's first offset; 0 if there is no such queue."""
         header = Header(request)
         return _answer(offset=max(0, self._store.reader.min_offset(header.text("topic"), queue_id_of(header))))
 
     def get_earliest_msg_storetime(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """STORETIMESTAMP in ms of a queue's first message; -1 without any."""
+        """STORETIMESTAMP in ms of a queue's first message; -1 for an empty queue."""
         header = Header(request)
         return _answer(timestamp=self._store.reader.earliest_message_time(header.text("topic"), queue_id_of(header)))
 
 
 def queue_id_of(header: Header) -> int:
-    """The field ``queueId``, which a Java int can hold: others would spoil a table. Raises RequestRefused."""
+    """The field ``queueId``. Raises RequestRefused if it does not fit a Java int, because it would spoil a table."""
     queue_id = header.integer("queueId")
-    if not -LARGEST_QUEUE_ID - 1 <= queue_id <= LARGEST_QUEUE_ID:
-        raise refused(f"the custom field <queueId> is no int: {queue_id}")
+    if not -MAX_QUEUE_ID - 1 <= queue_id <= MAX_QUEUE_ID:
+        raise refused(f"the custom field <queueId> is not an int: {queue_id}")
     return queue_id
 
 

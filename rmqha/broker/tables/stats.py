@@ -1,7 +1,7 @@
-"""How many messages came and went, and how fast they did lately (spec/remoting.md 2.14, 2.18).
+"""Counts of messages and their recent rates (spec/remoting.md 2.14, 2.18).
 
-A message costs a few additions. Every ten seconds the sums are looked at: what a minute, an hour and a day brought is
-the difference between two such looks.
+A message costs a few additions. Every ten seconds the sums are sampled. The count of a minute, an hour or a day is the
+difference between two samples.
 """
 
 from collections import deque
@@ -11,24 +11,22 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.steps import Steps
 
 SAMPLING_SECONDS = 10.0
 RATE_SECONDS = (10, 60, 600)
-"""What runtime info tells rates of."""
+"""The periods for which runtime info has rates."""
 
 PLACES_AT_ONCE = 5000
-"""Looked at in a turn."""
+"""Counters handled per reactor turn."""
 
 GroupAndTopic = tuple[str, str]
 
 
 class StatsData(NamedTuple):
-    """What one window brought: how many or how many bytes, per second, and per call."""
+    """The content of one window: the sum (of messages or bytes), per second, and per call."""
 
     sum: int = 0
     tps: float = 0.0
@@ -36,25 +34,25 @@ class StatsData(NamedTuple):
 
 
 class Traffic:
-    """What has gone through one place: how often, how many messages, and the bytes of their records."""
+    """What was counted in one place: calls, messages, and the bytes of their records."""
 
     __slots__ = ("bytes", "calls", "messages", "samples")
 
     def __init__(self) -> None:
         self.calls = self.messages = self.bytes = 0
         self.samples = [[Totals()] for _ in WINDOWS]
-        """Of each window the latest: before its first the sums were as they are in it."""
+        """The latest samples of each window. Before the first sample the sums were equal to it."""
 
     def count(self, messages: int, size: int) -> None:
-        """So many messages and bytes went through at once."""
+        """Count one call with this many messages and bytes."""
         self.calls += 1
         self.messages += messages
         self.bytes += size
 
     def sample(self, window: int, most: int) -> None:
-        """Add the sums now to those of a window, which has room for so many."""
+        """Add a sample of the current sums to a window, which keeps ``most`` samples."""
         samples = self.samples[window]
-        if samples[0].calls == self.calls:  # nothing in the whole window: most places, most of the time
+        if samples[0].calls == self.calls:  # nothing was counted in the whole window, the usual case
             del samples[1:]
             return
         if len(samples) == most:
@@ -63,7 +61,7 @@ class Traffic:
 
 
 class Totals(NamedTuple):
-    """The sums of a place at one time."""
+    """The sums at one time."""
 
     calls: int = 0
     messages: int = 0
@@ -71,7 +69,7 @@ class Totals(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Java's name of a window, how many samplings lie between its samples, and how many samples make it whole."""
+    """Java's name of a window, the number of samplings between its samples, and the number of samples in it."""
 
     name: str
     every: int
@@ -82,7 +80,7 @@ WINDOWS = (Window("statsMinute", 1, 7), Window("statsHour", 60, 7), Window("stat
 
 
 class BrokerTotals(NamedTuple):
-    """The sums of the whole broker at one time; ``found`` and ``missed`` count reads."""
+    """The sums of the whole broker at one time. ``found`` and ``missed`` count reads."""
 
     seconds: float
     put: int
@@ -92,7 +90,7 @@ class BrokerTotals(NamedTuple):
 
 
 class Days(NamedTuple):
-    """A sum at the last two midnights, or at the start if that was later."""
+    """A sum at the last two midnights, or at the start of the broker if that was later."""
 
     yesterday_morning: int = 0
     today_morning: int = 0
@@ -103,12 +101,11 @@ MESSAGES: Value = attrgetter("messages")
 BYTES: Value = attrgetter("bytes")
 
 
-class BrokerStats:
-    """Counts by topic, by group and topic, and for the broker as a whole. The windows move while it runs."""
-
-    _log = Logger()
+class BrokerStats(PeriodicService):
+    """Counts by topic, by group and topic, and for the whole broker. The windows move while the service runs."""
 
     def __init__(self, cluster_name: str, clock: IReactorTime, now_ms: Callable[[], int]) -> None:
+        super().__init__("taking statistics", SAMPLING_SECONDS, self._sample, clock)
         self._cluster_name = cluster_name
         self._clock = clock
         self._now_ms = now_ms
@@ -116,7 +113,7 @@ class BrokerStats:
         self.puts = Traffic()
         self.gets = Traffic()
         self.missed = 0
-        """Reads that found nothing."""
+        """The number of reads that found nothing."""
         self._topic_puts: dict[str, Traffic] = {}
         self._group_gets: dict[GroupAndTopic, Traffic] = {}
         self._times = [deque[float](maxlen=window.samples) for window in WINDOWS]
@@ -124,11 +121,9 @@ class BrokerStats:
         self._recent: deque[BrokerTotals] = deque(maxlen=int(RATE_SECONDS[-1] / SAMPLING_SECONDS) + 2)
         self._today = self._date()
         self.put_days = self.got_days = Days()
-        self._loop = LoopingCall(self._sample)
-        self._loop.clock = clock
 
     def messages_put(self, topic: str, count: int, size: int) -> None:
-        """So many messages of a topic were stored by one request, with so many bytes."""
+        """Count a request that stored messages of a topic. ``size`` is in bytes."""
         traffic = self._topic_puts.get(topic)
         if traffic is None:
             traffic = self._topic_puts[topic] = Traffic()
@@ -136,7 +131,7 @@ class BrokerStats:
         self.puts.count(count, size)
 
     def messages_got(self, group: str, topic: str, count: int, size: int) -> None:
-        """So many messages, perhaps none, were read for a group by one request, with so many bytes."""
+        """Count a request that read messages for a group; ``count`` may be 0, ``size`` is in bytes."""
         if not count:
             self.missed += 1
             return
@@ -147,16 +142,16 @@ class BrokerStats:
         self.gets.count(count, size)
 
     def forgetting_topic(self, topic: str) -> Steps[None]:
-        """Forget what was counted of a topic, in steps."""
+        """Drop the counts of a topic, in steps."""
         self._topic_puts.pop(topic, None)
         return self._forgetting_gets(1, topic)
 
     def forgetting_group(self, group: str) -> Steps[None]:
-        """Forget what was counted of a group, in steps."""
+        """Drop the counts of a group, in steps."""
         return self._forgetting_gets(0, group)
 
     def _forgetting_gets(self, part: int, name: str) -> Steps[None]:
-        """Forget the reads whose key has this name as its group (part 0) or its topic (1)."""
+        """Drop the counts of reads whose key has this name as its group (part 0) or its topic (part 1)."""
         keys = list(self._group_gets)
         for at in range(0, len(keys), PLACES_AT_ONCE):
             if at:
@@ -164,18 +159,6 @@ class BrokerStats:
             for key in keys[at : at + PLACES_AT_ONCE]:
                 if key[part] == name:
                     self._group_gets.pop(key, None)
-
-    def start(self) -> None:
-        """Let the windows move from now on."""
-        self._loop.start(SAMPLING_SECONDS, now=True).addErrback(self._failed)
-
-    def _failed(self, failure: Failure) -> None:
-        self._log.failure("statistics are taken no longer", failure)
-
-    def stop(self) -> None:
-        """The windows stay as they are."""
-        if self._loop.running:
-            self._loop.stop()
 
     def _date(self) -> date:
         return date.fromtimestamp(self._now_ms() / 1000)
@@ -199,21 +182,21 @@ class BrokerStats:
         return BrokerTotals(self._clock.seconds(), self.puts.messages, self.gets.calls, self.missed, self.gets.messages)
 
     def rates(self, value: Callable[[BrokerTotals], int]) -> list[float]:
-        """Per second, over the last 10, 60 and 600 s or a little more: less, where there is no more."""
+        """Rates per second over the last 10, 60 and 600 s, or a little more. Shorter, if the broker started later."""
         now = self._totals()
         return [_rate(now, self._sample_before(now.seconds - seconds), value) for seconds in RATE_SECONDS]
 
     def _sample_before(self, seconds: float) -> BrokerTotals:
-        """The latest sample of that time or before; the first if there is none."""
+        """The latest sample at or before that time, else the first sample."""
         for sample in reversed(self._recent):
             if sample.seconds <= seconds:
                 return sample
         return self._recent[0] if self._recent else BrokerTotals(self._clock.seconds(), 0, 0, 0, 0)
 
     def view(self, name: str, key: str) -> dict[str, StatsData] | None:
-        """The windows of a statistic by its RocketMQ name, for a topic, ``topic@group`` or cluster; None without one.
+        """The windows of a statistic, by its RocketMQ name, for a topic, ``topic@group`` or cluster; None if unknown.
 
-        Those of single queues are not kept.
+        Statistics of single queues are not kept.
         """
         topic, _, group = key.partition("@")
         found: dict[str, tuple[Traffic | None, Value]] = {
@@ -237,7 +220,7 @@ class BrokerStats:
         return StatsData(total, total / seconds if seconds > 0 else 0.0, total / calls if calls else 0.0)
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Messages per second that the group has got of the topic in the last minute."""
+        """Messages of the topic that the group read in the last minute, per second."""
         traffic = self._group_gets.get((group, topic))
         return 0.0 if traffic is None else self._stats(traffic, 0, MESSAGES).tps
 

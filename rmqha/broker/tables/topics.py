@@ -1,4 +1,4 @@
-"""The topics a broker carries: topics.json, system topics, and those made when they are needed (spec/remoting.md 5)."""
+"""The topics of a broker: topics.json, system topics, and topics created when needed (spec/remoting.md 5)."""
 
 import string
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from twisted.internet.defer import execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.broker.tables.configmanager import NamedConfigManager
+from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import NewNameLimits, NewNames
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
@@ -43,11 +43,11 @@ UNIT_SUB_FLAG = 2
 READ_WRITE = PERM_READ | PERM_WRITE
 TOPIC_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
 
-LONGEST_ROW = len(dumps_strict({"": TopicConfig("", INT_MIN, INT_MIN, INT_MIN, topic_sys_flag=INT_MIN).to_json()}))
-"""Bytes of a topic in the table as JSON, without its name, which is there twice."""
+MAX_ROW_BYTES = len(dumps_strict({"": TopicConfig("", INT_MIN, INT_MIN, INT_MIN, topic_sys_flag=INT_MIN).to_json()}))
+"""Bytes of a topic in the table as JSON, without its name, which occurs twice."""
 
 TopicsChanged = Callable[[TopicConfig | None], None]
-"""Hears of a topic made or changed; None if any number of them did, or one is gone."""
+"""Called with a topic that was added or changed, or with None after a deletion or several changes."""
 
 
 def topic_problem(name: str) -> str | None:
@@ -62,7 +62,7 @@ def topic_problem(name: str) -> str | None:
 
 
 class TopicConfigManager(NamedConfigManager[TopicConfig]):
-    """The topics by name. Who subscribed hears of each change."""
+    """The topics by name. Subscribers are called after each change."""
 
     _log = Logger()
     table: TopicConfigTable
@@ -79,11 +79,12 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
         self.system_topics = frozenset(seeds) | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
-        names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, LONGEST_ROW)
-        super().__init__(folder, TopicConfigTable, settings, seeds, names, now_ms, run_in_thread, clock)
+        names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, MAX_ROW_BYTES)
+        storage = TableStorage(folder, run_in_thread, clock)
+        super().__init__(storage, TopicConfigTable, settings, seeds, names, now_ms)
 
     def is_system(self, name: str) -> bool:
-        """Whether clients may neither change nor delete the topic."""
+        """Whether this is a system topic, which clients may not change or delete."""
         return name in self.system_topics or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def subscribe(self, changed: TopicsChanged) -> None:
@@ -98,9 +99,9 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         topic_sys_flag: int = 0,
         by: object | None = None,
     ) -> TopicConfig | None:
-        """The topic, made from the template if it was not there; None if that is not allowed (spec/remoting.md 5.2).
+        """The topic, created from the template if missing; None if that is not allowed (spec/remoting.md 5.2).
 
-        ``by`` is the connection that names it. Raises RequestRefused for too many new ones.
+        ``by`` is the connection that names it. Raises RequestRefused if too many topics are new.
         """
         found = self.get(name)
         if found is not None:
@@ -121,9 +122,9 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
     def create_in_send_back(
         self, name: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0
     ) -> TopicConfig:
-        """The topic, made if it was not there: %RETRY% and %DLQ% topics, and those of transactions.
+        """The topic, created if missing. For %RETRY% and %DLQ% topics, and topics of transactions.
 
-        Raises RequestRefused where the table has no room for it.
+        Raises RequestRefused if the table has no room for it.
         """
         found = self.get(name)
         if found is not None:
@@ -134,12 +135,12 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
 
     def _add(self, config: TopicConfig) -> TopicConfig:
         tell = self._log.debug if config.topic_name.startswith(RETRY_GROUP_TOPIC_PREFIX) else self._log.info
-        tell("topic {topic} made with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums)
+        tell("topic {topic} created with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums)
         self.update(config)
         return config
 
     def bump_version(self) -> None:
-        """Begin the next version though no topic changed: name servers take only what is new to them."""
+        """Start the next version without a change, because name servers accept only new versions."""
         self._changed(None)
 
     def _name_of(self, row: TopicConfig) -> str:
@@ -151,7 +152,7 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
 
 
 def _system_topics(settings: Settings) -> list[TopicConfig]:
-    """The topics that each broker has from its start (spec/remoting.md 5.3)."""
+    """The topics that each broker has from the start (spec/remoting.md 5.3)."""
 
     def topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
         return TopicConfig(name, queues, queues, perm)

@@ -1,4 +1,4 @@
-"""Who may be a slave: a list of addresses and of names in certificates, and what is told of those turned away."""
+"""Who may be a slave: a list of addresses and certificate names, and log lines about refused hosts."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from re import compile as compile_pattern
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-TOLD_AGAIN_SECONDS = 600.0
-"""A host that is turned away again for the same reason is not told of before."""
-MOST_TOLD = 256
-"""So many refusals are told within that time."""
+LOGGED_AGAIN_SECONDS = 600.0
+"""A host that is refused again for the same reason is logged again only after this time."""
+MAX_LOGGED = 256
+"""The maximum number of refusals that are logged within that time."""
 _NAME = compile_pattern(r"(?=.*[A-Za-z])[A-Za-z0-9_*][A-Za-z0-9_.*-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """Slaves by address or by a name in their certificate; one of both is enough."""
+    """Lists slaves by address or by a name in their certificate; either is enough."""
 
     networks: tuple[IPv4Network | IPv6Network, ...]
     names: frozenset[str]
 
     @classmethod
     def parse(cls, text: str) -> "AllowList":
-        """From a comma-separated list of addresses, networks and names. Raises ValueError."""
+        """Parse a comma-separated list of addresses, networks and names. Raises ValueError."""
         networks, names = [], set()
         for entry in (piece.strip() for piece in text.split(",")):
             try:
@@ -39,12 +39,12 @@ class AllowList:
         return ", ".join([*map(str, self.networks), *sorted(self.names)])
 
     def has_address(self, host: str) -> bool:
-        """Whether the host is listed by its address."""
+        """Whether the host's address is listed, or is in a listed network."""
         address = _address(host)
         return address is not None and any(address in network for network in self.networks)
 
     def listed_name(self, names: tuple[str, ...]) -> str | None:
-        """The first of the names that is listed."""
+        """The first of these names that is listed, or None."""
         return next((name for name in names if name in self.names), None)
 
 
@@ -58,17 +58,17 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 class SlaveCheck:
-    """Judges slaves by an allow-list, None for all, and tells of each host that is turned away, but not of each try."""
+    """Checks slaves against an allow-list (None allows all), and logs each refused host once, not each of its tries."""
 
     _log = Logger()
 
     def __init__(self, clock: IReactorTime, allow_list: AllowList | None = None) -> None:
         self._clock = clock
         self._allow_list = allow_list
-        self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def may_connect(self, host: str) -> bool:
-        """By address alone, before anything is known of names."""
+        """Check the address alone, before any certificate name is known."""
         allowed = self._allow_list
         if allowed is None or allowed.names or allowed.has_address(host):
             return True
@@ -76,25 +76,27 @@ class SlaveCheck:
         return False
 
     def identify(self, host: str, names: tuple[str, ...]) -> str | None:
-        """By what name a slave is known: of its certificate, else its host; None for one that is turned away."""
+        """The slave's identity: a name of its certificate, or else its host. None if it is refused."""
         allowed = self._allow_list
         listed = allowed.listed_name(names) if allowed is not None else None
         if allowed is not None and listed is None and not allowed.has_address(host):
             shown = (
-                f"neither {', '.join(names)} nor its address is" if names else "it shows no name, its address is not"
+                f"neither {', '.join(names)} nor its address is"
+                if names
+                else "it has no certificate name, and its address is not"
             )
             self.refused(host, f"{shown} in --allow-slaves")
             return None
         return listed or next(iter(names), host)
 
     def refused(self, host: str, reason: str) -> None:
-        """Tell it, unless that was done lately."""
+        """Log that ``host`` is refused, unless this was logged recently."""
         now = self._clock.seconds()
-        while self._told and next(iter(self._told.values())) <= now - TOLD_AGAIN_SECONDS:
-            self._told.popitem(last=False)
-        if (host, reason) in self._told or len(self._told) >= MOST_TOLD:
+        while self._logged and next(iter(self._logged.values())) <= now - LOGGED_AGAIN_SECONDS:
+            self._logged.popitem(last=False)
+        if (host, reason) in self._logged or len(self._logged) >= MAX_LOGGED:
             return
-        self._told[host, reason] = now
+        self._logged[host, reason] = now
         self._log.warn("refusing {host}: {reason}", host=host, reason=reason)
-        if len(self._told) == MOST_TOLD:
-            self._log.warn("{count} refusals told; the next ones are not for a while", count=MOST_TOLD)
+        if len(self._logged) == MAX_LOGGED:
+            self._log.warn("{count} refusals logged; further ones are not logged for a while", count=MAX_LOGGED)

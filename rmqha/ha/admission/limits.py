@@ -1,13 +1,13 @@
-"""What the HA port takes from strangers: how many connections, how fast, and how many lines in the log.
+"""Limits of the HA port: on connections, on the rate of new ones, on memory and on log lines.
 
-Whoever has sent a valid first report is a slave, and never loses its place. Until then a connection is *silent*, and
-where places are short a new connection takes that of the silent one that waits longest among those of the address with
-most of them: idle connections never keep a slave out, and those of one address never cost another's a place. New ones
-are not refused instead, because they would find no place for as long as the deadline of those who only wait.
+A connection is a slave after its first valid report, and from then on keeps its place. Until then it is *silent*. If
+all places are taken, a new connection takes the place of a silent one: the oldest of the address that has the most
+silent connections. So idle connections never keep a slave out, and one address never costs another a place. We do not
+refuse the new connection instead, because idle ones would then block it until their deadline.
 
-Java's slaves are silent for the first 6 s. Therefore one address may open fewer connections in that time (at once, and
-a second) than it has places: no slave that only connects as it must is pushed out by those that follow it, not even
-when a thousand slaves come back at once from behind one address.
+Java's slaves are silent for the first 6 s. Therefore the connections that one address may open in that time (in one
+burst, and by rate) are fewer than its places. So a normal slave is never pushed out by those that connect after it,
+even if a thousand slaves reconnect together from one address.
 """
 
 from collections import Counter
@@ -20,20 +20,21 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from rmqha.ha.admission.throttle import TokenBucket
 
 WAITING_BYTES = 32 * 1024 * 1024
-"""In large writes, so many bytes may wait for all slow slaves together; beyond that, writes get smaller."""
+"""Writes have their full size while at most this many bytes can wait for all slow slaves together."""
 REMEMBERED_ADDRESSES = 4096
-LINES_AT_ONCE = 100
-LINES_A_SECOND = 5.0
+LINES_BURST = 100
+LINES_PER_SECOND = 5.0
 SUMMARY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class HALimits:
-    """How much the HA port takes. Of the rate of new connections, ``at_once`` may come after a quiet time.
+    """The limits of the HA port.
 
-    Without ``first_report_seconds`` the first report is due as any other. ``bytes_in_flight`` bounds what one slave was
-    sent and has not acknowledged; None by default, for an observer acknowledges nothing, and would be stopped by it:
-    what waits in our memory for a slave is bounded anyway.
+    ``connects_at_once`` connections may come in one burst from an address, and ``connects_per_second`` after that.
+    Without ``first_report_seconds`` the first report has the same deadline as later ones. ``bytes_in_flight`` bounds
+    what one slave was sent and has not acknowledged. It is None by default: an observer acknowledges nothing, so a
+    bound would stop it, and the memory used for each slave is bounded anyway.
     """
 
     connections: int = 2048
@@ -46,21 +47,21 @@ class HALimits:
 
 
 class Guest(Protocol):
-    """A connection, as far as places go."""
+    """A connection that takes a place."""
 
     host: str
 
     def give_place(self) -> None:
-        """Close: others need the place."""
+        """Close, because another connection needs the place."""
 
 
 GuestType = TypeVar("GuestType", bound=Guest)
 
 
 class Places(Generic[GuestType]):
-    """Who may connect. A connection has its place from ``enter`` on until ``leave``.
+    """Decides who may connect. A connection has a place from ``enter`` until ``leave``.
 
-    ``slaves`` are those whose first report was valid.
+    ``slaves`` are the connections whose first report was valid.
     """
 
     def __init__(self, limits: HALimits, clock: IReactorTime) -> None:
@@ -73,7 +74,7 @@ class Places(Generic[GuestType]):
         self._silent_places = 0
 
     def refusal(self, host: str) -> str | None:
-        """Why nobody may connect from ``host`` now; None if one may, and there is room: somebody may have lost it."""
+        """The reason to refuse a connection from ``host``; None to accept it. May close a silent connection for it."""
         limits = self._limits
         bucket = self._bucket(host)
         if bucket.tokens < 1:
@@ -91,7 +92,7 @@ class Places(Generic[GuestType]):
         return silent + len(self.slaves) >= limits.connections or silent >= limits.silent_connections
 
     def _bucket(self, host: str) -> TokenBucket:
-        """The address's; those that did not connect for longest are forgotten where there are too many."""
+        """The address's bucket. If there are too many, forget the bucket that was not used for the longest time."""
         bucket = self._buckets.pop(host, None)
         if bucket is None:
             bucket = TokenBucket(self._limits.connects_per_second, self._limits.connects_at_once, self._clock)
@@ -109,7 +110,7 @@ class Places(Generic[GuestType]):
         return True
 
     def enter(self, guest: GuestType) -> None:
-        """A connection is there, silent as yet."""
+        """A new connection takes a place; it is silent."""
         self._places[guest.host] += 1
         self._silent.setdefault(guest.host, {})[guest] = None
         self._silent_places += 1
@@ -130,7 +131,7 @@ class Places(Generic[GuestType]):
         return True
 
     def leave(self, guest: GuestType) -> None:
-        """It is gone, or about to be; may be told twice."""
+        """The connection has ended or is being closed. A second call does nothing."""
         if self._forget_silent(guest) or guest in self.slaves:
             self.slaves.pop(guest, None)
             self._places[guest.host] -= 1
@@ -139,7 +140,7 @@ class Places(Generic[GuestType]):
 
 
 class LineLimit:
-    """Lets a bounded number of lines about strangers into the log; what it keeps back it counts, by kind.
+    """Bounds the log lines about connections without a report, and counts the lines left out, by kind.
 
     ``tell`` is called with the counts, at most once in SUMMARY_SECONDS.
     """
@@ -147,12 +148,12 @@ class LineLimit:
     def __init__(self, clock: IReactorTime, tell: Callable[[str], None]) -> None:
         self._clock = clock
         self._tell = tell
-        self._bucket = TokenBucket(LINES_A_SECOND, LINES_AT_ONCE, clock)
+        self._bucket = TokenBucket(LINES_PER_SECOND, LINES_BURST, clock)
         self._kept_back: Counter[str] = Counter()
         self._next_summary: IDelayedCall | None = None
 
     def allows(self, kind: str) -> bool:
-        """Whether one more line may be written; else it is counted."""
+        """Whether a line may be logged now. If not, it is counted."""
         if self._bucket.tokens >= 1:
             self._bucket.take(1)
             return True
@@ -167,14 +168,14 @@ class LineLimit:
         self._tell(", ".join(f"{count} {kind}" for kind, count in counts.items()))
 
     def stop(self) -> None:
-        """Tell what is still to be told."""
+        """Report the counts that were not reported yet."""
         if self._next_summary is not None:
             self._next_summary.cancel()
             self._summarise()
 
 
 class WriteSize:
-    """How much is handed to a transport at once: less, the more slaves there are that do not take what they got."""
+    """The size of one write, ``bytes``. It shrinks as more slaves are slow, so the sum of all writes is bounded."""
 
     def __init__(self, most_bytes: int, least_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -183,7 +184,7 @@ class WriteSize:
         self.bytes = most_bytes
 
     def paused(self, change: int) -> None:
-        """One slave more, or less (-1), takes nothing."""
+        """One slave more (1) or fewer (-1) is slow: its transport has paused us."""
         self._paused += change
         share = WAITING_BYTES // max(1, self._paused)
         self.bytes = min(self._most_bytes, max(self._least_bytes, share))

@@ -1,7 +1,7 @@
 """Rates in bytes a second: what a master sends to all its slaves together, and what a slave receives.
 
-Both spend from a bucket that holds less than a tenth of a second: over two seconds and more, however they are chosen,
-not five percent above the rate can pass, and nothing is lost to timers that are late.
+Each uses a token bucket that holds less than 0.1 s of its rate. So any period of two seconds or more exceeds the rate
+by less than 5 %, and late timers do not lower it.
 """
 
 from typing import Protocol
@@ -9,17 +9,17 @@ from typing import Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 TURN_SECONDS = 0.02
-"""A sender alone sends, and a receiver reads, so much of its rate at once."""
-LONGEST_TURN_SECONDS = 0.05
+"""One write of a single sender, or one read of a receiver, is this much of its rate."""
+MAX_TURN_SECONDS = 0.05
 LEAST_TURN_BYTES = 2048
-"""A low rate goes in pieces of this size, as far as they take no more than LONGEST_TURN_SECONDS."""
+"""At a low rate, pieces have this size, unless one would take longer than MAX_TURN_SECONDS."""
 LATE_SECONDS = 0.04
-"""So late a timer may be, and nothing is lost."""
-SHORTEST_WAIT_SECONDS = 0.001
+"""A timer that is this late does not lower the rate."""
+MIN_WAIT_SECONDS = 0.001
 
 
 class TokenBucket:
-    """Tokens, ``rate`` more each second and never more than ``capacity``; full to begin with. It may go into debt."""
+    """Holds at most ``capacity`` tokens, and gains ``rate`` each second. It starts full, and can go below zero."""
 
     def __init__(self, rate: float, capacity: float, clock: IReactorTime) -> None:
         self.capacity = capacity
@@ -30,24 +30,24 @@ class TokenBucket:
 
     @property
     def tokens(self) -> float:
-        """What there is now, below 0 for a debt."""
+        """The number of tokens now; negative for a debt."""
         now = self._clock.seconds()
         self._tokens = min(self.capacity, self._tokens + (now - self._filled_at) * self._rate)
         self._filled_at = now
         return self._tokens
 
     def take(self, tokens: float) -> None:
-        """Take so many, whether they are there or not."""
+        """Take this many tokens, even if it has fewer."""
         self._tokens = self.tokens - tokens
 
     def seconds_until(self, tokens: float) -> float:
-        """How long it takes until so many are there; 0 if they are."""
+        """The seconds until it has this many tokens; 0 if it has them now."""
         return max(0.0, (tokens - self.tokens) / self._rate)
 
 
 def turn_bytes_at(bytes_per_second: int) -> int:
-    """How much goes at once at this rate."""
-    least = min(LEAST_TURN_BYTES, bytes_per_second * LONGEST_TURN_SECONDS)
+    """The bytes in one piece at this rate."""
+    least = min(LEAST_TURN_BYTES, bytes_per_second * MAX_TURN_SECONDS)
     return max(1, int(least), int(bytes_per_second * TURN_SECONDS))
 
 
@@ -57,14 +57,14 @@ def _bucket(bytes_per_second: int, clock: IReactorTime) -> TokenBucket:
 
 
 class Sender(Protocol):
-    """Somebody who sends within a rate."""
+    """Sends within a shared rate."""
 
     def log_grew(self) -> None:
-        """Send what there is to send, asking for an allowance before each piece."""
+        """Send what is ready, with a call of ``allowance`` before each piece."""
 
 
 class SendThrottle:
-    """Shares a rate among senders: whoever may not send now gets a turn, the one who waits longest first."""
+    """Shares a rate among senders. A sender that may not send now gets a turn later, in the order of waiting."""
 
     def __init__(self, bytes_per_second: int, clock: IReactorTime) -> None:
         self._clock = clock
@@ -76,7 +76,7 @@ class SendThrottle:
         self._next_turn: IDelayedCall | None = None
 
     def allowance(self, sender: Sender, wanted_bytes: int) -> int:
-        """How many bytes it may send now, at least one wanted; 0 puts it into the row, and its turn will come."""
+        """How many of ``wanted_bytes`` (at least 1) it may send now. 0 puts it into the queue for a later turn."""
         share = max(self._least_bytes, self._turn_bytes // (len(self._waiting) + 1))
         least = min(wanted_bytes, share)
         if self._turn_of is sender:
@@ -89,11 +89,11 @@ class SendThrottle:
         return min(wanted_bytes, there, share if self._waiting else there)
 
     def sent(self, size: int) -> None:
-        """So many bytes have gone out, allowed or, like heartbeats and the heads of frames, not asked for."""
+        """``size`` bytes were sent. This includes heartbeats and frame headers, which need no allowance."""
         self._bucket.take(size)
 
     def forget(self, sender: Sender) -> None:
-        """It is gone, and waits no more."""
+        """The sender has gone and no longer waits."""
         self._waiting.pop(sender, None)
         if not self._waiting and self._next_turn is not None:
             self._next_turn.cancel()
@@ -102,7 +102,7 @@ class SendThrottle:
     def _schedule(self) -> None:
         if self._next_turn is None and self._waiting:
             least = next(iter(self._waiting.values()))
-            delay = max(SHORTEST_WAIT_SECONDS, self._bucket.seconds_until(least))
+            delay = max(MIN_WAIT_SECONDS, self._bucket.seconds_until(least))
             self._next_turn = self._clock.callLater(delay, self._give_turns)
 
     def _give_turns(self) -> None:
@@ -119,7 +119,7 @@ class SendThrottle:
 
 
 class ReceiveThrottle:
-    """Tells a receiver how long to read nothing. It outlives connections, so that a new one brings no more."""
+    """Tells a receiver how long to stop reading. It outlives connections, so that reconnecting gains nothing."""
 
     def __init__(self, bytes_per_second: int, clock: IReactorTime) -> None:
         self._bucket = _bucket(bytes_per_second, clock)
@@ -127,10 +127,10 @@ class ReceiveThrottle:
 
     @property
     def read_bytes(self) -> int:
-        """How much one read should take at most."""
+        """The maximum size of one read."""
         return self._turn_bytes
 
     def received(self, size: int) -> float:
-        """So many bytes have come: the seconds for which nothing may be read now."""
+        """``size`` bytes have arrived. Returns for how many seconds to stop reading."""
         self._bucket.take(size)
         return 0.0 if self._bucket.tokens > 0 else self._bucket.seconds_until(self._turn_bytes)

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- ``progress``: what a master knows of one slave.
+- ``progress``: what a master knows about one slave.
 - ``handed``: how many bytes of the log the kernel has taken from a connection.
 - ``grouptransfer``: when enough slaves hold a message.
 - ``protocol``: the Protocol and the Factory of a master.

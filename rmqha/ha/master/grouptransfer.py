@@ -1,7 +1,7 @@
-"""GroupTransferService: when enough slaves hold a message (spec/ha.md 7).
+"""Java's GroupTransferService: when enough slaves hold a message (spec/ha.md 7).
 
-A slave counts by its connection's ``SlaveProgress``, and is forgotten with the connection: a report of a peer that is
-gone, or that never could hold what it reports, completes nothing (spec/ha.md 14 row 2).
+A slave counts through its connection's ``SlaveProgress``, and is forgotten when the connection ends. So a report
+completes nothing if its peer has disconnected, or if the peer cannot hold what it reports (spec/ha.md 14 row 2).
 """
 
 from heapq import nlargest
@@ -16,11 +16,12 @@ from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import PutMessageStatus
 
 
-class GroupTransferService:
-    """Completes the waits of puts in the order of their offsets, each at the latest at its own deadline.
+class GroupTransfer:
+    """Completes the waits of puts in the order of their offsets, each no later than its own deadline.
 
-    ``confirmed_offset`` is how far enough slaves have confirmed the log; it begins as given and never goes back. A
-    replica count of N, as in inSyncReplicas, includes the master itself; with 1 nobody waits and nothing is confirmed.
+    ``confirmed_offset`` is the end of the log that enough slaves have confirmed. It starts at the given value and never
+    decreases. A replica count of N, as in inSyncReplicas, includes the master itself. With 1, puts do not wait and
+    nothing is confirmed.
     """
 
     def __init__(self, commit_log: ICommitLog, settings: Settings, clock: IReactorTime, confirmed_offset: int) -> None:
@@ -35,8 +36,8 @@ class GroupTransferService:
     def joined(self, slave: SlaveProgress) -> None:
         """A slave's first report was accepted.
 
-        It may have lost its last connection before we noticed. If several slaves must hold a message, the others of
-        the same identity are doubted, so that one slave is not counted as two.
+        The slave may have lost an earlier connection without our noticing. If several slaves must hold a message, we
+        stop counting the other connections with the same identity, so that one slave does not count as two.
         """
         if self._slaves_needed > 1:
             for other in self._slaves:
@@ -45,16 +46,16 @@ class GroupTransferService:
         self._slaves[slave] = None
 
     def reported(self, slave: SlaveProgress) -> None:
-        """A slave that has joined reports more than before."""
+        """A slave that has joined has reported a higher offset."""
         if slave.acknowledged is not None and slave.acknowledged > self.confirmed_offset and self._slaves_needed:
             self._confirm()
 
     def forget(self, slave: SlaveProgress) -> None:
-        """The connection is gone."""
+        """The slave's connection has ended."""
         self._slaves.pop(slave, None)
 
     def _confirm(self) -> None:
-        """Complete the waits that enough slaves hold from the oldest one on."""
+        """Complete the waits for messages that enough slaves now hold."""
         oldest = self._waits.first_offset
         acknowledged = [
             slave.acknowledged for slave in self._slaves if slave.acknowledged is not None and slave.holds_from(oldest)
@@ -65,14 +66,15 @@ class GroupTransferService:
             self._waits.reached(reached)
 
     def _is_slave_ok(self, offset: int) -> bool:
-        """Whether as many slaves as are needed say that they are fewer than haSlaveFallbehindMax bytes behind."""
+        """Whether enough slaves report an offset less than haSlaveFallbehindMax bytes before ``offset``."""
         held = _held_by(self._slaves_needed, [slave.reported for slave in self._slaves])
         return held is not None and offset - held < self._near_bytes
 
     def enough_for_puts(self) -> bool:
-        """Whether minInSyncReplicas are near enough, and are no observers: those ask for less than all and stay there.
+        """Whether minInSyncReplicas are reached by slaves less than haSlaveFallbehindMax bytes from the log's end.
 
-        A slave that has acknowledged nothing yet counts where it asks for the log's end.
+        A slave counts if it has acknowledged something, or if its first report is the log's end. An observer does
+        neither: its only report lies before the end, and it acknowledges nothing.
         """
         if not self._slaves_for_puts:
             return True
@@ -84,9 +86,10 @@ class GroupTransferService:
         return near >= self._slaves_for_puts
 
     def wait(self, next_offset: int) -> Deferred[PutMessageStatus]:
-        """PUT_OK once inSyncReplicas hold all before ``next_offset``, FLUSH_SLAVE_TIMEOUT after slaveTimeout.
+        """Wait until inSyncReplicas hold the log up to ``next_offset``, and fire with PUT_OK.
 
-        SLAVE_NOT_AVAILABLE at once where too few slaves are near enough.
+        It fires with FLUSH_SLAVE_TIMEOUT after slaveTimeout, and with SLAVE_NOT_AVAILABLE at once if too few slaves are
+        within haSlaveFallbehindMax bytes.
         """
         if self._slaves_needed == 0:
             return succeed(PutMessageStatus.PUT_OK)
@@ -97,12 +100,12 @@ class GroupTransferService:
         return self._waits.wait(next_offset).addCallback(_status)
 
     def give_up(self) -> None:
-        """End all waits, as at their deadlines."""
+        """End all waits, as if their deadlines had passed."""
         self._waits.give_up()
 
 
 def _held_by(slaves: int, offsets: list[int]) -> int | None:
-    """The end of what so many slaves hold, None if there are fewer."""
+    """The highest offset that at least ``slaves`` of the offsets reach; None if there are fewer offsets than that."""
     return nlargest(slaves, offsets)[-1] if len(offsets) >= slaves else None
 
 

@@ -1,7 +1,7 @@
 """How much of the log a connection's transport has really passed to the kernel (spec/ha.md 14).
 
-A transport keeps what its socket does not take yet. A slave cannot hold those bytes, so a report that names them is a
-lie. We count what the socket takes, and remember at which of these bytes each piece of the log lies.
+A transport buffers what its socket does not take yet. A slave cannot hold those bytes, so a report that includes them
+is false. We count the bytes that the socket takes, and remember where in this stream each piece of the log lies.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from rmqha.wire.transfer import TRANSFER_HEADER
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Frames of the log from ``start`` to ``end``, the first byte of them at ``position`` of what the socket takes."""
+    """Frames with the log from ``start`` to ``end``; their first byte is byte ``position`` of the connection."""
 
     position: int
     start: int
@@ -27,13 +27,13 @@ class _Piece:
 class HandedOffset:
     """Follows one connection; ``offset`` is the end of the log that its peer may hold.
 
-    Over TCP it is exact. Over TLS it is an upper bound: bytes are counted below TLS, and of what TLS adds to a write we
-    know only that it is not negative; the bound is at most that too high (some 30 bytes for each 16 KiB of the write
-    that is on its way). A transport without a socket, as in tests, hands on at once what it is given.
+    Over TCP the offset is exact. Over TLS it is an upper bound: we count bytes below TLS, and do not know how many of
+    them TLS added. It is too high by at most what TLS added to the current write, some 30 bytes for each 16 KiB. A
+    transport without a socket, as in tests, passes everything on at once.
     """
 
     def __init__(self, transport: Any, batch_bytes: int) -> None:
-        """``batch_bytes`` is how much of the log a frame has; only the last frame of a piece may have less."""
+        """``batch_bytes`` is how many bytes of the log a frame holds; only the last frame of a piece holds fewer."""
         socket = transport
         while isinstance(socket, ProtocolWrapper):
             socket = socket.transport
@@ -50,7 +50,7 @@ class HandedOffset:
             self._count(self._socket)
 
     def _count(self, socket: Any) -> None:
-        """Count what the socket takes, and below TLS also what waits for it."""
+        """Count what the socket takes and, below TLS, also what was written to it."""
         write_some: Callable[[bytes], int | BaseException] = socket.writeSomeData
 
         def count_taken(data: bytes) -> int | BaseException:
@@ -79,11 +79,11 @@ class HandedOffset:
         socket.write, socket.writeSequence = count_write, count_write_sequence
 
     def begin(self, offset: int) -> None:
-        """The log is sent from here on."""
+        """Sending of the log starts at ``offset``."""
         self._offset = offset
 
     def will_write(self, size: int, log: tuple[int, int] | None = None) -> None:
-        """So many bytes are about to be written: frames of this range of the log, or none of it (a heartbeat)."""
+        """``size`` bytes are about to be written: frames of this range of the log, or a heartbeat if it is None."""
         if self._socket is None:
             self._offset = self._offset if log is None else log[1]
             return
@@ -94,14 +94,14 @@ class HandedOffset:
         self._position += size
 
     def _settle(self) -> None:
-        """Forget the pieces that have left."""
+        """Forget the pieces that the socket has taken completely."""
         pieces = self._pieces
         while pieces and self._taken >= pieces[0].position + pieces[0].size:
             self._offset = pieces.popleft().end
 
     @property
     def offset(self) -> int:
-        """The end of the log that has left."""
+        """The end of what the socket has taken of the log."""
         self._settle()
         if not self._pieces:
             return self._offset
@@ -111,7 +111,7 @@ class HandedOffset:
         return min(first.end, first.start + frames * self._batch_bytes + in_frame)
 
     def stop(self) -> None:
-        """The connection is gone: count no more."""
+        """The connection has ended: stop counting."""
         if self._socket is not None:
             for name in ("writeSomeData", "write", "writeSequence"):
                 vars(self._socket).pop(name, None)

@@ -1,30 +1,30 @@
-"""What a master knows of one slave's copy of the log (spec/ha.md 7 and 14).
+"""What a master knows about one slave's copy of the log (spec/ha.md 7 and 14).
 
-It is made when the slave's first report is accepted, and is gone with the connection. Whoever asks how far a slave
-has got reads it here: group transfer, flow control, the status.
+A ``SlaveProgress`` exists from the slave's first accepted report until the connection ends. Group transfer, flow
+control and the status all read a slave's offsets from it.
 """
 
 from dataclasses import dataclass, field
 
 UNKNOWN_FACTS = dict.fromkeys(("requestOffset", "ackOffset", "sentOffset", "lagBytes"))
-"""Of a connection before its first report."""
+"""The facts of a connection before its first report."""
 
 
 @dataclass(slots=True, eq=False)
 class SlaveProgress:
-    """How far the slave of one connection has got. All numbers are offsets in the log.
+    """How much of the log the slave of one connection holds. All numbers are offsets in the log.
 
-    Invariant: ``0 <= request <= reported <= sent`` and ``request <= start <= sent``; none of them goes back.
+    Invariant: ``0 <= request <= reported <= sent`` and ``request <= start <= sent``; none of them decreases.
 
     - ``identity``: which slave it is; several connections can have the same one.
-    - ``request``: the first report. It says where to start, and proves nothing: a slave whose log has diverged and an
-      observer send one like any other.
+    - ``request``: the first report. It says where to start, but proves nothing: a slave with a diverged log sends one
+      too, and so does an observer.
     - ``start``: where sending started: at ``request``, or at the last segment's start for a request of 0.
     - ``at_segment_start``: the request was for the first byte of a segment, so the slave may be empty below it.
     - ``sent``: the end of what the transport was given.
     - ``reported``: the last report.
     - ``acknowledged``: the last report, if it counts for puts; else None. A report counts if it is beyond ``request``
-      and, after ``doubt``, beyond all that was sent until then.
+      and, after ``doubt``, beyond everything sent before that call.
     """
 
     identity: str
@@ -51,7 +51,7 @@ class SlaveProgress:
         self.sent = end
 
     def report(self, offset: int) -> bool:
-        """The slave reports ``offset``, which must be proved before. Returns whether it is further than before."""
+        """The slave reports ``offset``, which the caller has checked. Returns whether it is higher than before."""
         if offset == self.reported:
             return False
         assert offset > self.reported, (offset, self)
@@ -62,12 +62,12 @@ class SlaveProgress:
         return True
 
     def doubt(self) -> None:
-        """Do not count this connection until its slave reports more than it was sent so far."""
+        """Do not count this connection until its slave reports an offset beyond what it was sent so far."""
         self._counts_above = self.sent
         self.acknowledged = None
 
     def facts(self, end: int) -> dict[str, int]:
-        """The offsets by the names that ``rmqha status`` uses, and how far the slave is behind ``end``."""
+        """The offsets under the names that ``rmqha status`` uses, and the lag behind ``end`` in bytes."""
         return {
             "requestOffset": self.request,
             "ackOffset": self.reported,
@@ -76,9 +76,9 @@ class SlaveProgress:
         }
 
     def room_bytes(self, bytes_in_flight: int) -> int:
-        """How much more may be sent, if the slave may have so many bytes that it has not reported; can be negative."""
+        """How many more bytes may be sent if at most ``bytes_in_flight`` may be unreported; can be negative."""
         return max(self.reported, self.start) + bytes_in_flight - self.sent
 
     def holds_from(self, offset: int | None) -> bool:
-        """Whether the slave surely holds the log from ``offset`` on, up to what it acknowledged. None: no matter."""
+        """Whether the slave is sure to hold the log from ``offset`` to what it acknowledged; True for None."""
         return not self.at_segment_start or offset is None or offset > self.start

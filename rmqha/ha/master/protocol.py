@@ -1,8 +1,8 @@
-"""The master's end: sends the log to every slave from where it asks, and keeps what each has reported.
+"""The master's end: sends the log to each slave from the offset it requests, and records what each one reports.
 
-Nothing a peer says is believed unchecked (spec/ha.md 14): the first report must lie in our log, later ones between
-the last report and what had left this machine when they came. A slave that goes back must connect anew, for a transfer
-never goes back.
+We check everything that a peer reports (spec/ha.md 14). The first report must lie in our log. A later one must lie
+between the previous report and what this machine had sent when it arrived. A transfer never goes back, so a slave that
+needs earlier bytes must reconnect.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
 from rmqha.ha.framing import ReportReceiver, send_at_once
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.handed import HandedOffset
 from rmqha.ha.master.progress import UNKNOWN_FACTS, SlaveProgress
 from rmqha.interfaces import ICommitLog
@@ -31,13 +31,13 @@ from rmqha.tls.gate import looks_like_tls, peer_names
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 
 WRITE_BYTES = 512 * 1024
-"""Log bytes handed to a transport at once; at most this and its own buffer wait in memory for a slow slave."""
+"""Log bytes in one write. For a slow slave, at most this and the transport's own buffer wait in memory."""
 AT_ONCE_BYTES = 16 * 1024
-"""So much is sent as soon as the log has it; less waits for what else this round of the reactor appends."""
+"""This many new bytes are sent immediately; fewer wait for what else this round of the reactor appends."""
 
 
 class HAConnectionState(Enum):
-    """Where a slave's connection stands."""
+    """The states of a slave's connection."""
 
     REQUEST = "waiting for the slave's first report"
     TRANSFER = "sending the log"
@@ -46,7 +46,7 @@ class HAConnectionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MasterTimes:
-    """Seconds: between our heartbeats, and of a slave's silence that ends its connection."""
+    """Seconds between our heartbeats, and seconds of silence after which we close a slave's connection."""
 
     heartbeat_interval: float = 5.0
     housekeeping_interval: float = 20.0
@@ -56,7 +56,7 @@ class MasterTimes:
 class MasterOptions:
     """How a master serves its slaves.
 
-    ``batch_bytes`` is how much of the log a frame has; ``max_rate`` how many bytes a second go to all slaves
+    ``batch_bytes`` is how many bytes of the log a frame holds. ``max_rate`` is how many bytes a second go to all slaves
     together, None for no limit.
     """
 
@@ -67,7 +67,7 @@ class MasterOptions:
 
     @classmethod
     def of(cls, settings: Settings, max_connections: int | None = None) -> "MasterOptions":
-        """What the settings say. ``max_connections`` is how many the process can have open, None for no limit."""
+        """The options in the settings. ``max_connections`` is how many the process can open, None for no limit."""
         first_report_ms = settings.ha_first_report_timeout_ms
         connections = settings.ha_max_connections
         return cls(
@@ -87,7 +87,10 @@ class MasterOptions:
 
 
 class TransferFrames:
-    """The log in transfer frames of at most ``batch_bytes``; while ``shared``, those made last serve all."""
+    """Makes transfer frames with at most ``batch_bytes`` of the log each.
+
+    While ``shared`` is active, it keeps the frames made last and gives them to every slave that needs the same ones.
+    """
 
     def __init__(self, commit_log: ICommitLog, batch_bytes: int) -> None:
         self._commit_log = commit_log
@@ -96,7 +99,7 @@ class TransferFrames:
         self._kept: tuple[int, int, bytes] | None = None
 
     def make(self, start: int, limit_bytes: int) -> tuple[int, bytes] | None:
-        """Where they end, and frames for up to ``limit_bytes`` of the log at ``start``; None if it has none there."""
+        """The end offset and frames for up to ``limit_bytes`` of the log at ``start``; None if it is not there."""
         if self._kept is not None and self._kept[0] == start and self._kept[1] - start <= limit_bytes:
             return self._kept[1:]
         data = self._commit_log.get_data(start, limit_bytes)
@@ -113,7 +116,7 @@ class TransferFrames:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Several slaves take frames meanwhile, and the log does not change."""
+        """Share frames among slaves during a ``with`` block, in which the log must not change."""
         self._shared = True
         try:
             yield
@@ -149,7 +152,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         return self._clock.callLater(period, func)
 
     def facts(self) -> dict[str, str | int | float | None]:
-        """What an operator wants to know of this slave; offsets are None until they are known, times are seconds."""
+        """What the status shows of this slave. Offsets are None until they are known, times are in seconds."""
         progress = self.progress
         offsets = UNKNOWN_FACTS if progress is None else progress.facts(self._commit_log.verified_offset)
         return {
@@ -178,14 +181,17 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         if self.state is HAConnectionState.CLOSED:
             return
         self._last_report_time = self._clock.seconds()
-        self.resetTimeout()  # only whole reports count: a peer that dribbles bytes is no slave
+        self.resetTimeout()  # only complete reports count, so a peer cannot stay by sending single bytes
         if self.state is HAConnectionState.TRANSFER:
             self._acknowledge(reports)
         elif self._identify():
             self._begin(*reports)
 
     def _identify(self) -> bool:
-        """Who it is, now that TLS, if there is any, has proved that; closes if we serve no such slave."""
+        """Take the slave's identity, which TLS has verified if it is used. Close if the slave is not allowed.
+
+        Returns whether it is allowed.
+        """
         identity = self._port.check.identify(self.host, peer_names(self.transport))
         if identity is None:
             self._close()
@@ -194,10 +200,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         return True
 
     def _begin(self, request: int, *others: int) -> None:
-        """The first report, and others that the same read brought: nothing had been sent when they came."""
+        """Start the transfer at the first report. ``others`` came in the same read, before anything was sent."""
         log = self._commit_log
         if looks_like_tls(encode_report(request)):
-            self._refuse("begins as TLS does, but this port is plain")
+            self._refuse("starts a TLS handshake, but this port has no TLS")
         elif request < 0:
             self._refuse("asks for {offset}", offset=request)
         elif request > log.verified_offset:
@@ -208,7 +214,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
                 end=log.verified_offset,
             )
         elif 0 < request < log.min_offset:
-            self._refuse("asks for {offset}, our log begins at {min_offset}", offset=request, min_offset=log.min_offset)
+            self._refuse("asks for {offset}, our log starts at {min_offset}", offset=request, min_offset=log.min_offset)
         elif any(offset != request for offset in others):
             self._refuse(
                 "reports {offset} together with its first report, {request}: nothing had been sent to it",
@@ -230,7 +236,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self.log_grew()
 
     def _acknowledge(self, reports: list[int]) -> None:
-        """Of many reports in one read only the last is acted on, whoever sends thousands a second."""
+        """Check all reports of one read, and act only on the last: a peer may send thousands a second."""
         progress = self._transfer
         assert self._handed is not None, "set when it connected"
         handed = self._handed.offset
@@ -252,7 +258,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 
     @property
     def _transfer(self) -> SlaveProgress:
-        assert self.progress is not None, "set when the transfer began"
+        assert self.progress is not None, "set when the transfer started"
         return self.progress
 
     def _refuse(self, reason: str, **facts: object) -> None:
@@ -261,14 +267,14 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._close()
 
     def give_place(self) -> None:
-        """Close: it has sent no report, and others need the place."""
+        """Close the connection: it has sent no report, and another one needs its place."""
         if self.transport is None:
-            self.state = HAConnectionState.CLOSED  # TLS has not let it in yet
+            self.state = HAConnectionState.CLOSED  # its TLS handshake is not complete
         else:
-            self._refuse("has sent no report yet, and its place goes to another")
+            self._refuse("has sent no report yet, and a new connection takes its place")
 
     def log_grew(self) -> None:
-        """Send what the log has beyond what was sent, as long as the transport takes it."""
+        """Send the part of the log that was not sent yet, until the transport pauses us."""
         while self.state is HAConnectionState.TRANSFER and not self._paused and self._send_some():
             pass
 
@@ -284,7 +290,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             return False
         made = self._port.frames.make(start, ready_bytes)
         if made is None:
-            self._refuse("is at {offset}, which was deleted; our log begins at {min}", offset=start, min=log.min_offset)
+            self._refuse("is at {offset}, which was deleted; our log starts at {min}", offset=start, min=log.min_offset)
             return False
         end, data = made
         progress.send(end)
@@ -292,14 +298,14 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         return True
 
     def _allowed(self, ready_bytes: int) -> int:
-        """How much of it may be sent now; ``log_grew`` is called when that changes."""
+        """How many of these bytes may be sent now; ``log_grew`` is called when that changes."""
         limit, throttle = self._port.options.limits.bytes_in_flight, self._port.throttle
         if limit is not None:
             ready_bytes = min(ready_bytes, self._transfer.room_bytes(limit))
         return throttle.allowance(self, ready_bytes) if throttle is not None and ready_bytes > 0 else ready_bytes
 
     def _beat(self) -> None:
-        """A heartbeat goes out after half an interval without writing, if nothing waits to be sent."""
+        """Send a heartbeat if nothing was written for half an interval and nothing waits to be sent."""
         self.log_grew()
         if self.state is not HAConnectionState.TRANSFER:
             return
@@ -308,7 +314,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self._write(TRANSFER_HEADER.pack(self._transfer.sent, 0))
 
     def _write(self, data: bytes, log: tuple[int, int] | None = None) -> None:
-        """Write frames: those of a range of the log, or a heartbeat."""
+        """Write frames of this range of the log, or a heartbeat if it is None."""
         assert self.transport is not None, "only a connected protocol writes"
         assert self._handed is not None, "set when it connected"
         self._handed.will_write(len(data), log)
@@ -343,7 +349,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._close()
 
     def hang_up(self) -> None:
-        """Send what waits in the transport, and close; a slave that takes none of it is timed out."""
+        """Close after the transport has sent its buffer. A slave that does not read times out."""
         if self.state is not HAConnectionState.CLOSED:
             self._stop_sending()
             assert self.transport is not None, "it was connected"
@@ -369,7 +375,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         if self._handed is not None:
             self._handed.stop()
         self._set_paused(False)
-        self._paused = True  # from now on nobody counts it
+        self._paused = True  # a later pauseProducing must not count it again
         if self.progress is not None or self._port.lines.allows("gone"):
             self._log.info(
                 "slave {peer} is gone at {ack_offset}: {reason}",
@@ -383,8 +389,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
 class HAMasterFactory(Factory[HAMasterProtocol]):
     """Serves a log to slaves. ``connections`` are those that are open now.
 
-    ``group_transfer`` is given the progress of each slave. What all connections share is here: ``frames``, and what
-    keeps one connection from costing the others too much (``places``, ``lines``, ``write_size``, ``throttle``).
+    ``group_transfer`` gets the progress of each slave. The factory also holds what all connections share: ``frames``,
+    and the limits that protect them from each other (``places``, ``lines``, ``write_size``, ``throttle``).
     """
 
     noisy = False
@@ -395,7 +401,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         commit_log: ICommitLog,
         clock: IReactorTime,
         options: MasterOptions,
-        group_transfer: GroupTransferService | None = None,
+        group_transfer: GroupTransfer | None = None,
         check: SlaveCheck | None = None,
     ) -> None:
         self.commit_log = commit_log
@@ -415,7 +421,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
 
     @property
     def sending_is_limited(self) -> bool:
-        """Whether what may be sent depends on more than what the transport takes."""
+        """Whether a rate or a bound on bytes in flight limits what may be sent."""
         return self.throttle is not None or self.options.limits.bytes_in_flight is not None
 
     def startFactory(self) -> None:
@@ -433,7 +439,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
 
     def _log_grew(self) -> None:
         if not self.places.slaves:
-            return  # whoever comes is sent all from where it asks to begin
+            return  # a new slave gets everything from its first report on
         if self.commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
             self._offer()
         elif self._next_offer is None:
@@ -450,7 +456,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
                 slave.log_grew()
 
     def acknowledged(self) -> dict[str, int]:
-        """What the slaves connected now have acknowledged, by identity; of several with the same the least."""
+        """The last report of each connected slave, by identity; the lowest if several have the same identity."""
         offsets: dict[str, int] = {}
         for connection in self.connections:
             progress = connection.progress
@@ -474,7 +480,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         return connection
 
     def _tell_lines_left_out(self, counts: str) -> None:
-        self._log.warn("of connections without a report, not told one by one: {counts}", counts=counts)
+        self._log.warn("connections without a report, not logged one by one: {counts}", counts=counts)
 
     def slave_joined(self, connection: HAMasterProtocol, progress: SlaveProgress) -> None:
         """The connection's first report was accepted."""
@@ -483,12 +489,12 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
             self._group_transfer.joined(progress)
 
     def slave_reported(self, progress: SlaveProgress) -> None:
-        """A slave has got further."""
+        """A slave has reported a higher offset."""
         if self._group_transfer is not None:
             self._group_transfer.reported(progress)
 
     def slave_gone(self, connection: HAMasterProtocol) -> None:
-        """The connection is lost."""
+        """The connection has ended."""
         self.connections.remove(connection)
         self.places.leave(connection)
         if self.throttle is not None:
@@ -497,7 +503,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
             self._group_transfer.forget(connection.progress)
 
     def close_connections(self) -> None:
-        """Drop every slave."""
+        """Close all connections."""
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.hang_up()

@@ -1,9 +1,9 @@
-"""How a node serves its log to slaves, and what no failover can take back: ``Node`` and the simulator share it."""
+"""How a node serves its log to slaves, and its confirmed offset. ``Node`` and the simulator share this module."""
 
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.admission.allowlist import SlaveCheck
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.messagestore import MessageStore
@@ -20,19 +20,22 @@ class LogServing:
         check: SlaveCheck | None = None,
         max_connections: int | None = None,
     ) -> None:
-        """``max_connections`` is how many the process can have open, None for no limit. The store flushes already."""
-        self.group_transfer: GroupTransferService | None = None
+        """``max_connections`` is how many the process can open, None for no limit. The store must be flushing."""
+        self.group_transfer: GroupTransfer | None = None
         if settings.broker_role is BrokerRole.SYNC_MASTER:
             log = store.commit_log
             confirmed = max(log.min_offset, min(log.verified_offset, store.node_state.offsets.confirmed))
-            self.group_transfer = GroupTransferService(log, settings, clock, confirmed_offset=confirmed)
+            self.group_transfer = GroupTransfer(log, settings, clock, confirmed_offset=confirmed)
             store.replicate_by(self.group_transfer)
         options = MasterOptions.of(settings, max_connections)
         self.factory = HAMasterFactory(store.commit_log, clock, options, self.group_transfer, check)
 
 
 def confirmed_offset(store: MessageStore, settings: Settings, serving: LogServing | None) -> int:
-    """What no failover can take back: confirmed by enough slaves where puts wait for them, else on our own disk."""
+    """The end of the log that a failover cannot lose.
+
+    If puts wait for slaves, enough slaves have confirmed it; otherwise it is on our own disk.
+    """
     log = store.commit_log
     group_transfer = None if serving is None else serving.group_transfer
     if group_transfer is not None and settings.in_sync_replicas > 1:

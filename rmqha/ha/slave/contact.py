@@ -1,4 +1,4 @@
-"""What a slave knows of how it stands to its master: when it last heard from it, and how far it is behind."""
+"""When a slave last received something from its master, and how large its lag is."""
 
 from collections.abc import Callable
 
@@ -15,12 +15,12 @@ LEAST_LAG_SECONDS = 0.001
 
 
 def iso_of(seconds: float) -> str:
-    """A time of the wall clock, in seconds since the epoch, as ISO 8601 in UTC, to the millisecond."""
+    """Format a time, in seconds since the epoch, as ISO 8601 in UTC with milliseconds."""
     return iso_time(round(seconds * 1000))
 
 
 def seconds_of(text: str | None) -> float | None:
-    """From what ``iso_of`` gave; None for None, and for what is no time."""
+    """Parse what ``iso_of`` returned; None for None, and for text that is not a time."""
     try:
         return None if text is None else parse_time(text) / 1000
     except ValueError:
@@ -28,10 +28,10 @@ def seconds_of(text: str | None) -> float | None:
 
 
 class Contact:
-    """Remembers the last contact, the master's last known end, and when we last held all that it had.
+    """Remembers the last contact, the master's last known end, and when we last held the master's whole log.
 
-    ``quiet_seconds`` is how long a master in touch may be silent. ``wall_clock`` gives seconds since the epoch. What an
-    earlier process told in state.json is taken up.
+    ``quiet_seconds`` is how long a connected master may be silent. ``wall_clock`` returns seconds since the epoch.
+    ``earlier`` is the state.json that an earlier process wrote; its last contact is kept.
     """
 
     def __init__(
@@ -58,32 +58,32 @@ class Contact:
             self._held_all_at = clock.seconds() - max(0.0, wall_clock() - self.last_contact)
 
     def heard(self) -> None:
-        """The master has sent something, or answered."""
+        """The master has sent something, or has answered a request."""
         self.last_contact = self._wall_clock()
         self._heard_at = self._clock.seconds()
         self.look()
 
     def look(self) -> None:
-        """Take up what the replica knows now."""
+        """Update from the replica's state."""
         if self._replica.state is ReplicaState.IN_SYNC and not self.lag_bytes:
             self._held_all_at = self._heard_at
 
     def master_ends_at(self, offset: int | None) -> None:
-        """Its remoting port says so; None if it does not."""
+        """Take the master's end from its remoting port; None if that did not give one."""
         if offset is not None:
             self._known_end = offset
 
     def state_changed(self, state: ReplicaState, reason: str) -> None:
-        """The replica is in another state."""
+        """The replica has entered another state."""
         self.reason, self.since = reason, self._wall_clock()
         if state in IN_TOUCH:
             self.look()
 
     @property
     def lag_bytes(self) -> int | None:
-        """How far the master's last known end is ahead of what we hold, at least; None if no end is known.
+        """The bytes from our end to the master's last known end; None if that end is not known.
 
-        Also None where the two logs do not fit: a number would say that we hold all.
+        Also None if the logs do not fit together (AHEAD, DIVERGED): a 0 would claim that we hold the master's log.
         """
         if self._known_end is None or self._replica.state in (ReplicaState.AHEAD, ReplicaState.DIVERGED):
             return None
@@ -91,9 +91,10 @@ class Contact:
 
     @property
     def lag_seconds(self) -> float | None:
-        """Since when we do not hold all that the master has, as far as is known; it grows while the master is away.
+        """For how many seconds we have not held the master's whole log; it grows while the master is unreachable.
 
-        0.0 only if we hold all and the master is in touch. None if we never held all, or its end is not known.
+        0.0 only if we hold the whole log and the master is connected. None if we never held it all, or if the master's
+        end is not known.
         """
         in_touch = (
             self._replica.state in IN_TOUCH

@@ -1,7 +1,8 @@
-"""The slave's end of one connection: carries frames to the replica and its offsets to the master."""
+"""The slave's end of one connection: passes frames to the replica, and the replica's offsets to the master."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -11,6 +12,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper, TimeoutMixin
 from twisted.python.failure import Failure
+from zope.interface import Interface
 
 from rmqha.connecting import reason_of
 from rmqha.ha.admission.throttle import ReceiveThrottle
@@ -21,27 +23,77 @@ from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
 
 READ_BYTES = 2 * 1024 * 1024
-"""How much one read takes at most: proving many records at once is what makes it cheap."""
+"""The maximum size of one read. It is large because verifying many records together is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlaveTimes:
-    """Seconds between our heartbeats, and of the master's silence that ends a connection."""
+    """Seconds between our heartbeats, and seconds of silence after which we close the connection."""
 
     heartbeat_interval: float = 5.0
     housekeeping_interval: float = 20.0
 
 
-class HASlaveProtocol(TransferReceiver, TimeoutMixin):
-    """One connection to a master.
+class ConnectionState(Enum):
+    """How far a slave's connection is."""
 
-    ``ask_master`` gives what is known of the master's log and never fails; ``progressed`` is called after each read;
-    ``durable_offset`` is the end of what may be reported as far as the disk is concerned; ``gave_up`` hears why this
-    connection ended from our side, if it did, ``ended_by_peer`` why it ended else; ``lost`` that it is gone. A slave
-    that only ``observes`` reports where it began, and never how far it has got: no SYNC_MASTER counts it. A
-    ``throttle`` has the transport paused now and then. One that is ``quiet``, after many that brought nothing, leaves
-    the ordinary out of the log.
+    NEW = "not connected yet"
+    ASKING = "connected, asking what the master's log has"
+    REQUESTED = "the first report is sent"
+    RECEIVING = "the master has sent bytes"
+    ENDED = "closed, by us or by the master"
+
+
+CONNECTION_TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
+    ConnectionState.NEW: frozenset({ConnectionState.ASKING}),
+    ConnectionState.ASKING: frozenset({ConnectionState.REQUESTED, ConnectionState.ENDED}),
+    ConnectionState.REQUESTED: frozenset({ConnectionState.RECEIVING, ConnectionState.ENDED}),
+    ConnectionState.RECEIVING: frozenset({ConnectionState.ENDED}),
+    ConnectionState.ENDED: frozenset(),
+}
+"""The allowed moves."""
+
+REPORTING = (ConnectionState.REQUESTED, ConnectionState.RECEIVING)
+
+
+class IConnectionOwner(Interface):
+    """What a slave's connection asks of its owner, and tells it."""
+
+    def ask_master() -> Deferred[MasterView | None]:
+        """What is known about the master's log; None if nothing is. Does not fail, except when it is cancelled."""
+
+    def durable_offset() -> int:
+        """The end of the bytes that may be reported, as far as the disk is concerned."""
+
+    def read_completed() -> None:
+        """The bytes of one read were received."""
+
+    def gave_up(failure: Failure) -> None:
+        """We closed the connection, for this reason. ``connection_lost`` follows."""
+
+    def ended_by_peer(reason: str) -> None:
+        """The connection was closed, and not by us. ``connection_lost`` follows."""
+
+    def connection_lost() -> None:
+        """The connection is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How a slave's connection behaves.
+
+    One that ``observes`` reports its starting offset and nothing more, so that no SYNC_MASTER counts it. A ``throttle``
+    pauses its transport from time to time. One that is ``quiet`` does not log ordinary events.
     """
+
+    times: SlaveTimes = SlaveTimes()
+    observes: bool = False
+    throttle: ReceiveThrottle | None = None
+    quiet: bool = False
+
+
+class HASlaveProtocol(TransferReceiver, TimeoutMixin):
+    """One connection to a master. ``owner`` is an IConnectionOwner."""
 
     _log = Logger()
 
@@ -49,47 +101,42 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self,
         replica: Replica,
         commit_log: ICommitLog,
-        times: SlaveTimes,
         clock: IReactorTime,
-        ask_master: Callable[[], Deferred[MasterView | None]],
-        progressed: Callable[[], None],
-        durable_offset: Callable[[], int],
-        gave_up: Callable[[Failure], None],
-        lost: Callable[[], None],
-        ended_by_peer: Callable[[str], None] = lambda _: None,
-        observes: bool = False,
-        throttle: ReceiveThrottle | None = None,
-        quiet: bool = False,
+        owner: IConnectionOwner,
+        options: ConnectionOptions = ConnectionOptions(),
     ) -> None:
         super().__init__()
-        self._quiet = quiet
+        self._quiet = options.quiet
         self._replica = replica
         self._commit_log = commit_log
-        self._times = times
+        self._times = options.times
         self._clock = clock
-        self._ask_master = ask_master
-        self._progressed = progressed
-        self._durable_offset = durable_offset
-        self._gave_up = gave_up
-        self._lost = lost
-        self._ended_by_peer = ended_by_peer
-        self._observes = observes
-        self._throttle = throttle
+        self._owner = owner
+        self._observes = options.observes
+        self._throttle = options.throttle
         self._pause: IDelayedCall | None = None
-        self._open = False
-        self._heard = False
-        self._requested = False
+        self.state = ConnectionState.NEW
         self._reported = -1
         self._last_report_time = 0.0
         self._handshaking: Deferred[None] | None = None
         self._heartbeat = LoopingCall(self._beat)
         self._heartbeat.clock = clock
 
+    def _move(self, new: ConnectionState) -> None:
+        """Go to another state. Raises ValueError for a move that is not allowed."""
+        if new not in CONNECTION_TRANSITIONS[self.state]:
+            raise ValueError(f"a connection cannot go from {self.state.name} to {new.name}")
+        self.state = new
+
+    @property
+    def _is_open(self) -> bool:
+        return self.state not in (ConnectionState.NEW, ConnectionState.ENDED)
+
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
         return self._clock.callLater(period, func)
 
     def connectionMade(self) -> None:
-        self._open = True
+        self._move(ConnectionState.ASKING)
         assert self.transport is not None, "Twisted sets it before this call"
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
@@ -99,36 +146,43 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._handshaking.addErrback(self._failed)
 
     async def _handshake(self) -> None:
-        view = await self._ask_master()
-        if not self._open:
+        view = await self._owner.ask_master()
+        if not self._is_open:
             return
-        request = self._replica.request(view or MasterView(), self._durable_offset())
-        self._requested = True
+        request = self._replica.request(view or MasterView(), self._owner.durable_offset())
+        self._move(ConnectionState.REQUESTED)
         if not self._quiet:
-            self._log.info("asking the master to begin at {request_offset}", request_offset=request)
+            self._log.info("asking the master to start at {request_offset}", request_offset=request)
         self._report(request)
         self.setTimeout(self._times.housekeeping_interval)
         self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._failed)
 
     def dataReceived(self, data: bytes) -> None:
-        if not self._open:
+        if not self._is_open:
             return
         self.resetTimeout()
         try:
-            if not self._heard and looks_like_tls(data):
-                raise PeerBreach("the master's port speaks TLS: give --master=tls:HOST:PORT")
-            self._heard = True
+            if self.state is not ConnectionState.RECEIVING:
+                self._received_first(data)
             super().dataReceived(data)
         except (ReplicaError, OSError):
             self._failed(Failure())
-        if self._throttle is not None and self._open:
+        if self._throttle is not None and self._is_open:
             self._pause_for(self._throttle.received(len(data)))
 
+    def _received_first(self, data: bytes) -> None:
+        """The master has sent its first bytes. Raises PeerBreach if they cannot be an answer to our first report."""
+        if looks_like_tls(data):
+            raise PeerBreach("the master's port uses TLS: give --master=tls:HOST:PORT")
+        if self.state is ConnectionState.ASKING:
+            raise PeerBreach("bytes before our first report")
+        self._move(ConnectionState.RECEIVING)
+
     def _pause_for(self, seconds: float) -> None:
-        """Read nothing for so long: the master's socket fills, and it waits. That silence is not the master's."""
+        """Stop reading for this time, so that the master waits. The pause must not count as the master's silence."""
         if seconds <= 0:
             return
-        if self._pause is not None:  # TLS hands out what it has, paused or not
+        if self._pause is not None:  # TLS passes on what it has already read, even when paused
             self._pause.reset(seconds)
             return
         self.setTimeout(None)
@@ -138,27 +192,25 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
 
     def _go_on_reading(self) -> None:
         self._pause = None
-        self.setTimeout(self._times.housekeeping_interval if self._requested else None)
+        self.setTimeout(self._times.housekeeping_interval if self.state in REPORTING else None)
         assert self.transport is not None, "it is connected"
         self.transport.resumeProducing()  # type: ignore[attr-defined]  # as above
 
     def transfer_received(self, transfer: Transfer) -> None:
-        if not self._requested:
-            raise PeerBreach("a frame before our first report")
         self._replica.receive(transfer)
 
     def read_completed(self) -> None:
         self._replica.read_completed()
-        self._progressed()
+        self._owner.read_completed()
 
     def frame_refused(self, error: FrameError) -> None:
         raise PeerBreach(str(error)) from error
 
     def report_progress(self) -> None:
-        """Tell the master how far we have got, if that is farther than it knows."""
+        """Report our offset to the master, if it is higher than the last report."""
         reportable = self._replica.reportable_offset
-        if self._open and reportable is not None and not self._observes:
-            offset = min(reportable, self._durable_offset())
+        if self._is_open and reportable is not None and not self._observes:
+            offset = min(reportable, self._owner.durable_offset())
             if offset > self._reported:
                 self._report(offset)
 
@@ -168,13 +220,13 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self.send_report(offset)
 
     def _beat(self) -> None:
-        """A heartbeat is the last report once more, sent after half an interval without one."""
+        """Send the last report again, as a heartbeat, if none was sent for half an interval."""
         if self._clock.seconds() - self._last_report_time >= self._times.heartbeat_interval / 2:
             self._report(self._reported)
 
     def look(self, view: MasterView, verified_when_asked: int) -> None:
-        """Judge by what the master's remoting port said while we are connected."""
-        if self._open and self._requested:
+        """Compare with the answer that the master's remoting port gave while we were connected."""
+        if self.state in REPORTING:
             try:
                 self._replica.look(view, verified_when_asked)
             except ReplicaError:
@@ -185,12 +237,12 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._failed(Failure(PeerBreach(f"nothing came from the master for {seconds:g} s")))
 
     def _failed(self, failure: Failure) -> None:
-        if self._open:
+        if self._is_open:
             self._end()
-            self._gave_up(failure)
+            self._owner.gave_up(failure)
 
     def _end(self) -> None:
-        self._open = False
+        self._move(ConnectionState.ENDED)
         if self._handshaking is not None:
             self._handshaking.cancel()
         self.setTimeout(None)
@@ -203,25 +255,27 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self.transport.abortConnection()  # type: ignore[attr-defined]  # every stream transport has it
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self._open:
+        if self._is_open:
+            hint = ""
+            if self.state is not ConnectionState.RECEIVING:
+                hint = "; it sent nothing: perhaps its port uses TLS (--master=tls:HOST:PORT) or refuses this node"
             self._end()
-            hint = "" if self._heard else "; no byte came: a TLS port, perhaps (--master=tls:HOST:PORT), or not for us?"
             text = reason_of(reason.value) + hint
             if not self._quiet:
                 self._log.info("the connection to the master is gone: {reason}", reason=text)
-            self._ended_by_peer(text)
-        self._lost()
+            self._owner.ended_by_peer(text)
+        self._owner.connection_lost()
 
 
 def _limit_reads(transport: Any, size: int) -> None:
-    """Have one read of the socket, below TLS if there is that, take at most so many bytes."""
+    """Limit one read of the socket (below TLS, if it is used) to ``size`` bytes."""
     while isinstance(transport, ProtocolWrapper):
         transport = transport.transport
     transport.bufferSize = size
 
 
 class HASlaveFactory(Factory[HASlaveProtocol]):
-    """Builds a slave's connections, one after another; ``make_protocol`` knows what they need."""
+    """Builds a slave's connections, one after another, with ``make_protocol``."""
 
     noisy = False
 

@@ -1,7 +1,7 @@
-"""Fetches bad bytes of a log again: from the HA port of a master or of a slave, ours or Java's.
+"""Fetches damaged bytes of a log again, from the HA port of a master or a slave, ours or Java's.
 
-Such a connection asks for a range and hangs up. Its only report is the request, which names bytes that the store has
-and that were sound: no SYNC_MASTER takes it for the word of a replica that has more.
+Each connection requests a range, receives it and closes. Its only report is the request. The request's offset is one
+that the store holds in sound condition, so a SYNC_MASTER cannot mistake it for a replica that holds more.
 """
 
 from collections.abc import Callable
@@ -28,25 +28,25 @@ CONNECT_SECONDS = 30.0
 SILENCE_SECONDS = 30.0
 """A master sends a heartbeat each 5 s when it has nothing else."""
 FIRST_RETRY_SECONDS = 1.0
-LONGEST_RETRY_SECONDS = 30.0
-SILENT_CONNECTIONS_THAT_PROVE_A_LACK = 4
-"""A master of ours closes the connection of whoever asks for what it has deleted."""
+MAX_RETRY_SECONDS = 30.0
+SILENT_CONNECTIONS_THAT_PROVE_DELETION = 4
+"""Our masters close a connection that requests deleted bytes."""
 
 InThread = Callable[[Callable[[], Any]], Deferred[Any]]
-"""Runs a function elsewhere and gives its result."""
+"""Runs a function in another thread and returns its result."""
 
 
 class SourceUnreachable(Exception):
-    """The other node does not answer, or stopped answering. It may do so later.
+    """The other node does not answer, or stopped answering. A later attempt may succeed.
 
-    ``heard`` is false if it took the connection and closed it without a byte.
+    ``heard`` is false if it accepted the connection and closed it without sending a byte.
     """
 
     heard = True
 
 
 class RepairProtocol(TransferReceiver, TimeoutMixin):
-    """One connection that fetches one gap. ``finished`` fires when all is there, or fails.
+    """One connection that fetches one gap. ``finished`` fires when the gap is complete.
 
     It fails with RepairError, SourceUnreachable or OSError.
     """
@@ -67,7 +67,7 @@ class RepairProtocol(TransferReceiver, TimeoutMixin):
 
     def connectionMade(self) -> None:
         if self._next == 0:
-            # Asked for 0, a master sends its last segment. Byte 0 of a log is the high byte of a size: it is zero.
+            # A request for 0 makes a master send its last segment. Byte 0 of a log is the high byte of a size, so 0.
             self._mend.feed(b"\0")
             self._next = 1
         self.setTimeout(SILENCE_SECONDS)
@@ -78,7 +78,7 @@ class RepairProtocol(TransferReceiver, TimeoutMixin):
             return
         self.resetTimeout()
         if not self.heard and looks_like_tls(data):
-            self._fail(RepairError("the port speaks TLS: say tls:HOST:PORT"))
+            self._fail(RepairError("the port uses TLS: give the address as tls:HOST:PORT"))
             return
         self.heard = True
         super().dataReceived(data)
@@ -97,7 +97,7 @@ class RepairProtocol(TransferReceiver, TimeoutMixin):
 
     def _take(self, transfer: Transfer) -> None:
         if transfer.physic_offset != self._next:
-            raise RepairError(f"it sends {transfer.physic_offset} where {self._next} was asked for")
+            raise RepairError(f"it sends {transfer.physic_offset}, but {self._next} comes next")
         if not transfer.body:
             self._heartbeats_in_a_row += 1
             if self._heartbeats_in_a_row >= HEARTBEATS_THAT_PROVE_SILENCE:
@@ -109,7 +109,7 @@ class RepairProtocol(TransferReceiver, TimeoutMixin):
         self._progress(self._mend.end)
 
     def frame_refused(self, error: FrameError) -> None:
-        self._fail(RepairError(f"it is no HA port: {error}"))
+        self._fail(RepairError(f"it is not an HA port: {error}"))
 
     def timeoutConnection(self) -> None:
         self._fail(SourceUnreachable(f"nothing came for {SILENCE_SECONDS:g} s"))
@@ -131,21 +131,24 @@ class RepairProtocol(TransferReceiver, TimeoutMixin):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if not self._over:
-            what = "the connection is gone" if self.heard else "it closed the connection before it sent anything"
+            what = "the connection was lost" if self.heard else "it closed the connection without sending anything"
             self._fail(SourceUnreachable(f"{what} ({reason.getErrorMessage()})"))
 
 
 async def fetch(
     endpoint: IStreamClientEndpoint, clock: IReactorTime, mend: Mend, progress: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Feed a gap from the HA port at ``endpoint``. Raises RepairError, SourceUnreachable, OSError."""
+    """Fetch a gap from the HA port at ``endpoint`` into ``mend``.
+
+    ``progress`` is called with the end of what has arrived. Raises RepairError, SourceUnreachable or OSError.
+    """
     protocol = RepairProtocol(mend, clock, progress)
     connecting = connectProtocol(endpoint, protocol)
     try:
         await connecting.addTimeout(CONNECT_SECONDS, clock)
-    except CancelledError:  # whoever asked has given up
+    except CancelledError:  # the caller has given up
         raise
-    except Exception as error:  # whatever kept it from connecting, it may pass
+    except Exception as error:  # any failure to connect may be temporary
         raise SourceUnreachable(f"cannot connect: {error or type(error).__name__}") from error
     try:
         await protocol.finished
@@ -155,9 +158,10 @@ async def fetch(
 
 
 class SelfRepair:
-    """A slave's repair of its own log from its master, before the store can be opened.
+    """Repairs a slave's log from its master, before the store can be opened.
 
-    It tries again for as long as the master is away. ``in_thread`` runs what takes long on the disk.
+    It retries while the master is unreachable, for at most ``most_attempts`` failures if that is given. ``in_thread``
+    runs the slow file work.
     """
 
     _log = Logger()
@@ -175,23 +179,23 @@ class SelfRepair:
         self._clock = clock
         self._in_thread = in_thread
         self._most_attempts = most_attempts
-        self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
 
     async def run(self) -> list[Mended]:
-        """Bring back all that keeps the store from being opened.
+        """Repair all damage that prevents the store from opening.
 
-        Raises RepairError where the master cannot help, SourceUnreachable after the last attempt that is allowed,
-        StoreError, OSError.
+        Raises RepairError if the master cannot help, SourceUnreachable after the last allowed attempt, StoreError or
+        OSError.
         """
         repair: StoreRepair = await self._in_thread(self._open_repair)
         done: list[Mended] = []
         try:
             while gaps := await self._in_thread(repair.find_as_a_start_does):
                 if done and gaps[0].start < done[-1].end:
-                    raise RepairError(f"what was fetched for {gaps[0].start} did not stay")
+                    raise RepairError(f"the bytes at {gaps[0].start} are bad again after their repair")
                 done += [await self._fetch_one(repair, gap) for gap in gaps]
             return done
-        finally:  # in its thread, after whatever is still being done there
+        finally:  # in the same thread, after any work that is still running there
             await self._in_thread(repair.close)
 
     async def _fetch_one(self, repair: StoreRepair, gap: Gap) -> Mended:
@@ -212,8 +216,8 @@ class SelfRepair:
                 await self._in_thread(mend.discard)
 
     async def _wait(self, gap: Gap, failures: int, unheard: int, error: SourceUnreachable) -> None:
-        """Wait for the next attempt. Raises if there will be none."""
-        if unheard >= SILENT_CONNECTIONS_THAT_PROVE_A_LACK:
+        """Wait before the next attempt. Raises RepairError or ``error`` if no attempt is left."""
+        if unheard >= SILENT_CONNECTIONS_THAT_PROVE_DELETION:
             raise RepairError(f"the master closes each connection that asks for {gap.start}: {error}")
         if self._most_attempts is not None and failures >= self._most_attempts:
             raise error
@@ -229,13 +233,13 @@ class SelfRepair:
 
     def _tell(self, mended: Mended) -> None:
         self._log.warn(
-            "repaired the log from {start} to {end} with {messages} messages of the master; {kept}",
+            "repaired the log from {start} to {end} with {messages} messages from the master; {kept}",
             start=mended.start,
             end=mended.end,
             messages=mended.messages,
             kept=f"the bad bytes are kept in {mended.kept_in}" if mended.kept_in else "there were only zeros",
         )
         if mended.wrong_units is None or mended.wrong_units:
-            self._log.warn("queues do not agree with the repaired messages: stop the node and run rmqha rebuild")
+            self._log.warn("queues do not match the repaired messages: stop the node and run rmqha rebuild")
         if mended.differs_at is not None:
-            self._log.warn("beside it, at {at}, the logs differ in bytes that no checksum covers", at=mended.differs_at)
+            self._log.warn("near it, at {at}, the logs differ in bytes without a checksum", at=mended.differs_at)

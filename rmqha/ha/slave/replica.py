@@ -1,10 +1,10 @@
-"""What a slave decides: where to start, what to believe, what it may report. No sockets and no clocks.
+"""What a slave decides: where to start, what to accept, what to report. No sockets and no clocks.
 
-Each connection starts a little before our own end, so that the master sends again what we have already: a log that has
-diverged shows itself before one byte of it is appended, over the protocol that every master speaks.
+Each connection starts a little before our own end, so the master sends again some bytes that we already hold (the
+overlap). We compare them, and so detect a diverged log before we append a byte of it. This works with every master.
 
-A master that never had the bytes we ask for, one that has deleted them and one that is merely slow look alike on the HA
-channel: heartbeats and no data. ``MasterView`` brings in what else is known.
+The HA channel shows only heartbeats in three cases: the master never had the bytes that we request, it has deleted
+them, or it is slow. ``MasterView`` holds what else is known, to tell these cases apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,38 +19,38 @@ from rmqha.wire.record import BLANK_MAGIC_CODE, END_FILE_MIN_BLANK_LENGTH
 from rmqha.wire.transfer import Transfer
 
 OVERLAP_LIMIT_BYTES = 8 * 1024 * 1024
-"""At most so much of our own log is asked for again at a new connection."""
+"""The maximum overlap: how much of our own log a new connection requests again."""
 IN_SYNC_LAG_BYTES = 4 * 1024 * 1024
-"""A slave in sync that falls behind by more than this is catching up again."""
+"""A slave that is in sync is catching up again when its lag is larger than this."""
 CORRUPT_TRANSFERS_UNTIL_DIVERGED = 3
 BLANK_HEAD = Struct(">ii")
 MOVING = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC})
 HEARTBEATS_THAT_PROVE_SILENCE = 2
-"""A master may send one heartbeat although it has data (after a slow handshake or write), never two in a row."""
+"""A master with data to send may send one heartbeat (after a slow handshake or write), but never two in a row."""
 
 
 class ReplicaError(Exception):
-    """This connection can serve no longer. The text says why, for an operator."""
+    """This connection cannot go on. The text tells an operator why."""
 
 
 class PeerBreach(ReplicaError):
-    """The peer does not keep to the protocol."""
+    """The peer violates the protocol."""
 
 
 class CorruptTransfer(ReplicaError):
-    """What the peer sent is no record."""
+    """The peer's bytes are not a valid record."""
 
 
 class Misfit(ReplicaError):
-    """The master, or what we are told of it, is of a kind that cannot be copied so; trying again mends nothing."""
+    """This master cannot be copied with our configuration. Trying again does not help."""
 
 
 class UnsupportedMaster(Misfit):
-    """The master replicates in a way of its own, which rmqha does not speak."""
+    """The master uses another replication protocol, which rmqha does not support."""
 
 
 class SegmentSizeUnknown(Misfit):
-    """The master does not tell its segment size, nobody has configured it, and it is not ours."""
+    """The master's segment size differs from ours. It is not configured, and the master does not give it."""
 
 
 class Verdict(ReplicaError):
@@ -61,7 +61,7 @@ class Verdict(ReplicaError):
 
 
 class Gap(Verdict):
-    """The master's log begins behind our end."""
+    """The master's log starts after our end."""
 
     state = ReplicaState.GAP
     exit_code = ExitCode.GAP
@@ -79,7 +79,7 @@ class Ahead(Verdict):
 
 
 class Diverged(Verdict):
-    """The master's bytes are not ours."""
+    """The master's bytes differ from ours."""
 
     state = ReplicaState.DIVERGED
     exit_code = ExitCode.DIVERGED
@@ -87,11 +87,12 @@ class Diverged(Verdict):
 
 @dataclass(frozen=True, slots=True)
 class MasterView:
-    """What is known of the master's log; None for what is not.
+    """What is known about the master's log; None for what is not known.
 
-    ``min_offset`` and ``max_offset`` come from its remoting port (both 0 for an empty log), ``last_segment_offset``
-    from a probe of its HA port: where its last segment starts. ``derived_file_settings`` are those of its settings, by
-    their names, that queue and index files must be made by for a broker with the same settings to open them.
+    ``min_offset`` and ``max_offset`` come from its remoting port; both are 0 for an empty log. ``last_segment_offset``
+    is the start of its last segment, and comes from a probe of its HA port. ``derived_file_settings`` are the master's
+    settings for the sizes of queue and index files, by key. We use the same sizes, so that a broker with the master's
+    settings can open our files.
     """
 
     min_offset: int | None = None
@@ -103,14 +104,14 @@ class MasterView:
 
 @dataclass(frozen=True, slots=True)
 class StartFrom:
-    """Where an empty slave begins: at the master's min, at its last segment, or at an offset's segment."""
+    """Where an empty slave starts: at the master's min offset, at its last segment, or at an offset's segment."""
 
     offset: int | None = None
     last: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "StartFrom":
-        """``min``, ``last`` or an offset. Raises ValueError."""
+        """Parse ``min``, ``last`` or an offset. Raises ValueError."""
         if text == "min":
             return cls()
         if text == "last":
@@ -121,7 +122,7 @@ class StartFrom:
 
 
 class Replica:
-    """A slave's side of the conversation, and its log's guardian.
+    """The slave's side of the HA protocol. It alone decides what is appended to the slave's log.
 
     ``state_changed`` is called with the new state and a reason after each change.
     """
@@ -137,36 +138,36 @@ class Replica:
         self._state_changed = state_changed
         self.state = ReplicaState.CONNECTING
         self.master = MasterView()
-        self._next: int | None = None  # where the next transfer begins; None: the master chooses
-        self._pending: list[bytes | memoryview] = []  # received, not yet written; empty between two reads
+        self._next: int | None = None  # where the next transfer starts; None: the master chooses
+        self._pending: list[bytes | memoryview] = []  # received and not yet written; empty between two reads
         self._connected = False
         self._heartbeats_in_a_row = 0
         self._corrupt_at: int | None = None
         self._corrupt_transfers = 0
         self._progress_at_last_look: int | None = None
         self.knows_segment_size = True
-        """Whether our segment size is the master's, as it has told or somebody has configured."""
+        """Whether the master's segment size is known, from the master or from the configuration."""
 
     @property
     def lag_bytes(self) -> int | None:
-        """How far the master's last known end is ahead of our proved prefix; None if it is not known."""
+        """The bytes from the end of our verified log to the master's last known end; None if that is not known."""
         if self.master.max_offset is None:
             return None
         return max(0, self.master.max_offset - self._commit_log.verified_offset)
 
     @property
     def holds_all(self) -> bool:
-        """Whether two heartbeats in a row have proved that the master has no more, and nothing known says otherwise."""
+        """Whether we hold the master's whole log: two heartbeats in a row prove it, and its known end agrees."""
         at_end = self._next == self._commit_log.max_offset == self._commit_log.verified_offset
         return at_end and self._heartbeats_in_a_row >= HEARTBEATS_THAT_PROVE_SILENCE and not self.lag_bytes
 
     @property
     def reportable_offset(self) -> int | None:
-        """What this connection may report: proved, and known to be the master's too. None before the first transfer."""
+        """What this connection may report: verified here, and known to match the master. None before a transfer."""
         return None if self._next is None else min(self._commit_log.verified_offset, self._next)
 
     def connected(self) -> None:
-        """A connection to the master is there."""
+        """A connection to the master was made."""
         self._connected = True
         self._heartbeats_in_a_row = 0
         self._progress_at_last_look = None
@@ -174,10 +175,10 @@ class Replica:
             self._move(ReplicaState.HANDSHAKE, "connected")
 
     def request(self, master: MasterView, durable_offset: int | None = None) -> int:
-        """The first report of this connection: the offset at which the master shall begin.
+        """The first report of this connection: the offset at which the master is to start.
 
-        To a master it is a report like any other, and so not beyond ``durable_offset``; None for no such bound. Raises
-        Gap, Ahead or Diverged where no start would fit.
+        The master treats it like any other report, so it is not beyond ``durable_offset`` (None for no such limit).
+        Raises Gap, Ahead or Diverged if the two logs do not fit together.
         """
         self.master = master
         log = self._commit_log
@@ -207,11 +208,11 @@ class Replica:
             start = self._start_from.offset - self._start_from.offset % log.segment_size
             self._check_range(start, master)
         if start == 0 and 0 in (master.max_offset, master.last_segment_offset):
-            log.begin_at(0)  # the master's last segment is its first: it sends all from 0 if asked for 0
+            log.begin_at(0)  # the master's last segment is its first, so a request for 0 gets everything from 0
             self._next = 0
             return 0
-        # Asked for 0, a master sends its last segment only. Byte 0 of a log is the high byte of a size below 16 MiB, so
-        # it is zero, as our file has it, and the first record proves that.
+        # A request for 0 makes a master send only its last segment, so we request 1. Byte 0 of a log is the high byte
+        # of a size below 16 MiB: it is zero, as in our new file, and the first record's checks prove it.
         request = start or 1
         log.begin_at(request)
         self._next = request
@@ -220,7 +221,7 @@ class Replica:
     def _check_range(self, offset: int, master: MasterView) -> None:
         if master.min_offset is not None and offset < master.min_offset:
             raise Gap(
-                f"the master's log begins at {master.min_offset}, {master.min_offset - offset} bytes behind {offset}",
+                f"the master's log starts at {master.min_offset}, {master.min_offset - offset} bytes after {offset}",
                 master.min_offset,
             )
         if master.max_offset is not None and offset > master.max_offset:
@@ -237,13 +238,15 @@ class Replica:
         if durable_offset is not None and durable_offset < start:
             start = durable_offset
         if start < least:
-            raise ReplicaError(f"the master begins at {least}, and our log is on disk up to {start} only: again soon")
-        return start or 1  # a report of 0 would mean: the last segment
+            raise ReplicaError(
+                f"the master's log starts at {least}, but our disk has ours only to {start}: trying again"
+            )
+        return start or 1  # a report of 0 would request the last segment
 
     def receive(self, transfer: Transfer) -> None:
-        """Take one frame: compare what we have, append what is new.
+        """Take one frame: compare the bytes that we hold, append the new ones.
 
-        Raises PeerBreach, a Verdict, or OSError if the disk refuses.
+        Raises PeerBreach, a Verdict, or OSError if the disk fails.
         """
         if not self._connected:
             raise PeerBreach("a frame before our first report")
@@ -261,7 +264,7 @@ class Replica:
     def _begin_where_master_begins(self, offset: int) -> None:
         if offset % self._commit_log.segment_size:
             raise PeerBreach(
-                f"the master's last segment begins at {offset}, which is no multiple of "
+                f"the master's last segment starts at {offset}, which is not a multiple of "
                 f"mappedFileSizeCommitLog={self._commit_log.segment_size}"
             )
         self._commit_log.begin_at(offset)
@@ -272,8 +275,8 @@ class Replica:
         size = log.segment_size
         if transfer.physic_offset % size + len(transfer.body) > size:
             raise PeerBreach(
-                f"a frame of {len(transfer.body)} bytes at {transfer.physic_offset} crosses a segment's end: is "
-                f"mappedFileSizeCommitLog={size} the master's too?"
+                f"a frame of {len(transfer.body)} bytes at {transfer.physic_offset} crosses a segment's end: does the "
+                f"master have mappedFileSizeCommitLog={size} too?"
             )
         body = transfer.body
         known_bytes = min(len(body), log.max_offset - transfer.physic_offset)
@@ -286,7 +289,7 @@ class Replica:
             self._write_pending()
 
     def _write_pending(self) -> None:
-        """Append what one read has brought to one segment, at once: a write for each frame would cost much more."""
+        """Append what one read brought for one segment, in one write: a write for each frame would cost much more."""
         pending, self._pending = self._pending, []
         if pending:
             self._commit_log.append_data(self._commit_log.max_offset, *pending)
@@ -309,7 +312,7 @@ class Replica:
             self._judge_silence(offset)
 
     def _judge_silence(self, offset: int) -> None:
-        """The master has nothing at ``offset``, which lies before our end, or right behind byte 0 of an empty log."""
+        """The master sends nothing at ``offset``, which is before our end, or is 1 for an empty log."""
         log = self._commit_log
         last = self.master.last_segment_offset
         if last is not None and last > offset:
@@ -317,12 +320,12 @@ class Replica:
         if log.verified_offset > offset:
             raise Ahead(f"the master's log ends at {offset}, {log.verified_offset - offset} bytes before ours")
         if not self._pending and log.max_offset <= log.min_offset + 1:
-            raise PeerBreach(f"the master sends nothing at {offset} and does not tell what it has")
+            raise PeerBreach(f"the master sends nothing at {offset}, and we cannot find out what it has")
 
     def read_completed(self) -> None:
-        """Append and prove what has come; nothing unproved is ever reported.
+        """Append and verify what one read brought. We report only verified bytes.
 
-        Raises CorruptTransfer, Diverged, or OSError if the disk refuses.
+        Raises CorruptTransfer, Diverged, or OSError if the disk fails.
         """
         self._write_pending()
         log = self._commit_log
@@ -341,13 +344,13 @@ class Replica:
         self._corrupt_at = offset
         if not self.knows_segment_size:
             self._check_blank(offset)
-        message = f"what the master sent for {offset} is no record: {problem}"
+        message = f"what the master sent for {offset} is not a valid record: {problem}"
         if self._corrupt_transfers < CORRUPT_TRANSFERS_UNTIL_DIVERGED:
             return CorruptTransfer(message)
-        return Diverged(f"{message}; so it was {self._corrupt_transfers} times")
+        return Diverged(f"{message}; this happened {self._corrupt_transfers} times")
 
     def _check_blank(self, offset: int) -> None:
-        """Raises SegmentSizeUnknown if there is a blank that would end a segment of another size."""
+        """Raises SegmentSizeUnknown if a blank is there, which would end a segment of another size."""
         head = self._commit_log.get_data(offset, END_FILE_MIN_BLANK_LENGTH)
         if head is None or len(head) < END_FILE_MIN_BLANK_LENGTH:
             return
@@ -356,8 +359,8 @@ class Replica:
             end = offset + size
             raise SegmentSizeUnknown(
                 f"the master's segment size is not known and is not ours, {self._commit_log.segment_size}: a segment "
-                f"ends at {end}. Begin anew in an empty store with --set mappedFileSizeCommitLog=N as the master has "
-                f"it, probably {gcd(end, self._commit_log.min_offset)}"
+                f"ends at {end}. Start again with an empty store and --set mappedFileSizeCommitLog=N, where N is the "
+                f"master's value, probably {gcd(end, self._commit_log.min_offset)}"
             )
 
     def _arrived(self) -> None:
@@ -371,9 +374,9 @@ class Replica:
             self._move(ReplicaState.CATCHING_UP, f"from {log.verified_offset}")
 
     def look(self, master: MasterView, verified_when_asked: int) -> None:
-        """Judge by what the master's remoting port says while we are connected.
+        """Compare with the answer of the master's remoting port while we are connected.
 
-        ``verified_when_asked`` is our end when the question was sent: the answer may be older than what has come since.
+        ``verified_when_asked`` was our end when we sent the request: the answer may be older than bytes received since.
         Raises Gap or Ahead.
         """
         log = self._commit_log
@@ -396,7 +399,7 @@ class Replica:
             self._move(verdict.state, str(verdict))
 
     def connection_lost(self) -> None:
-        """Drop what is no whole record yet: the next connection asks for it again. Raises OSError."""
+        """Drop an incomplete record: the next connection requests it again. Raises OSError."""
         self._connected = False
         self._next = None
         self._pending.clear()
@@ -407,7 +410,7 @@ class Replica:
             self._move(ReplicaState.CONNECTING, "the connection is gone")
 
     def stop(self) -> None:
-        """No more connections."""
+        """Stop: no further connection will be made."""
         if self.state is not ReplicaState.STOPPED:
             self._move(ReplicaState.STOPPED, f"stopped while {self.state.name}")
 

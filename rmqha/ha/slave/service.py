@@ -1,4 +1,4 @@
-"""Keeps a slave connected to its master, acts on verdicts and knows when a ``--once`` run is done."""
+"""Keeps a slave connected to its master, acts on verdicts, and decides when a ``--once`` run is done."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -10,16 +10,17 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
-from twisted.internet.task import LoopingCall, deferLater
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.connecting import GROWING_RETRIES, Reconnecting, RetryLines, WatchedEndpoint, connect_protocol, reason_of
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.throttle import ReceiveThrottle
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.contact import Contact, iso_of
-from rmqha.ha.slave.protocol import HASlaveFactory, HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.protocol import ConnectionOptions, HASlaveFactory, HASlaveProtocol, IConnectionOwner, SlaveTimes
 from rmqha.ha.slave.replica import (
     Gap,
     MasterView,
@@ -31,31 +32,32 @@ from rmqha.ha.slave.replica import (
     Verdict,
 )
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.services import PeriodicService
 from rmqha.settings import FlushDiskType
-from rmqha.store.log.flush import FlushService
+from rmqha.store.log.flush import Flusher
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.transfer import FrameError, Transfer
 
 FIRST_RETRY_SECONDS = 1.0
-LONGEST_RETRY_SECONDS = 30.0
+MAX_RETRY_SECONDS = 30.0
 OBSERVER_QUIET_SECONDS = 6.0
-"""An observer's first report on a connection names what it has: by then nobody may be waiting for that any more.
+"""How long an observer waits before its first report, so that no put waits for the offset that it reports.
 
-Longer than slaveTimeout (3 s; syncFlushTimeout, 5 s, up to 4.9.2).
+It is longer than slaveTimeout (3 s; before 4.9.3, syncFlushTimeout, 5 s).
 """
 ONCE_CONNECT_ATTEMPTS = 5
 ONCE_FRUITLESS_CONNECTIONS = 5
 FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP = 4
-"""A master of ours refuses who asks for what it has deleted; a Java one sends heartbeats for ever."""
+"""Our masters refuse a request for deleted bytes; Java masters only send heartbeats."""
 MISFIT_RETRY_SECONDS = 60.0
-"""Between two tries at a master that cannot be copied as it is: somebody may configure it anew."""
+"""Between two attempts at a master that cannot be copied as it is: its configuration may change."""
 QUEUES_LOOK_SECONDS = 0.1
 QUEUES_PROGRESS_SECONDS = 5.0
 QUEUES_STUCK_SECONDS = 60.0
-"""A ``--once`` run whose queues do not grow for so long ends: the disk may be full."""
+"""A ``--once`` run ends if its queues do not grow for this time: the disk may be full."""
 ACL_WORDS = ("aclexception", "no accesskey", "accesskey is configured", "acl")
 PROBE_TIMEOUT_SECONDS = 8.0
-"""A master with nothing behind its last segment's start answers a probe with a heartbeat, after at most six seconds."""
+"""If a master's last segment is empty, it answers a probe with a heartbeat, after at most six seconds."""
 
 
 class OnGap(Enum):
@@ -67,7 +69,7 @@ class OnGap(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SlaveOptions:
-    """How this slave behaves, beyond its settings."""
+    """Options of a slave that are not settings."""
 
     start_from: StartFrom = StartFrom()
     on_gap: OnGap = OnGap.STOP
@@ -76,7 +78,7 @@ class SlaveOptions:
 
 
 class ProbeProtocol(TransferReceiver):
-    """Asks a master for its last segment, to learn where that begins. ``found`` fires with the offset."""
+    """Requests a master's last segment, to find out where it starts. ``found`` fires with the offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,9 +112,9 @@ class ProbeProtocol(TransferReceiver):
 
 
 async def probe_last_segment(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> int:
-    """Where the master's last segment begins, learnt on a connection of its own.
+    """Find out, on a separate connection, where the master's last segment starts.
 
-    Raises FrameError, TimeoutError or what connecting raises.
+    Raises FrameError, TimeoutError, or what connecting raises.
     """
     connecting = connect_protocol(endpoint, ProbeProtocol())
     protocol = await connecting.addTimeout(PROBE_TIMEOUT_SECONDS, clock)
@@ -120,48 +122,66 @@ async def probe_last_segment(endpoint: IStreamClientEndpoint, clock: IReactorTim
     return found
 
 
-class HASlaveService(Service):
-    """A slave: its replica, its connection, and the questions it asks on the master's remoting port.
+@dataclass(frozen=True, slots=True)
+class MasterAccess:
+    """How a slave reaches its master.
 
-    ``view_of_master`` asks there, for the segment size too if given True; None if there is no such port. ``finished``
-    is called with an exit code when a ``--once`` run is done; ``disk_failed`` when the disk refuses. ``in_state`` hears
-    of each change of state, ``queues_behind`` tells how many bytes of the log are in no queue yet, ``master_address``
-    where the master is, as far as that is known.
+    ``endpoint`` leads to the HA port. ``view`` asks the remoting port, for the segment size too if it is called with
+    True; None if there is no such port. ``address`` gives the address of the HA port, if it is known, for log lines.
     """
+
+    endpoint: IStreamClientEndpoint
+    view: Callable[[bool], Awaitable[MasterView]] | None = None
+    address: Callable[[], str | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveHooks:
+    """What a slave calls in the node around it.
+
+    ``finished`` is called with an exit code when a ``--once`` run is done, ``disk_failed`` when a read or write of the
+    disk fails, ``in_state`` after each change of state. ``queues_behind`` gives how many bytes of the log are in no
+    queue yet, ``wall_clock`` the seconds since 1970.
+    """
+
+    finished: Callable[[ExitCode, str], None]
+    disk_failed: Callable[[Failure], None]
+    in_state: Callable[[ReplicaState], None] = lambda _: None
+    queues_behind: Callable[[], int] = lambda: 0
+    wall_clock: Callable[[], float] = time.time
+
+
+@implementer(IConnectionOwner)
+class HASlaveService(Service):
+    """A slave: its replica, its connection, and the questions it asks on the master's remoting port."""
 
     _log = Logger()
 
     def __init__(
         self,
         store: MessageStore,
-        flusher: FlushService,
+        flusher: Flusher,
         options: SlaveOptions,
-        endpoint: IStreamClientEndpoint,
-        view_of_master: Callable[[bool], Awaitable[MasterView]] | None,
+        master: MasterAccess,
+        hooks: SlaveHooks,
         clock: IReactorTime,
-        finished: Callable[[ExitCode, str], None],
-        disk_failed: Callable[[Failure], None],
-        in_state: Callable[[ReplicaState], None] = lambda _: None,
-        queues_behind: Callable[[], int] = lambda: 0,
-        master_address: Callable[[], str | None] = lambda: None,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._flusher = flusher
         self._options = options
-        self._endpoint = endpoint
-        self._view_of_master = view_of_master
+        self._endpoint = master.endpoint
+        self._view_of_master = master.view
+        self._master_address = master.address
         self._clock = clock
-        self._finished = finished
-        self._disk_failed = disk_failed
+        self._finished = hooks.finished
+        self._disk_failed = hooks.disk_failed
+        self._in_state = hooks.in_state
+        self._queues_behind = hooks.queues_behind
         self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._target: int | None = None
         self._fruitless_connections = 0
         self._verified_at_connect = -1
         self._remoting_answers = True
-        self._in_state = in_state
-        self._queues_behind = queues_behind
-        self._master_address = master_address
         self._failure, self._failure_is_told = "the connection is gone", False
         self._obstacle: str | None = None
         self._acl_warning: str | None = None
@@ -176,17 +196,17 @@ class HASlaveService(Service):
             store.settings.ha_send_heartbeat_interval_ms / 1000, store.settings.ha_housekeeping_interval_ms / 1000
         )
         self._contact = Contact(
-            self.replica, log, clock, wall_clock, 2 * self._times.heartbeat_interval, store.node_state
+            self.replica, log, clock, hooks.wall_clock, 2 * self._times.heartbeat_interval, store.node_state
         )
         rate = store.settings.max_ha_receive_bytes_in_second
         self._throttle = ReceiveThrottle(rate, clock) if rate else None
         self._factory = HASlaveFactory(self._make_protocol)
-        watched = WatchedEndpoint(endpoint, self._connect_failed)
+        watched = WatchedEndpoint(master.endpoint, self._connect_failed)
         self._client = Reconnecting(watched, self._factory, retryPolicy=self._retry_delay, clock=clock)
         self._retries = RetryLines(self._log, self._master_name, clock)
-        self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
-        self._looks = LoopingCall(self._look)
-        self._looks.clock = clock
+        self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        interval = self._times.heartbeat_interval
+        self._looks = PeriodicService("polling the master", interval, self._look, clock, first_after=interval)
         self._stalled_looks = 0
         self._asking: Deferred[None] = succeed(None)
         self._asking_why: Deferred[None] = succeed(None)
@@ -194,27 +214,27 @@ class HASlaveService(Service):
 
     @property
     def lag_bytes(self) -> int | None:
-        """How far the master's last known end is ahead of what we hold; None if that is not known."""
+        """The bytes from our end to the master's last known end; None if that end is not known."""
         return self._contact.lag_bytes
 
     @property
     def lag_seconds(self) -> float | None:
-        """For how long we have not held all that the master has, as far as is known; None if it is not."""
+        """For how many seconds we have not held the master's whole log; None if that is not known."""
         return self._contact.lag_seconds
 
     @property
     def last_contact(self) -> str | None:
-        """When the master was heard last, ISO 8601; None for never."""
+        """When the master last sent something, in ISO 8601; None for never."""
         return None if self._contact.last_contact is None else iso_of(self._contact.last_contact)
 
     @property
     def since(self) -> str:
-        """When the present state began, ISO 8601."""
+        """When the current state started, in ISO 8601."""
         return iso_of(self._contact.since)
 
     @property
     def reason(self) -> str:
-        """Why it is in this state."""
+        """Why the slave is in its current state."""
         if self.replica.state in VERDICTS or self.replica.state is ReplicaState.STOPPED:
             return self._contact.reason
         if self._obstacle is not None:
@@ -225,7 +245,7 @@ class HASlaveService(Service):
 
     @property
     def warnings(self) -> list[str]:
-        """What an operator should know, whatever the state is."""
+        """Warnings for the operator, in any state."""
         return [] if self._acl_warning is None else [self._acl_warning]
 
     def _master_name(self) -> str:
@@ -237,26 +257,18 @@ class HASlaveService(Service):
         return HASlaveProtocol(
             self.replica,
             self._store.commit_log,
-            self._times,
             self._clock,
-            ask_master=lambda: Deferred.fromCoroutine(self._ask_master()),
-            progressed=self._heard,
-            durable_offset=self._durable_offset,
-            gave_up=self._gave_up,
-            lost=self._connection_lost,
-            ended_by_peer=self._ended_by_peer,
-            observes=self._options.observer,
-            throttle=self._throttle,
-            quiet=self._is_quiet,
+            self,
+            ConnectionOptions(self._times, self._options.observer, self._throttle, self._is_quiet),
         )
 
     @property
     def _is_quiet(self) -> bool:
-        """Whether so many connections have brought nothing that the next one is no news."""
+        """Whether enough connections have brought nothing that the next one needs no log lines."""
         return self._fruitless_connections >= GROWING_RETRIES
 
     def _retry_delay(self, failed_attempts: int) -> float:
-        """Back off by failed attempts, and by connections that brought nothing: rude peers are not hammered."""
+        """Back off by failed attempts and by connections that brought nothing, whichever are more."""
         seconds: float = self._backoff(max(failed_attempts, self._fruitless_connections))
         if self._obstacle is not None:
             seconds = max(seconds, MISFIT_RETRY_SECONDS)
@@ -268,9 +280,7 @@ class HASlaveService(Service):
         Service.startService(self)
         self._client.startService()
         self._expect_connection()
-        self._looks.start(self._times.heartbeat_interval, now=False).addErrback(
-            lambda failure: self._log.failure("looking at the master ended", failure)
-        )
+        self._looks.startService()
 
     def _expect_connection(self) -> None:
         if self._options.once and self._client.running:
@@ -282,7 +292,7 @@ class HASlaveService(Service):
             self._finish(ExitCode.CANNOT_CONNECT, reason)
 
     def _connect_failed(self, failure: Failure) -> None:
-        """Nobody listens, or so: the remoting port may know why."""
+        """The HA port cannot be reached. Ask the remoting port why."""
         if failure.check(CancelledError) is not None:
             return
         self._failure = reason_of(failure.value)
@@ -291,29 +301,36 @@ class HASlaveService(Service):
             self._asking_why.addErrback(self._look_failed)
 
     async def _ask_why(self, view_of_master: Callable[[bool], Awaitable[MasterView]]) -> None:
-        """Ask the remoting port of a master whose HA port cannot be reached what it is, and how far it has got."""
+        """Ask the master's remoting port what kind of master it is, and where its log ends."""
         try:
             view = await view_of_master(True)
         except CancelledError:
             raise
         except UnsupportedMaster as misfit:
             self._met(misfit)
-        except Exception:  # it does not answer either: the reason that we have is good enough
+        except Exception:  # it does not answer either, so we keep the reason that we have
             pass
         else:
             self._obstacle = None
             self._contact.master_ends_at(view.max_offset)
 
     def _met(self, misfit: Misfit) -> None:
-        """This master cannot be copied so: say it once, and come again seldom."""
+        """This master cannot be copied with our configuration: log it once, and retry rarely."""
         reason = str(misfit)
         if self._obstacle != reason:
             self._log.error("{reason}", reason=reason)
         self._obstacle = reason
         self._finish(ExitCode.USAGE, reason)
 
+    def ask_master(self) -> Deferred[MasterView | None]:
+        """What can be learned about the master before the first report."""
+        return Deferred.fromCoroutine(self._ask_master())
+
     async def _ask_master(self) -> MasterView | None:
-        """What can be learnt of the master before the first report: by remoting, else by a probe of its HA port."""
+        """Find out about the master before the first report: from its remoting port, or else by a probe of its HA port.
+
+        None if neither answers.
+        """
         if self._options.observer and self._holds_records():
             await self._let_waits_end()
         view: MasterView | None = None
@@ -324,9 +341,9 @@ class HASlaveService(Service):
                 view = MasterView(last_segment_offset=await probe_last_segment(self._endpoint, self._clock))
             except CancelledError:  # the connection is gone
                 raise
-            except Exception as error:  # whatever kept the probe from an answer, the connection itself will show
+            except Exception as error:  # the connection itself will show what is wrong
                 if not self._is_quiet:
-                    self._log.info("a probe of the master gave no answer: {error}", error=reason_of(error))
+                    self._log.info("the master did not answer a probe of its HA port: {error}", error=reason_of(error))
                 self._take_segment_size(None)
                 return None
         if self._options.once and self._target is None:
@@ -336,7 +353,7 @@ class HASlaveService(Service):
         return view
 
     def _take_segment_size(self, size: int | None) -> None:
-        """Use the master's, None if it does not tell, where nobody has configured ours."""
+        """Use the master's segment size, unless ours is configured. None means that the master did not give it."""
         if self._store.settings.mapped_file_size_commit_log is not None:
             return
         if size is not None:
@@ -345,13 +362,13 @@ class HASlaveService(Service):
         self.replica.knows_segment_size = size is not None or log.verified_offset - log.min_offset > log.segment_size
         if self._acl_warning is not None and not self.replica.knows_segment_size:
             self._log.warn(
-                "the master's segment size is not known: going by mappedFileSizeCommitLog={size}; if it has another, "
-                "configure that here",
+                "the master's segment size is not known: using mappedFileSizeCommitLog={size}. If the master has "
+                "another size, configure that size here",
                 size=log.segment_size,
             )
 
     async def _let_waits_end(self) -> None:
-        """Wait until no producer can be waiting for bytes that we have: our first report would answer it."""
+        """Wait until no producer can be waiting for bytes that we hold, because our first report would confirm them."""
         quiet_seconds = max(OBSERVER_QUIET_SECONDS, 2 * self._store.settings.slave_timeout_ms / 1000)
         remaining = self._last_bytes_time + quiet_seconds - self._clock.seconds()
         if remaining > 0:
@@ -366,9 +383,9 @@ class HASlaveService(Service):
             raise
         except UnsupportedMaster:
             raise
-        except Exception as error:  # no answer, of whatever kind, is what the HA channel then makes up for
+        except Exception as error:  # without an answer of any kind, we rely on the HA channel
             if self.replica.state is ReplicaState.CONNECTING:
-                return None  # that nobody answers there either is no news
+                return None  # the HA port does not answer either, and that is logged already
             if self._remoting_answers:
                 self._tell_no_answer(reason_of(error))
             self._remoting_answers = False
@@ -381,9 +398,7 @@ class HASlaveService(Service):
 
     def _tell_no_answer(self, reason: str) -> None:
         if not any(word in reason.lower() for word in ACL_WORDS):
-            self._log.warn(
-                "the master's remoting port does not answer ({error}); going by its HA port alone", error=reason
-            )
+            self._log.warn("the master's remoting port does not answer ({error}); using only its HA port", error=reason)
             return
         self._acl_warning = (
             f"the master's ACL refuses this slave: add {self._own_host()} to globalWhiteRemoteAddresses in the "
@@ -392,7 +407,7 @@ class HASlaveService(Service):
         self._log.warn("{warning} ({error})", warning=self._acl_warning, error=reason)
 
     def _own_host(self) -> str:
-        """Our address, as the master sees it."""
+        """Our address on the connection to the master."""
         connection = self._factory.connection
         host = None
         if connection is not None and connection.transport is not None:
@@ -400,7 +415,7 @@ class HASlaveService(Service):
         return "this machine's address" if host is None else str(host)
 
     def _look(self) -> None:
-        """Now and then, compare with what the master's remoting port says; the loop never waits for an answer."""
+        """Compare periodically with what the master's remoting port says. The loop does not wait for the answer."""
         self._check_done()
         self._tell_progress()
         if self._view_of_master is not None and self._client.running and self._asking.called:
@@ -412,7 +427,7 @@ class HASlaveService(Service):
 
     def _look_failed(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("looking at the master failed", failure)
+            self._log.failure("polling the master failed", failure)
 
     async def _look_once(self, view_of_master: Callable[[bool], Awaitable[MasterView]]) -> None:
         connection, verified_when_asked = self._factory.connection, self._store.commit_log.verified_offset
@@ -425,7 +440,7 @@ class HASlaveService(Service):
             connection.look(view, verified_when_asked)
 
     def _tell_progress(self) -> None:
-        """While much is to be copied: how much is left, how fast it goes and how long that will take."""
+        """While catching up, log how much is left, the rate, and the remaining time."""
         lag, now, end = self.lag_bytes, self._clock.seconds(), self._store.commit_log.verified_offset
         if self.replica.state is not ReplicaState.CATCHING_UP or not lag:
             self._progress_mark = None
@@ -441,11 +456,11 @@ class HASlaveService(Service):
             )
         self._progress_mark = now, end
 
-    def _durable_offset(self) -> int:
+    def durable_offset(self) -> int:
         return self._flusher.durable_offset if self._sync_flush else self._store.commit_log.max_offset
 
-    def _heard(self) -> None:
-        """A read has brought something of the master's."""
+    def read_completed(self) -> None:
+        """A read has brought data or a heartbeat from the master."""
         self._contact.heard()
         self._progressed()
 
@@ -466,7 +481,7 @@ class HASlaveService(Service):
             self._wait_for_queues(self._queues_behind(), self._clock.seconds(), self._clock.seconds())
 
     def _wait_for_queues(self, least_behind: int, grown_at: float, told_at: float) -> None:
-        """End a run whose log is copied when its queues and index are there too."""
+        """The log is copied: end the run when its queues and index are complete too."""
         self._queues_look = None
         copied = f"holds all up to {self._copied_to}"
         behind, now = self._queues_behind(), self._clock.seconds()
@@ -476,17 +491,21 @@ class HASlaveService(Service):
         if behind < least_behind:
             least_behind, grown_at = behind, now
         elif now - grown_at >= QUEUES_STUCK_SECONDS:
-            self._finish(ExitCode.IO_ERROR, f"{copied}, but {behind} bytes are in no queue, and that does not change")
+            self._finish(
+                ExitCode.IO_ERROR, f"{copied}, but {behind} bytes are missing from the queues, which are stuck"
+            )
             return
         if now - told_at >= QUEUES_PROGRESS_SECONDS or now == told_at:
             told_at = now + 1e-9
-            self._log.info("{copied}; {behind} bytes are to be put into queues and index", copied=copied, behind=behind)
+            self._log.info(
+                "{copied}; {behind} bytes are still missing from queues and index", copied=copied, behind=behind
+            )
         self._queues_look = self._clock.callLater(
             QUEUES_LOOK_SECONDS, self._wait_for_queues, least_behind, grown_at, told_at
         )
 
     def _finish(self, code: ExitCode, reason: str) -> None:
-        """End a ``--once`` run; others go on."""
+        """End a ``--once`` run; other runs continue."""
         if self._options.once and self.running:
             self._finished(code, reason)
 
@@ -498,8 +517,8 @@ class HASlaveService(Service):
             self._retries.connected()
         self._in_state(state)
 
-    def _gave_up(self, failure: Failure) -> None:
-        """A connection was ended from our side."""
+    def gave_up(self, failure: Failure) -> None:
+        """Our side has ended the connection."""
         error = failure.value
         self._failure, self._failure_is_told = reason_of(error), not self._is_quiet
         if isinstance(error, Misfit):
@@ -520,22 +539,22 @@ class HASlaveService(Service):
             self._log.failure("closing the connection to the master", failure)
 
     def _tell_verdict(self, verdict: Verdict) -> None:
-        """Once, as long as it stays the same; retries are told by what retries."""
+        """Log a verdict, but only once while it stays the same. Retries have their own log lines."""
         if self.replica.state is not verdict.state or self._told_verdict != str(verdict):
             self._told_verdict = str(verdict)
             self._log.error("{state}: {reason}", state=verdict.state.name, reason=str(verdict))
 
-    def _ended_by_peer(self, reason: str) -> None:
-        """The connection is gone, and not by us."""
+    def ended_by_peer(self, reason: str) -> None:
+        """The connection ended, but not from our side."""
         self._failure, self._failure_is_told = reason, not self._is_quiet
 
     def _holds_records(self) -> bool:
-        """Whether there is anything to set aside; an empty log would only meet the same gap again."""
+        """Whether the log has anything to set aside. Without it, a reseed would only lead to the same gap."""
         log = self._store.commit_log
         return log.verified_offset > log.min_offset
 
     async def _reseed(self) -> None:
-        """Begin anew at the master's min; the old files stay, aside. Raises OSError."""
+        """Set the old files aside, and start again with an empty log. Raises OSError."""
         await self._client.stopService()
         await self._flusher.drained()
         old_end = self._store.commit_log.verified_offset
@@ -545,7 +564,7 @@ class HASlaveService(Service):
             self._client.startService()
             self._expect_connection()
 
-    def _connection_lost(self) -> None:
+    def connection_lost(self) -> None:
         try:
             self.replica.connection_lost()
         except OSError:
@@ -556,22 +575,21 @@ class HASlaveService(Service):
         if not self.running:
             return
         if self._fruitless_connections >= FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP and self._is_before_last_segment():
-            what = f"the master closes {self._fruitless_connections} connections in a row and has a later segment"
-            self._gave_up(Failure(Gap(f"{what}: it has deleted what comes next", None)))
+            what = f"the master closed {self._fruitless_connections} connections in a row and has a later segment"
+            self.gave_up(Failure(Gap(f"{what}: it has deleted the bytes that come next", None)))
         if self._fruitless_connections >= ONCE_FRUITLESS_CONNECTIONS:
             reason = f"{self._fruitless_connections} connections to the master brought nothing"
             self._finish(ExitCode.STALLED, reason)
-        self._clock.callLater(0, self._expect_connection)  # until then ClientService takes itself for connected
+        self._clock.callLater(0, self._expect_connection)  # until then ClientService considers itself connected
 
     def _is_before_last_segment(self) -> bool:
-        """Whether a probe has shown that the master's last segment lies behind our end."""
+        """Whether a probe has shown that the master's last segment starts after our end."""
         last = self.replica.master.last_segment_offset
         return last is not None and last > self._store.commit_log.verified_offset
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
-        if self._looks.running:
-            self._looks.stop()
+        self._looks.stopService()
         self._asking.cancel()
         self._asking_why.cancel()
         if self._queues_look is not None:

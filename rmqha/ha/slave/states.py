@@ -1,10 +1,10 @@
-"""A slave's states and the moves between them; the only place that knows which are allowed."""
+"""A slave's states, and the one table of the allowed transitions between them."""
 
 from enum import Enum
 
 
 class ReplicaState(Enum):
-    """What a slave is doing, or why it cannot."""
+    """What a slave is doing, or why it cannot copy the log."""
 
     REPAIRING = "fetching bad bytes of our log from the master again, before the store can be opened"
     CONNECTING = "looking for the master"
@@ -21,7 +21,7 @@ class ReplicaState(Enum):
 _S = ReplicaState
 
 VERDICTS = frozenset({_S.GAP, _S.AHEAD, _S.DIVERGED})
-"""States that outlive a connection: each new one is made only to see whether the verdict still holds."""
+"""States that outlive a connection. In them, the slave connects only to check whether the verdict still holds."""
 
 TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
     _S.REPAIRING: frozenset({_S.CONNECTING, _S.STOPPED}),
@@ -36,6 +36,6 @@ TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
 
 
 def check_transition(old: ReplicaState, new: ReplicaState) -> None:
-    """Raises ValueError for a move that no slave may make."""
+    """Raises ValueError for a transition that is not in the table."""
     if new not in TRANSITIONS[old]:
         raise ValueError(f"a slave cannot go from {old.name} to {new.name}")

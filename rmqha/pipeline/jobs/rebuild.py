@@ -34,7 +34,7 @@ from rmqha.store.derived.consumequeue import (
     new_queue_size,
 )
 from rmqha.store.derived.geometry import Geometry
-from rmqha.store.derived.index import HASHED_KEY_DTYPE, INDEX_FOLDER, IndexService, new_geometry
+from rmqha.store.derived.index import HASHED_KEY_DTYPE, INDEX_FOLDER, KeyIndex, new_geometry
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.mappedfile import file_name, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER
@@ -294,7 +294,7 @@ def _dispatch_again(
 
 def _build_index(folder: Path, geometry: Geometry) -> None:
     (folder / INDEX_FOLDER).mkdir()
-    index = IndexService(folder / INDEX_FOLDER, *geometry)
+    index = KeyIndex(folder / INDEX_FOLDER, *geometry)
     for path in sorted((folder / PARTS_FOLDER).iterdir()):
         with path.open("rb") as part:
             while len(keys := np.fromfile(part, HASHED_KEY_DTYPE, ROWS_AT_ONCE)):

@@ -25,7 +25,7 @@ from rmqha.store.derived.consumequeue import (
 from rmqha.store.derived.dispatch import Dispatcher, QueueKey, QueueTable
 from rmqha.store.derived.dispatchrequest import read_dispatch_request, read_place
 from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_of
-from rmqha.store.derived.index import INDEX_FOLDER, IndexService, configured_geometry, new_geometry, used_index_paths
+from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometry, new_geometry, used_index_paths
 from rmqha.store.derived.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
@@ -72,7 +72,7 @@ def new_folder_aside(root: Path, name: str, disk: Disk = DISK) -> Path:
 
 def open_index(
     root: Path, settings: Settings, with_slots: bool = True, disk: Disk = DISK
-) -> tuple[IndexService | None, list[tuple[Path, str]]]:
+) -> tuple[KeyIndex | None, list[tuple[Path, str]]]:
     """The index below ``root``, None if messageIndexEnable is false; and files that are damaged, from the first on.
 
     Those are left out: the index goes on from the file before them. Files keep their geometry whatever the settings
@@ -92,7 +92,7 @@ def open_index(
             files.append((path, geometry_of(path, wanted, made, with_slots, disk)))
         except UnprovedIndexFile as error:
             damaged.append((path, str(error)))
-    return IndexService(folder, *made, files, disk), damaged
+    return KeyIndex(folder, *made, files, disk), damaged
 
 
 def settings_anew(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:

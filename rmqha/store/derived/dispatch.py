@@ -31,7 +31,7 @@ from rmqha.store.derived.dispatchrequest import (
     next_sound_position,
     read_if_sound,
 )
-from rmqha.store.derived.index import IndexedKey, IndexService
+from rmqha.store.derived.index import IndexedKey, KeyIndex
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
@@ -251,7 +251,7 @@ class Dispatcher:
         self,
         log: CommitLog,
         queues: QueueTable,
-        index: IndexService | None,
+        index: KeyIndex | None,
         delay_levels: DelayLevels,
         start: int,
     ) -> None:

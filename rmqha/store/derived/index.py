@@ -270,8 +270,8 @@ class IndexFile:
         self._file.sync()
 
 
-class IndexService:
-    """All index files of a store, oldest first."""
+class KeyIndex:
+    """All index files of a store, oldest first; Java's IndexService."""
 
     def __init__(
         self,

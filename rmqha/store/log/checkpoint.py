@@ -18,7 +18,7 @@ SAFETY_MARGIN_MS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Milliseconds since the epoch; 0 for nothing."""
+    """Times in milliseconds since the epoch; 0 if nothing is on disk."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -31,7 +31,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path, disk: Disk = DISK) -> "Checkpoint":
-        """From the file; a missing or short one counts as zeros, which only makes recovery slower. Raises OSError."""
+        """Read the file. A missing or short one counts as zeros, which only makes recovery slower. Raises OSError."""
         try:
             raw = disk.read(path)
         except FileNotFoundError:
@@ -39,6 +39,6 @@ class Checkpoint:
         return cls(*CHECKPOINT.unpack(raw[: CHECKPOINT.size].ljust(CHECKPOINT.size, b"\0")))
 
     def write(self, path: Path, disk: Disk = DISK) -> None:
-        """In place, as Java does, in one write; then fdatasync. Raises OSError."""
+        """Overwrite the file in one write, as Java does, and fdatasync it. Raises OSError."""
         raw = CHECKPOINT.pack(self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp)
         disk.overwrite(path, raw, CHECKPOINT_FILE_BYTES)

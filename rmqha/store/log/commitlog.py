@@ -1,4 +1,4 @@
-"""The commit log: segments as one endless run of bytes, of which a prefix is proved to be records."""
+"""The commit log: segments as one continuous sequence of bytes, of which a prefix is verified to be records."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ REWRITE_BYTES = 1 << 20
 
 @implementer(ICommitLog)
 class CommitLog:
-    """The log in a folder of segments. Opened, everything in its files counts as written; recovery says otherwise.
+    """The log in a folder of segments. When it is opened, all bytes of its files count as written, until recovery.
 
     With ``owned`` false the files are only read.
     """
@@ -30,7 +30,7 @@ class CommitLog:
     def __init__(
         self, folder: Path, segment_size: int = DEFAULT_SEGMENT_SIZE, owned: bool = True, disk: Disk = DISK
     ) -> None:
-        """Raises StoreError for a folder that holds other things than segments of this size."""
+        """Raises StoreError if the folder holds anything but segments of this size."""
         self.disk = disk
         self._queue = MappedFileQueue(folder, segment_size, writable=owned, syncs_parent=True, disk=disk)
         self._listeners: tuple[Callable[[], None], ...] = ()
@@ -41,7 +41,7 @@ class CommitLog:
         self.flushed_offset: int = self._start
         self.truncations = 0
         self._untouched_end = self.max_offset
-        """Nothing before it was written since the log was opened, so that it needs no flush to be let go of."""
+        """Nothing before it was written since the log was opened, so segments before it may close without a flush."""
         self.last_message_offset: int | None = None
         self.last_store_timestamp: int = 0
 
@@ -52,7 +52,7 @@ class CommitLog:
 
     @property
     def segment_size(self) -> int:
-        """Bytes of every segment (mappedFileSizeCommitLog)."""
+        """The size of every segment in bytes (mappedFileSizeCommitLog)."""
         return self._queue.file_size
 
     @segment_size.setter
@@ -63,16 +63,16 @@ class CommitLog:
 
     @property
     def segment_bases(self) -> list[int]:
-        """Where segments begin, ascending."""
+        """The start offsets of the segments, ascending."""
         return self._queue.bases
 
     @property
     def min_offset(self) -> int:
-        """The first offset held."""
+        """The first offset that the log holds."""
         return self._start
 
     def begin_at(self, offset: int) -> None:
-        """Make an empty log start at ``offset``; all before it in its segment reads as zero."""
+        """Make an empty log start at ``offset``. The bytes before it in its segment read as zeros."""
         if self.max_offset != self._start:
             raise StoreError(f"the log holds bytes from {self._start} to {self.max_offset}")
         while len(self._queue):
@@ -97,16 +97,16 @@ class CommitLog:
         self.max_offset += size
 
     def append(self, record: Record) -> int:
-        """Write one message at the log's end, rolling to the next segment where it must; returns its offset.
+        """Write one message at the log's end, in the next segment if this one has too little room. Returns its offset.
 
-        PHYSICALOFFSET is filled in. Raises RecordError, StoreError for a record that fits no segment, OSError.
+        PHYSICALOFFSET is filled in. Raises RecordError, StoreError if the record is larger than a segment, OSError.
         """
         if self.verified_offset != self.max_offset:
-            raise StoreError(f"the log's last {self.max_offset - self.verified_offset} bytes are no whole record")
+            raise StoreError(f"the log's last {self.max_offset - self.verified_offset} bytes are not a complete record")
         room = self.segment_size - self.max_offset % self.segment_size
         if record.total_size + END_FILE_MIN_BLANK_LENGTH > room:
             if record.total_size + END_FILE_MIN_BLANK_LENGTH > self.segment_size:
-                raise StoreError(f"a record of {record.total_size} bytes fits no segment of {self.segment_size}")
+                raise StoreError(f"a record of {record.total_size} bytes does not fit a segment of {self.segment_size}")
             self._append_blank(room)
         offset = self.max_offset
         self.append_data(offset, encode_record(replace(record, physical_offset=offset)))
@@ -114,9 +114,9 @@ class CommitLog:
         return offset
 
     def append_records(self, data: bytes, store_timestamp: int) -> int:
-        """Write encoded records that fit the last segment; gives the first one's offset.
+        """Write encoded records that fit the last segment. Returns the offset of the first.
 
-        ``store_timestamp`` is that of all of them. Raises OSError.
+        All of them have this ``store_timestamp``. Raises OSError.
         """
         offset = self.max_offset
         self._write(self._file_for_append(), offset, data)
@@ -139,14 +139,14 @@ class CommitLog:
         self._queue.remove_last()
 
     def delete_first_segment(self) -> None:
-        """Delete the first segment; the log begins at the next one. Raises OSError."""
+        """Delete the first segment, so that the log starts at the next one. Raises OSError."""
         self._queue.remove_first()
         self._start = self._queue.bases[0]
 
     def _append_blank(self, size: int) -> None:
-        """Fill the last segment; the next one exists before, so that no recovery takes the blank back."""
+        """Fill the last segment with a blank. The next segment is created first, so that recovery keeps the blank."""
         offset = self.max_offset
-        if self._queue.end_offset == offset + size:  # else it is there since a try that the disk refused
+        if self._queue.end_offset == offset + size:  # otherwise an earlier, failed attempt has created it
             self._queue.create(offset + size)
         self._write(self._find(offset), offset, encode_blank(size))
         self.max_offset += size
@@ -154,7 +154,7 @@ class CommitLog:
 
     @staticmethod
     def _write(mapped_file: MappedFile, offset: int, *pieces: bytes | memoryview) -> None:
-        """Write all pieces or leave nothing of them behind the log's end. Raises OSError."""
+        """Write all pieces. If that fails, zero what was written of them. Raises OSError."""
         try:
             mapped_file.write(offset - mapped_file.base_offset, *pieces)
         except OSError:
@@ -182,13 +182,13 @@ class CommitLog:
         return mapped_file
 
     def verify(self) -> Scan:
-        """Prove what has been written since the last call."""
+        """Verify what was written since the last call."""
         found = self.scan(self.verified_offset)
         self._advance(found)
         return found
 
     def scan(self, start: int, limit: int | None = None) -> Scan:
-        """Prove the records from ``start`` on, of the bytes before ``limit``, and change nothing. Raises OSError."""
+        """Verify the records from ``start`` to ``limit``, without changing anything. Raises OSError."""
         limit = self.max_offset if limit is None else min(limit, self.max_offset)
         result = Scan(end=start)
         while result.end < limit and result.problem is None:
@@ -211,7 +211,7 @@ class CommitLog:
             log_grew()
 
     def get_data(self, offset: int, limit_bytes: int) -> memoryview | None:
-        """Up to ``limit_bytes`` written bytes at ``offset``, within one segment."""
+        """Up to ``limit_bytes`` written bytes at ``offset``, within one segment; None if ``offset`` is not written."""
         if not self.min_offset <= offset < self.max_offset:
             return None
         mapped_file = self._find(offset)
@@ -220,12 +220,15 @@ class CommitLog:
         return memoryview(mapped_file.segment)[position:end]
 
     def select(self, offset: int, size: int) -> memoryview | None:
-        """Exactly ``size`` bytes at ``offset``, None where they are not written or cross a segment's end."""
+        """Exactly ``size`` bytes at ``offset``; None if they are not all written, or cross a segment's end."""
         view = self.get_data(offset, size)
         return view if view is not None and len(view) == size else None
 
     def truncate(self, offset: int) -> None:
-        """Forget all bytes from ``offset`` on, durably; later segments are deleted. Waits for the disk."""
+        """Remove all bytes from ``offset`` on, durably, and delete later segments. Waits for the disk.
+
+        Raises StoreError if ``offset`` is outside the log, OSError.
+        """
         if not self.min_offset <= offset <= self.max_offset:
             raise StoreError(f"{offset} is outside the log, {self.min_offset} to {self.max_offset}")
         removes = bool(self._queue.bases) and self._queue.bases[-1] > offset
@@ -247,21 +250,21 @@ class CommitLog:
             self.last_message_offset, self.last_store_timestamp = None, 0
 
     def trust(self, found: Scan) -> None:
-        """Take the log to be proved up to ``found.end``, which recovery found, and to end there."""
+        """End the log at ``found.end``, and take everything before it as verified: recovery has checked it."""
         self.truncate(found.end)
         self._advance(found)
         self.prepare_next_segment()
 
     def prepare_next_segment(self) -> None:
-        """Make the next segment exist where the last one is full.
+        """Create the next segment if the last one is full.
 
-        Without it a Java broker's recovery would take back the blank that ends the full one (spec/ha.md 14 row 23).
+        Without it a Java broker's recovery would remove the blank at the end of the full one (spec/ha.md 14 row 23).
         """
         if len(self._queue) and self.max_offset == self._queue.end_offset:
             self._queue.create(self.max_offset)
 
     def set_aside(self, folder: Path) -> None:
-        """Move the segments to ``folder`` and be empty. Raises OSError."""
+        """Move the segments to ``folder``, so that the log is empty. Raises OSError."""
         self._tail = None
         self._queue.close()
         if self.disk.exists(self.folder):
@@ -279,10 +282,10 @@ class CommitLog:
         return [self._find(base) for base in bases if base not in self._queue.flushed_early]
 
     def sync(self) -> None:
-        """Bring the whole log to the disk, waiting for it. Raises OSError."""
+        """Flush the whole log, and wait for the disk. Raises OSError."""
         start = self.flushed_offset - self.flushed_offset % self.segment_size
         for base in self._queue.bases:
-            if start <= base < self.max_offset:  # one at a time: after opening these are all, however many
+            if start <= base < self.max_offset:  # open one at a time: right after opening these are all segments
                 self._find(base).sync()
         if self.disk.exists(self.folder):
             self.disk.sync_folder(self.folder)
@@ -303,7 +306,7 @@ class CommitLog:
             start += len(data)
 
     def stale_end(self, offset: int) -> int:
-        """The offset behind the last byte other than zero in the segments from ``offset`` on; ``offset`` if none."""
+        """The offset after the last byte other than zero in the segments from ``offset`` on; ``offset`` if none."""
         for base in reversed(self._queue.bases):
             if base + self.segment_size <= offset:
                 break
@@ -313,7 +316,7 @@ class CommitLog:
         return offset
 
     def data_ranges(self, start: int, limit: int) -> Iterator[tuple[int, int]]:
-        """Ranges of the log from ``start`` to before ``limit`` that are no hole of a sparse file, none across segments.
+        """Ranges from ``start`` to before ``limit`` that are not holes of a sparse file; each is in one segment.
 
         Raises OSError.
         """
@@ -326,14 +329,14 @@ class CommitLog:
                 yield base + low, min(base + high, limit)
 
     def segment_from(self, offset: int) -> tuple[int, memoryview]:
-        """All bytes of the segment that holds ``offset``, and where it begins. Raises StoreError, OSError."""
+        """The start of the segment that holds ``offset``, and all its bytes. Raises StoreError, OSError."""
         mapped_file = self._find(offset)
         return mapped_file.base_offset, memoryview(mapped_file.segment)
 
     def mend(self, offset: int, data: bytes | memoryview) -> None:
-        """Put these bytes at their place, within one segment, which is made if it is the next one. Raises OSError.
+        """Write these bytes at ``offset``, within one segment, which is created if it is the next one. Raises OSError.
 
-        This is for repairs, while nobody else uses the log. ``sync_range`` makes them durable.
+        Repairs use this while nothing else uses the log. ``sync_range`` makes the bytes durable.
         """
         base = offset - offset % self.segment_size
         if self._queue.find(base) is None:
@@ -342,7 +345,7 @@ class CommitLog:
         self._find(base).write(offset - base, data)
 
     def sync_range(self, start: int, end: int) -> None:
-        """Bring the segments from ``start`` to before ``end`` to the disk, and their names. Raises OSError."""
+        """Flush the segments from ``start`` to before ``end``, and the folder with their names. Raises OSError."""
         for base in self._queue.bases:
             if start < base + self.segment_size and base < end:
                 self._find(base).sync()
@@ -350,7 +353,7 @@ class CommitLog:
 
     def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
         """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""
-        self._listeners = (*self._listeners, log_grew)  # never changed in place: it may be in use
+        self._listeners = (*self._listeners, log_grew)  # a new tuple, because the old one may be in use
 
         def unsubscribe() -> None:
             self._listeners = tuple(other for other in self._listeners if other is not log_grew)
@@ -358,25 +361,25 @@ class CommitLog:
         return unsubscribe
 
     def close(self) -> None:
-        """Close all files. Nothing is flushed."""
+        """Close all files, without a flush."""
         self._tail = None
         self._queue.close()
 
 
 def segment_size_of(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
-    """The size of the segments in ``folder``; as configured, or 1 GiB, where there are none yet.
+    """The size of the segments in ``folder``. If there are none yet, the configured size, or 1 GiB.
 
-    Raises StoreError if segments have another size than configured, or can hold no message.
+    Raises StoreError if the segments' size differs from the configured one, or is too small for a message.
     """
     counts = Counter(size for _, size in disk.list_segments(folder) if size)
     if not counts:
         return configured or DEFAULT_SEGMENT_SIZE
-    size = max(counts, key=lambda size: (counts[size], size))  # one that was cut short is then named as such
+    size = max(counts, key=lambda size: (counts[size], size))  # a truncated segment is then reported as such
     if configured is not None and configured != size:
         raise StoreError(f"segments of {folder} have {size} bytes; mappedFileSizeCommitLog says {configured}")
     if size < LEAST_SEGMENT_BYTES:
         raise StoreError(
-            f"segments of {folder} have {size} bytes, too few for a message: they were cut short, and a copy of them "
-            "(a backup, a replica) must be put in their place"
+            f"segments of {folder} have {size} bytes, too few for a message: they were truncated. Replace them with a "
+            "copy from a backup or a replica"
         )
     return size

@@ -1,21 +1,21 @@
-"""Brings the log to the disk: fdatasync in one thread, in order (spec/store.md 5).
+"""Flushes the log to the disk: fdatasync in one thread, in order (spec/store.md 5).
 
-ASYNC_FLUSH flushes by the clock; SYNC_FLUSH whenever somebody waits. A flush that fails is fatal: after it the kernel
-may have dropped the bytes, so nothing may be acknowledged past it and no second try can be believed.
+ASYNC_FLUSH flushes periodically; SYNC_FLUSH flushes whenever a put waits. A failed flush is fatal. The kernel may have
+dropped the bytes after it, so a second attempt proves nothing, and nothing after them may be acknowledged.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.checkpoint import Checkpoint
@@ -26,23 +26,31 @@ OS_PAGE_SIZE = 4096
 
 
 class RunInThread(Protocol):
-    """Runs a function elsewhere, one after another, and gives its result."""
+    """Runs functions in another thread, one after another, and returns their results."""
 
     def __call__(self, function: Callable[[], None], /) -> Deferred[None]: ...
 
 
 class DerivedFiles(Protocol):
-    """What is built from the log, and flushed before a checkpoint vouches for it."""
+    """The files that are built from the log. They are flushed before a checkpoint that covers them is written."""
 
     def take_unflushed(self) -> list[Syncable]:
-        """The files with bytes written since the last call."""
+        """The files that were written to since the last call."""
 
     def vouched(self) -> tuple[int, int]:
         """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
 
 
-class FlushService:
-    """Keeps ``log.flushed_offset`` moving. ``failed`` is called once, with what the disk said."""
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """Where the checkpoint is, and the files beside the log that it vouches for."""
+
+    path: Path
+    derived: DerivedFiles | None = None
+
+
+class Flusher:
+    """Keeps ``log.flushed_offset`` moving (Java's FlushCommitLogService). ``failed`` is called once, with the error."""
 
     _log = Logger()
 
@@ -52,18 +60,17 @@ class FlushService:
         settings: Settings,
         clock: IReactorTime,
         run_in_thread: RunInThread,
-        checkpoint_path: Path,
+        checkpoint: CheckpointFile,
         failed: Callable[[Failure], None],
-        derived: DerivedFiles | None = None,
     ) -> None:
         self._commit_log = log
-        self._derived = derived
+        self._derived = checkpoint.derived
         self._interval = settings.flush_interval_commit_log_ms / 1000
         self._thorough_interval = settings.flush_commit_log_thorough_interval_ms / 1000
         self._least_bytes = settings.flush_commit_log_least_pages * OS_PAGE_SIZE
         self._clock = clock
         self._run_in_thread = run_in_thread
-        self._checkpoint_path = checkpoint_path
+        self._checkpoint_path = checkpoint.path
         self._failed = failed
         self._listeners: list[Callable[[], None]] = []
         self._running: Deferred[None] | None = None
@@ -71,19 +78,18 @@ class FlushService:
         self.broken = False
         self._durable_offset = min(log.flushed_offset, log.verified_offset)
         self._last_thorough = clock.seconds()
-        self._checkpoint = Checkpoint.read(checkpoint_path, log.disk)
-        self._loop = LoopingCall(self._flush_if_due)
-        self._loop.clock = clock
+        self._checkpoint = Checkpoint.read(checkpoint.path, log.disk)
+        self._loop = PeriodicService(
+            "flushing the log", self._interval, self._flush_if_due, clock, first_after=self._interval
+        )
 
     def start(self) -> None:
-        """Begin to flush by the clock."""
-        self._loop.start(self._interval, now=False).addErrback(
-            lambda failure: self._log.failure("the flush loop ended", failure)
-        )
+        """Start the periodic flush."""
+        self._loop.startService()
 
     @property
     def durable_offset(self) -> int:
-        """The end of the last record that is on disk as a whole, proved when its flush began."""
+        """The end of the last record that is completely on disk and was verified when its flush started."""
         return min(self._durable_offset, self._commit_log.flushed_offset)
 
     def subscribe(self, log_flushed: Callable[[], None]) -> None:
@@ -99,7 +105,7 @@ class FlushService:
             self.flush()
 
     def flush(self) -> None:
-        """Flush all that is written now; while one flush runs, further calls make one more follow it."""
+        """Flush all that is written now. If a flush is running, one more follows it."""
         if self._running is not None:
             self._again = True
             return
@@ -122,18 +128,18 @@ class FlushService:
         ).addErrback(lambda failure: self._log.failure("after a flush", failure))
 
     def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
-        """Runs in the thread, on values only."""
+        """Runs in the thread, and uses no state that the reactor thread changes."""
         self._commit_log.disk.sync_all(files)
         self._commit_log.disk.sync_folder(self._commit_log.folder)
         if checkpoint is not None:
             try:
                 checkpoint.write(self._checkpoint_path, self._commit_log.disk)
-            except OSError as error:  # without room for it recovery is slower, and nothing is lost
+            except OSError as error:  # without a new checkpoint recovery is slower, but nothing is lost
                 if not is_disk_full(error):
                     raise
 
     def _next_checkpoint(self) -> Checkpoint:
-        """The checkpoint that holds once all that is proved now is on disk."""
+        """The checkpoint that is true as soon as all that is verified now is on disk."""
         self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=self._commit_log.last_store_timestamp)
         if self._derived is not None:
             logics, index = self._derived.vouched()
@@ -143,7 +149,7 @@ class FlushService:
     def _flushed(self, target: int, verified: int, truncations: int) -> None:
         self._running = None
         log = self._commit_log
-        if truncations == log.truncations:  # else bytes may have been written anew behind the thread's back
+        if truncations == log.truncations:  # otherwise bytes may have been rewritten while the thread was flushing
             log.flushed_offset, self._durable_offset = target, verified
         self._tell()
         if self._again:
@@ -157,14 +163,12 @@ class FlushService:
     def _fail_for_good(self, failure: Failure) -> None:
         self._running = None
         self.broken = True
-        if self._loop.running:
-            self._loop.stop()
+        self._loop.stopService()
         self._failed(failure)
 
     def stop(self) -> None:
-        """Flush the rest, waiting for it, and write the checkpoint. Call when ``drained`` has fired. Raises OSError."""
-        if self._loop.running:
-            self._loop.stop()
+        """Flush the rest, wait for it, and write the checkpoint. Call this after ``drained`` fired. Raises OSError."""
+        self._loop.stopService()
         self._commit_log.sync()
         checkpoint = self._next_checkpoint()
         self._commit_log.disk.sync_all(self._derived.take_unflushed() if self._derived is not None else [])
@@ -172,7 +176,7 @@ class FlushService:
         self._tell()
 
     def drained(self) -> Deferred[None]:
-        """Fires when no flush is under way, also none that the end of the last one asked for."""
+        """Fires when no flush is running and none is due after it."""
         done: Deferred[None] = Deferred()
 
         def look(_: object) -> None:

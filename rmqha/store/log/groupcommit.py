@@ -1,4 +1,4 @@
-"""Waiting until an offset has been reached, by a flush or by a replica: each wait ends at its own deadline."""
+"""Waits until a flush or a replica has reached an offset. Each wait ends at its own deadline."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 @dataclass(slots=True)
 class GroupCommitRequest:
-    """Somebody waits for ``next_offset``, until ``deadline`` in the clock's seconds.
+    """A wait for ``next_offset`` until ``deadline``, in the clock's seconds.
 
-    ``done`` fires with True when the offset is reached, with False at the deadline.
+    ``done`` fires with True when the offset is reached, or with False at the deadline.
     """
 
     next_offset: int
@@ -20,9 +20,9 @@ class GroupCommitRequest:
 
 
 class GroupCommit:
-    """Requests in the order of their offsets, which is the order in which messages were put.
+    """Keeps requests in the order of their offsets, which is the order in which messages were put.
 
-    All wait for ``timeout`` seconds, so that they are in the order of their deadlines too.
+    All wait for ``timeout`` seconds, so they are in the order of their deadlines too.
     """
 
     def __init__(self, clock: IReactorTime, timeout: float) -> None:
@@ -36,11 +36,11 @@ class GroupCommit:
 
     @property
     def first_offset(self) -> int | None:
-        """The least offset that is waited for; None if none is."""
+        """The lowest offset that a request waits for; None without requests."""
         return self._requests[0].next_offset if self._requests else None
 
     def wait(self, next_offset: int) -> Deferred[bool]:
-        """Wait for ``next_offset``, which no earlier wait exceeds."""
+        """Wait for ``next_offset``. It must not be lower than that of an earlier call."""
         request = GroupCommitRequest(next_offset, self._clock.seconds() + self._timeout, Deferred(self._forget))
         self._requests.append(request)
         if self._timer is None:
@@ -53,14 +53,14 @@ class GroupCommit:
             self._stop_timer()
 
     def reached(self, offset: int) -> None:
-        """Everything before ``offset`` is done: fires the waits for it, oldest first."""
+        """Everything before ``offset`` is done. Fire the waits for it with True, oldest first."""
         while self._requests and self._requests[0].next_offset <= offset:
             self._requests.popleft().done.callback(True)
         if not self._requests:
             self._stop_timer()
 
     def give_up(self) -> None:
-        """Fire all waits with False: nothing more will be reached."""
+        """Fire all waits with False, because no further offset will be reached."""
         self._stop_timer()
         requests, self._requests = self._requests, deque()
         for request in requests:

@@ -1,4 +1,4 @@
-"""The store's ``lock``: one process at a time, Java's or ours (spec/store.md 1)."""
+"""The store's ``lock``: only one process at a time may use a store, Java or ours (spec/store.md 1)."""
 
 import fcntl
 import os
@@ -11,8 +11,8 @@ LOCK_CONTENT = b"lock"
 LOCKED_BYTES = 1
 FLOCK = "hhqqi"  # l_type, l_whence, l_start, l_len, l_pid
 
-# Open file description locks: Java's (POSIX) lock of another process and ours shut each other out, a second opening in
-# this process is refused like any other's, and looking at the lock does not drop it.
+# We use open file description locks. They conflict with the POSIX lock of a Java process. They also refuse a second
+# lock in this process, and checking the lock does not release it.
 
 
 def _exclusive_lock() -> bytes:
@@ -20,10 +20,10 @@ def _exclusive_lock() -> bytes:
 
 
 class LockFile:
-    """An exclusive lock over byte 0 of the file, as Java takes it; released by the kernel if the process dies."""
+    """An exclusive lock on byte 0 of the file, as Java takes it. The kernel releases it if the process dies."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreInUse, OSError."""
+        """Take the lock. Raises StoreInUse if another process has it, OSError."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _exclusive_lock())
@@ -36,12 +36,12 @@ class LockFile:
             raise
 
     def release(self) -> None:
-        """Let others have the store."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock. Changes nothing. Raises OSError."""
+    """Whether a process holds the lock. Changes nothing. Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -530,12 +530,11 @@ class MappedFileQueue:
         syncs_parent: bool = False,
         size_key: str = COMMIT_LOG_SIZE_KEY,
         disk: Disk = DISK,
-        listing: list[tuple[int, int]] | None = None,
     ) -> None:
         """Raises StoreError for a folder that no such queue could have written.
 
         With ``syncs_parent`` a folder made here is on the disk before its first file. ``size_key`` is the setting
-        that has the file size. ``listing`` is what ``list_segments`` would give, if it is known.
+        that has the file size.
         """
         self._disk = disk
         self._size_key = size_key
@@ -546,7 +545,7 @@ class MappedFileQueue:
         self._open: OrderedDict[int, MappedFile] = OrderedDict()
         self.flushed_early: set[int] = set()
         """Where segments begin that ``flush_surplus`` has flushed; to be cleared when any is written again."""
-        sizes = self._disk.list_segments(self.folder) if listing is None else listing
+        sizes = self._disk.list_segments(self.folder)
         self._bases = [base for base, _ in self._checked(sizes)]
 
     def _checked(self, sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,10 +1,11 @@
-"""Where the log ends after a stop, clean or not (spec/store.md 9), stricter than upstream.
+"""Finds where the log ends after a stop, clean or not (spec/store.md 9). It is stricter than upstream.
 
-Every record looked at must also say that it lies where it lies. What follows the end is kept in a file beside the log,
-then zeroed, durably, before anything is appended there: stale bytes can never pass for records, and nothing is lost.
+Each record must also have its own offset in its PHYSICALOFFSET field. Bytes after the end are copied to a file next to
+the log and then zeroed, durably, before anything is appended there. So stale bytes can never pass for records, and
+nothing is lost.
 
-Recovery cuts a torn end by itself: bytes that nobody has confirmed and that no sound message follows. All else is
-damage. Recovery then changes nothing and raises LogDamaged, unless it is told to cut all the same.
+Recovery cuts a torn end without asking: bytes that were never confirmed, with no sound message after them. Anything
+else is damage: recovery changes nothing and raises LogDamaged, unless it is allowed to cut that too.
 """
 
 from collections.abc import Iterator
@@ -35,19 +36,19 @@ COPY_BYTES = 1 << 20
 
 
 class MayCut(IntEnum):
-    """What recovery may take for the log's end; each member includes those before it."""
+    """What recovery may cut off the log's end. Each member includes those before it."""
 
     TORN_END = 0
     """Bytes that were never confirmed, with no sound message after them."""
     LOST_END = 1
-    """Also confirmed bytes that are gone: only zeros are in their place, so that nothing is cut at all."""
+    """Also confirmed bytes that are lost: only zeros are in their place, so nothing real is cut."""
     ANYTHING = 2
     """Also confirmed bytes and sound messages. They are kept in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """What state.json says of the log: offsets up to which it was confirmed, and was on the disk. 0 for nothing."""
+    """What state.json says about the log: the offsets up to which it was confirmed and flushed. 0 if unknown."""
 
     confirmed: int = 0
     flushed: int = 0
@@ -55,10 +56,10 @@ class Vouched:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Why a log must not end where its first bad bytes are. All but counts and ``problem`` are offsets in the log.
+    """Why a log must not simply end at its first bad bytes. ``start``, ``end`` and ``confirmed`` are log offsets.
 
-    The bad bytes reach from ``start`` to ``end``. ``messages_after`` and ``bytes_after`` are sound and follow them.
-    ``stretch_count`` counts the bad stretches, this one included. ``confirmed`` is how far the log was confirmed.
+    The bad bytes reach from ``start`` to ``end``. ``messages_after`` and ``bytes_after`` count what is sound after
+    them. ``stretch_count`` counts the bad stretches, this one included. The log was confirmed up to ``confirmed``.
     ``is_gone`` is true if nothing is written from ``start`` on. ``unsure`` is true if the search for sound messages had
     to give up.
     """
@@ -81,7 +82,7 @@ class Damage:
         if self.is_gone:
             yield f"its log ends at {self.start}, but was confirmed up to {self.confirmed}: {size} bytes are gone"
             return
-        yield f"its log is damaged at {self.start}: {size} bytes up to {self.end} are no records ({self.problem})"
+        yield f"its log is damaged at {self.start}: {size} bytes up to {self.end} are not records ({self.problem})"
         if self.messages_after:
             yield f"{self.messages_after} sound messages ({self.bytes_after} bytes) follow"
         if self.stretch_count > 1:
@@ -93,7 +94,7 @@ class Damage:
 
 
 class LogDamaged(StoreError):
-    """Recovery would have to take back confirmed bytes or sound messages. Nothing was changed."""
+    """Recovery would have to remove confirmed bytes or sound messages. Nothing was changed."""
 
     def __init__(self, store: Path, damage: Damage) -> None:
         self.store = store
@@ -117,7 +118,7 @@ class Examination:
     damage: Damage | None = None
 
     def needs(self) -> MayCut:
-        """What recovery must be allowed to cut."""
+        """What recovery would have to cut."""
         if self.damage is None:
             return MayCut.TORN_END
         return MayCut.LOST_END if self.damage.is_gone else MayCut.ANYTHING
@@ -125,11 +126,11 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What recovery found. All are offsets in the log, but ``messages`` and the counts.
+    """What recovery found and did. ``min_offset``, ``checked_from`` and ``end`` are log offsets.
 
-    ``cut_bytes`` reach from the end to the last byte that was not zero; ``problem`` tells what is wrong with them, and
-    is None where only zeros followed. ``kept_in`` is the file that holds them now. ``damage`` is what recovery was told
-    to cut all the same, None for a torn end.
+    ``cut_bytes`` counts the bytes from the end to the last one that was not zero. ``problem`` says what is wrong with
+    them; it is None if only zeros followed. ``kept_in`` is the file that holds them now. ``damage`` is what recovery
+    was explicitly allowed to cut; None for a torn end.
     """
 
     clean_stop: bool
@@ -153,8 +154,8 @@ def examine(
 ) -> Examination:
     """Find the log's end, and whether it is damaged. Changes nothing. Raises OSError.
 
-    After a clean stop the last three segments are checked, else all from the last one that checkpoint and state.json
-    both vouch for.
+    After a clean stop it checks the last three segments. Otherwise it checks from the last segment whose start was
+    certainly on disk, by the checkpoint and by state.json.
     """
     bases = log.segment_bases
     if not bases:
@@ -170,14 +171,14 @@ def examine(
 
 
 def _may_be_torn(end: int, vouched: Vouched) -> bool:
-    """Whether the last record may have been written in part, though its lengths and CRC agree."""
+    """Whether the last record may be incomplete although its lengths and CRC match."""
     if end <= vouched.flushed:
         return False
     return end > vouched.confirmed or end < vouched.confirmed
 
 
 def _damage(looked: Survey, found: Scan, written_end: int, vouched: Vouched) -> Damage | None:
-    """What is more than a torn end; None if there is nothing of that kind."""
+    """The damage, if the log's end is more than a torn end; else None."""
     end = found.end
     is_torn_end = not looked.messages_after and not looked.unsure and end >= vouched.confirmed
     if is_torn_end:
@@ -186,7 +187,7 @@ def _damage(looked: Survey, found: Scan, written_end: int, vouched: Vouched) -> 
     return Damage(
         start=end,
         end=stretch_end,
-        problem=found.problem or "the record is not whole",
+        problem=found.problem or "the record is not complete",
         messages_after=looked.messages_after,
         bytes_after=looked.bytes_after,
         stretch_count=max(1, looked.stretch_count),
@@ -204,10 +205,10 @@ def recover_log(
     vouched: Vouched = Vouched(),
     may_cut: MayCut = MayCut.TORN_END,
 ) -> Recovery:
-    """Find the log's end, cut what follows it, durably, and let the log go on from there.
+    """Find the log's end, and durably cut what follows it, so that the log can continue from there.
 
-    What is cut is kept in a file of ``cut_folder``. Raises LogDamaged, before anything is changed, where more would be
-    cut than ``may_cut`` allows; OSError.
+    What is cut is kept in a file of ``cut_folder``. Raises LogDamaged, before any change, if it would have to cut more
+    than ``may_cut`` allows; OSError.
     """
     examined = examine(log, checkpoint, clean_stop, vouched)
     check_may_cut(examined, may_cut, log.folder.parent)
@@ -215,13 +216,13 @@ def recover_log(
 
 
 def check_may_cut(examined: Examination, may_cut: MayCut, store: Path) -> None:
-    """Raises LogDamaged where more would be cut than ``may_cut`` allows."""
+    """Raises LogDamaged if recovery would have to cut more than ``may_cut`` allows."""
     if examined.damage is not None and examined.needs() > may_cut:
         raise LogDamaged(store, examined.damage)
 
 
 def settle(log: CommitLog, examined: Examination, cut_folder: Path) -> Recovery:
-    """Do what was found: cut what follows the end, durably. Raises OSError."""
+    """Durably cut what follows the log's end that ``examine`` found. Raises OSError."""
     bases, found, start = log.segment_bases, examined.found, examined.checked_from
     if not bases:
         return Recovery(examined.clean_stop, 0, 0, 0, 0)
@@ -230,9 +231,9 @@ def settle(log: CommitLog, examined: Examination, cut_folder: Path) -> Recovery:
     if written_end > found.end:
         kept_in = keep(log.disk, log_pieces(log, found.end, written_end), cut_folder, file_name(found.end))
     log.trust(found)
-    if not examined.clean_stop:  # perhaps because a flush has failed
+    if not examined.clean_stop:  # a flush may have failed before the stop
         log.write_again(start)
-    log.flushed_offset = max(log.flushed_offset, start)  # a clean stop has flushed it, or the checkpoint vouches for it
+    log.flushed_offset = max(log.flushed_offset, start)  # flushed by the clean stop, or before the checkpoint
     log.sync()
     return Recovery(
         clean_stop=examined.clean_stop,
@@ -242,17 +243,17 @@ def settle(log: CommitLog, examined: Examination, cut_folder: Path) -> Recovery:
         messages=found.messages,
         cut_bytes=written_end - found.end,
         removed_segments=len(set(bases) - set(log.segment_bases)),
-        problem=(found.problem or "the record is not whole") if kept_in else None,
+        problem=(found.problem or "the record is not complete") if kept_in else None,
         kept_in=kept_in,
         damage=examined.damage,
     )
 
 
 def _without_torn_end(log: CommitLog, found: Scan, start: int) -> Scan:
-    """What was found, less a last record of which only the beginning was written.
+    """The scan without its last record, if only the first part of that record was written.
 
-    What is missing of it reads as zeros. Where that begins among the properties, or in the topic of a message without
-    any, no length and no CRC tells; but neither ever ends in a zero byte when it is whole.
+    The missing part reads as zeros. If it is inside the properties (or inside the topic, in a message without
+    properties), the lengths and the CRC still match. But a complete topic or property string never ends in a zero byte.
     """
     at = found.last_message
     view = None if at is None else log.select(at, found.end - at)
@@ -273,8 +274,8 @@ def _start_after_clean_stop(bases: list[int]) -> int:
 def _start_after_crash(log: CommitLog, checkpoint: Checkpoint, vouched: Vouched) -> int:
     """The last segment whose first record was on disk at the checkpoint, or the first segment.
 
-    A checkpoint that has rotted may say more than is true. Where state.json says how far the log was flushed, the start
-    is never in a segment after that.
+    A damaged checkpoint may claim too much. If state.json says how far the log was flushed, the start is never in a
+    segment after that.
     """
     bases = log.segment_bases
     if vouched.flushed:
@@ -286,7 +287,7 @@ def _start_after_crash(log: CommitLog, checkpoint: Checkpoint, vouched: Vouched)
 
 
 def _first_store_timestamp(log: CommitLog, base: int) -> int:
-    """STORETIMESTAMP of the segment's first record, 0 if none is there."""
+    """STORETIMESTAMP of the segment's first record in ms; 0 if it has no record there."""
     head = log.get_data(base, STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES + INT64.size)
     if head is None or INT32.unpack_from(head, MAGIC_AT)[0] not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
         return 0
@@ -295,7 +296,7 @@ def _first_store_timestamp(log: CommitLog, base: int) -> int:
 
 
 def keep(disk: Disk, pieces: Iterator[memoryview], folder: Path, name: str) -> Path:
-    """Write the pieces to a new file of this name, or the name and a number, durably. Raises OSError."""
+    """Write the pieces durably to a new file of this name, with a number added if it exists. Raises OSError."""
     disk.make_folder(folder)
     path, number = folder / name, 0
     while disk.exists(path):
@@ -303,7 +304,7 @@ def keep(disk: Disk, pieces: Iterator[memoryview], folder: Path, name: str) -> P
         path = folder / f"{name}.{number}"
     try:
         disk.write_new(path, pieces)
-    except OSError:  # a disk that is full: what is there of the file helps nobody, and each try would leave more
+    except OSError:  # perhaps the disk is full: an incomplete copy is useless, and each attempt would leave another
         with suppress(OSError):
             disk.remove(path)
         raise

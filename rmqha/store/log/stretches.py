@@ -1,7 +1,7 @@
-"""Where a log is damaged: stretches that are no records, although sound records follow them (spec/store.md 9).
+"""Finds the damaged parts of a log: bytes that are not records, with sound records after them (spec/store.md 9).
 
-Proving a log goes from size to size, and so ends at the first byte that rotted. From there this module searches for the
-next record that proves itself at its own place, and goes on after it.
+Verifying a log follows the sizes of its records, so it ends at the first damaged one. From there this module searches
+for the next record that is valid and contains its own offset, and continues after it.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from rmqha.wire.scan import MAGIC_AT, Effort, Scan, find_sound
 
 FIRST_WINDOW_BYTES = 64 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024
-"""How much is proved between two looks at the progress."""
-MOST_STRETCHES = 1000
-"""How many bad stretches are remembered one by one; more are counted."""
+"""How many bytes are verified between two calls of ``progress``."""
+MAX_STRETCHES = 1000
+"""How many bad stretches are remembered one by one. Further ones are only counted."""
 
 Progress = Callable[[int], None]
-"""Told of each offset that has been reached."""
+"""Called with each offset that the work has reached."""
 
 
 class Surveyed(Protocol):
@@ -26,25 +26,25 @@ class Surveyed(Protocol):
 
     @property
     def segment_size(self) -> int:
-        """Bytes of every segment."""
+        """The size of every segment in bytes."""
 
     def scan(self, start: int, limit: int | None = None) -> Scan:
-        """Prove the records from ``start`` on, of the bytes before ``limit``."""
+        """Verify the records from ``start`` to ``limit``."""
 
     def segment_from(self, offset: int) -> tuple[int, memoryview]:
-        """The bytes of the segment that holds ``offset``, up to its end, and the offset at which they begin."""
+        """The start offset of the segment that holds ``offset``, and the segment's bytes to its end."""
 
     def data_ranges(self, start: int, limit: int) -> Iterator[tuple[int, int]]:
-        """Ranges from ``start`` to before ``limit`` that are no holes, none across segments."""
+        """Ranges from ``start`` to before ``limit`` that are not holes of a sparse file; each is in one segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadStretch:
-    """Bytes from ``start`` to before ``end`` that are no records. What begins at ``end`` is sound.
+    """Bytes from ``start`` to before ``end`` that are not records. A sound record or blank starts at ``end``.
 
-    ``problem`` says why the bytes at ``start`` are no record. ``messages_after`` and ``bytes_after`` are sound, and
-    reach up to the next bad stretch. The bytes from ``anchor`` to ``start`` are sound: the last message before the
-    stretch, if there is one.
+    ``problem`` says why the bytes at ``start`` are not a record. ``messages_after`` and ``bytes_after`` count what is
+    sound up to the next bad stretch. The bytes from ``anchor`` to ``start`` are sound: they are the last message before
+    the stretch, if there is one.
     """
 
     start: int
@@ -62,13 +62,13 @@ class BadStretch:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a look at a log found, from ``start``, where a record begins, on. All but counts are offsets in the log.
+    """What a survey of a log found, from ``start`` on, where a record starts. Offsets are log offsets.
 
-    ``first`` is the scan up to the first byte that is no record. ``end`` follows the last sound message, and a blank
-    right after it; it is ``first.end`` if no message follows that. ``stretches`` are the first bad ones before ``end``,
-    ``stretch_count`` is the number of all. ``problem`` says why the bytes at ``end`` are no record. ``unsure`` is true
-    if a search had to give up (see ``Effort``): sound records may lie where none was found. ``anchor`` is as that of a
-    stretch, for the bytes at ``end``.
+    ``first`` is the scan up to the first byte that is not a record. ``end`` follows the last sound message and the
+    blank after it, if there is one; it is ``first.end`` if no message follows that. ``stretches`` are the bad stretches
+    before ``end``, up to MAX_STRETCHES; ``stretch_count`` counts all of them. ``problem`` says why the bytes at ``end``
+    are not a record. ``unsure`` is true if a search had to give up (see ``Effort``), so that sound records may have
+    been missed. ``anchor`` is like that of a stretch, for the bytes at ``end``.
     """
 
     start: int
@@ -94,9 +94,9 @@ class Survey:
 
 
 def prove(log: Surveyed, start: int, limit: int, progress: Progress) -> Scan:
-    """Prove the records from ``start``, where one begins, to ``limit``, telling of the progress. Raises OSError.
+    """Verify the records from ``start``, where one starts, to ``limit``, and report the progress. Raises OSError.
 
-    The first looks are at few bytes: where bad stretches are many, each costs no more than the sound bytes before it.
+    The first steps are small. So with many bad stretches, each costs no more than the sound bytes before it.
     """
     found, window = Scan(end=start), FIRST_WINDOW_BYTES
     while found.end < limit and found.problem is None:
@@ -118,9 +118,9 @@ def prove(log: Surveyed, start: int, limit: int, progress: Progress) -> Scan:
 def next_sound(
     log: Surveyed, start: int, limit: int, effort: Effort, busy: Callable[[], None] = lambda: None
 ) -> int | None:
-    """The first place from ``start`` on where a record or a blank proves itself; None if there is none.
+    """The first offset from ``start`` on where a valid record or blank starts; None if there is none.
 
-    Looks at all segments up to ``limit``, but not at the holes of sparse files. ``busy`` is called now and then. Raises
+    It searches all segments up to ``limit``, except the holes of sparse files. It calls ``busy`` regularly. Raises
     OSError.
     """
     for low, high in log.data_ranges(start, limit):
@@ -137,7 +137,7 @@ def next_sound(
 
 
 class _Notes:
-    """The bad stretches as they are found. One that only blanks follow is not settled yet."""
+    """Collects the bad stretches. A stretch counts only after sound messages have been found after it."""
 
     def __init__(self) -> None:
         self.stretches: list[BadStretch] = []
@@ -146,8 +146,8 @@ class _Notes:
         self._open_count = self._open_bytes = 0
 
     def add(self, stretch: BadStretch) -> None:
-        """Note a stretch; messages after it settle those before it."""
-        if len(self.stretches) + len(self._open) < MOST_STRETCHES:
+        """Add a stretch. If messages follow it, the stretches before it count too."""
+        if len(self.stretches) + len(self._open) < MAX_STRETCHES:
             self._open.append(stretch)
         self._open_count += 1
         self._open_bytes += stretch.size
@@ -159,9 +159,9 @@ class _Notes:
 
 
 def survey(log: Surveyed, start: int, limit: int, progress: Progress = lambda _: None) -> Survey:
-    """Find all bad stretches from ``start``, where a record begins, to ``limit``. Changes nothing. Raises OSError.
+    """Find all bad stretches from ``start``, where a record starts, to ``limit``. Changes nothing. Raises OSError.
 
-    Takes time in proportion to the bytes there are.
+    The time is proportional to the number of bytes.
     """
     first = last = prove(log, start, limit, progress)
     notes, effort = _Notes(), Effort()
@@ -172,7 +172,7 @@ def survey(log: Surveyed, start: int, limit: int, progress: Progress = lambda _:
         if at is None:
             break
         run = prove(log, at, limit, progress)
-        problem = last.problem or "the record is not whole"
+        problem = last.problem or "the record is not complete"
         notes.add(BadStretch(last.end, at, problem, run.messages, run.end - at, anchor))
         anchor = _anchor(run, at)
         if run.messages:
@@ -186,12 +186,12 @@ def survey(log: Surveyed, start: int, limit: int, progress: Progress = lambda _:
         tuple(notes.stretches),
         notes.count,
         notes.bad_bytes,
-        end_problem or "the record is not whole",
+        end_problem or "the record is not complete",
         effort.gave_up,
         end_anchor,
     )
 
 
 def _anchor(run: Scan, start: int) -> int:
-    """Where the last message of a sound run that begins at ``start`` begins, or the run if it has none."""
+    """The start of the last message of a sound run that starts at ``start``; ``start`` if it has no message."""
     return start if run.last_message is None else run.last_message

@@ -121,7 +121,7 @@ class StoreReader:
         written_end = min(self.limit, self.log.stale_end(looked.end))
         if written_end <= looked.end:
             return None
-        return BadStretch(looked.end, written_end, looked.problem or "the record is not whole", 0, 0, looked.anchor)
+        return BadStretch(looked.end, written_end, looked.problem or "the record is not complete", 0, 0, looked.anchor)
 
     def _will_be_cut(self, rest: BadStretch) -> bool:
         """Whether the bytes after the end are what a crash may leave, and a start may cut."""

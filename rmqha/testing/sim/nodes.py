@@ -18,7 +18,7 @@ from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import HASlaveService, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.replicating import CannotRepair, Machine, Replicating, StoreOpening, state_of_log
 from rmqha.settings import BrokerRole, Settings, make_settings
 from rmqha.store.errors import StoreError
@@ -181,7 +181,7 @@ class SimNode:
             folder = self.store.root / CONFIG_FOLDER
             now_ms = self.world.now_ms
             self._schedule = ScheduleMessageService(folder, self.store, self.settings, process.clock, now_ms)
-            self._schedule.start()
+            self._schedule.startService()
 
     @property
     def repairs(self) -> bool:
@@ -226,7 +226,7 @@ class SimNode:
         assert serving is not None
         assert state_file is not None
         if self._schedule is not None:
-            self._schedule.stop()
+            self._schedule.stopService()
         store.end_puts()
         serving.factory.close_connections()
         serving.factory.doStop()
@@ -271,10 +271,8 @@ class SimSlave(SimNode):
         endpoint = network.endpoint(process, self.master_name)
         slave = replicating.follow(
             self.options,
-            endpoint,
-            ask,
+            MasterAccess(endpoint, ask, lambda: self.master_name),
             finished=lambda code, reason: process.die(f"exit {code.value}: {reason}"),
-            master_address=lambda: self.master_name,
         )
         slave.startService()
 

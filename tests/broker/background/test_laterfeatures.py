@@ -9,8 +9,8 @@ from tests.ha.doubles import log_lines
 class LaterFeaturesTests(BrokerStoreTestCase):
     def look(self) -> LaterFeatures:
         found = LaterFeatures(self.store, self.clock)
-        found.start()
-        self.addCleanup(found.stop)
+        found.startService()
+        self.addCleanup(found.stopService)
         return found
 
     def test_timer_messages_are_told_at_the_start(self) -> None:
@@ -35,7 +35,7 @@ class LaterFeaturesTests(BrokerStoreTestCase):
             self.clock.advance(LOOK_SECONDS)
             self.assertEqual(len(found.warnings), 1)
             self.clock.advance(LOOK_SECONDS)
-        self.assertEqual(lines().count("warn: the log has transactions whose operations are put together"), 1)
+        self.assertEqual(lines().count("warn: the log has transactions whose operations are batched"), 1)
 
     def test_old_batched_operations_are_told_at_the_start(self) -> None:
         self.open()
@@ -48,7 +48,7 @@ class LaterFeaturesTests(BrokerStoreTestCase):
         self.put(b"later", topic=TIMER_TOPIC)
         self.copy_to_slave()
         self.dispatch()
-        self.assertIn("when this slave is made a master, they will not be handled", self.look().warnings[0])
+        self.assertIn("when this slave becomes a master, they will not be handled", self.look().warnings[0])
 
     def test_a_log_of_4_x_has_nothing_to_tell(self) -> None:
         self.open()

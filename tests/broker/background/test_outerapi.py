@@ -11,10 +11,12 @@ from rmqha.broker.background.outerapi import (
     REGISTER_TIMEOUT_SECONDS,
     UNREGISTER_TIMEOUT_SECONDS,
     BrokerOuterAPI,
+    LinkState,
     MasterAddresses,
+    Registrant,
 )
 from rmqha.namesrv.service import NameServerService
-from rmqha.remoting.client import LONGEST_RETRY_SECONDS
+from rmqha.remoting.client import MAX_RETRY_SECONDS
 from rmqha.remoting.registration import body_crc32, decode_body
 from rmqha.settings import make_settings
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
@@ -83,25 +85,68 @@ class OuterAPITestCase(SynchronousTestCase):
 
     def start(self, broker_id: int = 0, name_servers: int = 1, **properties: str) -> BrokerOuterAPI:
         """A broker that connects to so many name servers."""
+        self.api = self.make(broker_id, name_servers, **properties)
+        self.api.startService()
+        return self.api
+
+    def make(self, broker_id: int = 0, name_servers: int = 1, **properties: str) -> BrokerOuterAPI:
+        """One that is not started yet."""
         settings = make_settings({"brokerName": "broker-a", "brokerClusterName": "C", **properties})
-        self.api = BrokerOuterAPI(
-            settings,
-            broker_id,
+        return BrokerOuterAPI(
+            Registrant(settings, broker_id, lambda: ("10.0.0.1:10911", "10.0.0.1:10912"), lambda: self.table),
             [(f"ns{number}:9876", endpoint) for number, endpoint in enumerate(self.endpoints[:name_servers])],
-            lambda: ("10.0.0.1:10911", "10.0.0.1:10912"),
-            lambda: self.table,
             self.clock,
             self.told.append,
         )
-        self.api.start()
-        return self.api
 
     def accept(self, number: int = 0) -> Line:
         """That name server takes the connection."""
         return Line(self.endpoints[number].next().accept())
 
     def stop(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self.api.stop())
+        return self.api.stopService()
+
+
+class LinkStateTests(OuterAPITestCase):
+    def state(self) -> LinkState:
+        (link,) = self.api._links
+        return link.state
+
+    def test_a_registration_goes_through_its_states(self) -> None:
+        self.start()
+        states = [self.state()]
+        line = self.accept()
+        line.take_registration()
+        states.append(self.state())
+        line.transport.lose()
+        states.append(self.state())
+        self.api.withdraw("it is DIVERGED")
+        states.append(self.state())
+        self.api.come_back()
+        states.append(self.state())
+        self.successResultOf(self.stop())
+        states.append(self.state())
+        names = ["WAITING", "REGISTERED", "MISSED", "WITHDRAWN", "WAITING", "STOPPED"]
+        self.assertEqual([state.name for state in states], names)
+
+    def test_a_broker_that_was_withdrawn_before_its_start_does_not_register(self) -> None:
+        api = self.start(name_servers=0)
+        self.successResultOf(api.stopService())
+        self.api = self.make()
+        self.api.withdraw("it is DIVERGED")
+        self.api.startService()
+        self.assertEqual(self.state(), LinkState.WITHDRAWN)
+        self.assertEqual(self.accept().requests(), [])
+        self.api.come_back()
+        self.assertEqual(self.state(), LinkState.WAITING)
+        self.stop()
+
+    def test_a_stopped_registration_does_not_come_back(self) -> None:
+        self.start()
+        self.successResultOf(self.stop())
+        (link,) = self.api._links
+        for state in (LinkState.REGISTERED, LinkState.MISSED, LinkState.STOPPED):
+            self.assertRaises(ValueError, link._move, state)
 
 
 class RegisterTests(OuterAPITestCase):
@@ -126,7 +171,7 @@ class RegisterTests(OuterAPITestCase):
             line = self.accept()
             line.take_registration()
             line.transport.lose()
-            self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+            self.clock.advance(MAX_RETRY_SECONDS + 1)
             self.accept().take_registration()
         self.assertRegex(
             lines(),
@@ -168,7 +213,7 @@ class RegisterTests(OuterAPITestCase):
         with log_lines() as lines:
             for _ in range(3):
                 self.endpoints[0].next().refuse()
-                self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+                self.clock.advance(MAX_RETRY_SECONDS + 1)
             self.accept(1).take_registration()
         self.assertEqual(lines().count("warn: not registered with name server ns0:9876"), 1)
         self.assertIn("info: registered with name server ns1:9876", lines())
@@ -283,7 +328,7 @@ class ToldTests(OuterAPITestCase):
         with log_lines() as lines:
             self.clock.advance(PERIOD_SECONDS)
             line.take_registration()
-        self.assertIn("no name server knows of a live master", lines())
+        self.assertIn("no name server knows a live master", lines())
         self.assertEqual(self.told, [NOBODY, TOLD, TOLD, NOBODY])
 
     def test_a_master_hears_nothing(self) -> None:
@@ -512,7 +557,7 @@ class WithdrawTests(OuterAPITestCase):
         line = self.begin()
         self.leave(line)
         line.transport.lose()
-        self.clock.advance(LONGEST_RETRY_SECONDS + 1)
+        self.clock.advance(MAX_RETRY_SECONDS + 1)
         self.assertEqual(self.accept().requests(), [])
 
     def test_one_that_is_found_there_nevertheless_leaves_again(self) -> None:

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, succeed
 
 from rmqha.broker.background.schedule import (
     DELAY_FOR_A_PERIOD_SECONDS,
+    DELIVERY_BATCH,
     FIRST_DELAY_SECONDS,
-    MOST_DELIVERIES_AT_ONCE,
     ScheduleMessageService,
 )
 from rmqha.store.derived.dispatch import QueueTable
@@ -43,12 +43,12 @@ class ScheduleTestCase(BrokerStoreTestCase):
         """Start delivering, as a master's start does."""
         service = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, self.now_ms)
         self.services.append(service)
-        service.start()
+        service.startService()
         return service
 
     def stop_all(self) -> None:
         for service in self.services:
-            service.stop()
+            service.stopService()
 
     def now_ms(self) -> int:
         """The wall clock, which may be set."""
@@ -82,14 +82,14 @@ class ScheduleTestCase(BrokerStoreTestCase):
 
     def restart(self) -> None:
         """The broker stops and starts."""
-        self.service.stop()
+        self.service.stopService()
         self.service = self.serve()
 
     def crash(self) -> None:
         """The broker dies and starts: what it had not written is lost."""
         table, self.service.table = self.service.table, DelayOffsetTable.read(self.folder)
         self.service._written = dict(self.service.table.offset_table)
-        self.service.stop()
+        self.service.stopService()
         table.offset_table.clear()
         self.service = self.serve()
 
@@ -136,17 +136,17 @@ class DeliveryTests(ScheduleTestCase):
         self.assertEqual(self.arrived(), [b"fast", b"slow"])
 
     def test_many_come_in_order_and_leave_others_their_turn(self) -> None:
-        self.service.stop()
+        self.service.stopService()
         self.open(messageDelayLevel="1s 1s")
         self.service = self.serve()
-        count = 3 * MOST_DELIVERIES_AT_ONCE + 1
+        count = 3 * DELIVERY_BATCH + 1
         for number in range(count):
             self.delay(1, b"%d" % number)
             self.delay(2, b"%d" % number, "Other")
         with patch.object(self.store, "put_message", wraps=self.store.put_message) as put:
             self.pass_time(3)
         topics = [call.args[0].topic for call in put.call_args_list]
-        self.assertLessEqual(topics.index("Other"), MOST_DELIVERIES_AT_ONCE)
+        self.assertLessEqual(topics.index("Other"), DELIVERY_BATCH)
         self.assertIn("T", topics[topics.index("Other") :])
         self.assertEqual(self.arrived(), [b"%d" % number for number in range(count)])
         self.assertEqual(len(self.records("Other")), count)
@@ -175,7 +175,7 @@ class DeliveryTests(ScheduleTestCase):
         self.delay(1, b"good")
         with log_lines() as lines:
             self.pass_time(2)
-        self.assertEqual((self.arrived(), lines().count("has no place to go")), ([b"good"], 3))
+        self.assertEqual((self.arrived(), lines().count("has no topic to go to")), ([b"good"], 3))
         self.assertEqual(self.records("RMQ_SYS_TRANS_HALF_TOPIC"), [])
 
     def test_how_far_it_is_can_be_seen(self) -> None:
@@ -198,7 +198,7 @@ class RestartTests(ScheduleTestCase):
     def test_what_was_not_delivered_comes_after_the_start(self) -> None:
         self.delay(2)
         self.pass_time(2)
-        self.service.stop()
+        self.service.stopService()
         self.pass_time(20)
         self.assertEqual(self.arrived(), [])
         self.service = self.serve()
@@ -232,7 +232,7 @@ class RestartTests(ScheduleTestCase):
         """A log that was cut: what comes after must be delivered although the file says that it was."""
         self.delay(1, b"1")
         self.pass_time(2)
-        self.service.stop()
+        self.service.stopService()
         DelayOffsetTable({1: 500, 2: 500}).write(self.folder)
         self.service = self.serve()
         self.delay(1, b"2")
@@ -243,14 +243,14 @@ class RestartTests(ScheduleTestCase):
     def test_a_stopped_one_delivers_nothing(self) -> None:
         self.delay(1)
         self.pass_time(0.5)
-        self.service.stop()
+        self.service.stopService()
         self.pass_time(30)
         self.assertEqual(self.arrived(), [])
 
     def test_delayed_messages_outlive_the_process_that_took_them(self) -> None:
         self.delay(2)
         self.pass_time(0.1)
-        self.service.stop()
+        self.service.stopService()
         self.open(storePathRootDir=str(shutil.copytree(self.store.root, self.mktemp())))
         self.service = self.serve()
         self.pass_time(5)
@@ -346,6 +346,6 @@ class TroubleTests(ScheduleTestCase):
         self.delay(1)
         with patch.object(self.store, "put_message", return_value=Deferred()):
             self.pass_time(2)
-        self.service.stop()
+        self.service.stopService()
         self.assertEqual(self.flushLoggedErrors(), [])
         self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {})

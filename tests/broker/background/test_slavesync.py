@@ -7,7 +7,8 @@ from twisted.internet.defer import execute
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.broker.background.slavesync import SlaveSynchronize
+from rmqha.broker.background.slavesync import MasterLookup, SlaveSynchronize
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
@@ -82,26 +83,22 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
     def follow(self, configured: str | None = None) -> None:
         """Begin to synchronise."""
         self.sync = SlaveSynchronize(
-            self.topics,
-            self.groups,
-            self.offsets,
+            BrokerTables(self.topics, self.groups, self.offsets),
             self.schedule,
-            self.connect,
-            lambda: self.own_address,
+            MasterLookup(self.connect, lambda: self.own_address, configured),
             self.clock,
-            configured,
         )
-        self.sync.start()
+        self.sync.startService()
         self.addCleanup(self.end)
 
     def end(self) -> None:
-        stopped = self.sync.stop()
+        stopped = self.sync.stopService()
         self.settle()
         self.successResultOf(stopped)
 
     def tell(self, address: str | None) -> None:
         """A name server's answer."""
-        self.sync.told(MasterAddresses(address, None))
+        self.sync.master_found(MasterAddresses(address, None))
 
     def serve(self, address: str, *tables: ConfigTable) -> Master:
         """A master has these tables, and answers at this address."""
@@ -227,7 +224,7 @@ class CycleTests(SlaveSyncTestCase):
         line = attempt.accept()
         self.endpoints[MASTER][0].attempts.clear()
         self.clock.advance(1)
-        stopped = self.sync.stop()
+        stopped = self.sync.stopService()
         self.clock.advance(0)
         self.successResultOf(stopped)
         self.assertTrue(line.disconnecting)
@@ -292,7 +289,7 @@ class AddressTests(SlaveSyncTestCase):
         with log_lines() as lines:
             self.tell("nowhere")
             self.pass_by(60)
-        self.assertEqual(lines().count("error: no tables are taken over from nowhere: 'nowhere' is no address"), 1)
+        self.assertEqual(lines().count("error: no tables are copied from nowhere: 'nowhere' is no address"), 1)
         self.serve(MASTER, *all_tables())
         self.tell(MASTER)
         self.pass_by(10)
@@ -365,7 +362,7 @@ class TableTests(SlaveSyncTestCase):
             self.follow(MASTER)
             with log_lines() as lines:
                 self.pass_by(3)
-            self.assertIn(f"warn: GET_ALL_TOPIC_CONFIG of the master at {MASTER} is not taken over: ", lines(), body)
+            self.assertIn(f"warn: GET_ALL_TOPIC_CONFIG of the master at {MASTER} is not copied: ", lines(), body)
             self.assertEqual(self.topics.table, before)
             self.assertEqual(self.held()[1:], all_tables()[1:])
             self.end()
@@ -377,7 +374,7 @@ class TableTests(SlaveSyncTestCase):
         self.follow(MASTER)
         with log_lines() as lines:
             self.pass_by(3)
-        self.assertIn("GET_ALL_DELAY_OFFSET of the master at 192.0.2.7:10911 is not taken over: code 1", lines())
+        self.assertIn("GET_ALL_DELAY_OFFSET of the master at 192.0.2.7:10911 is not copied: code 1", lines())
         self.assertEqual(self.schedule.table, DelayOffsetTable({1: 9}))
         self.assertEqual(self.groups.table, all_tables()[3])
 
@@ -390,7 +387,7 @@ class TableTests(SlaveSyncTestCase):
             self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 1)
             self.master.bodies = sound
             self.pass_by(60)
-        self.assertEqual(lines().count("info: taken over from the master again: GET_ALL_DELAY_OFFSET"), 1)
+        self.assertEqual(lines().count("info: copied from the master again: GET_ALL_DELAY_OFFSET"), 1)
         self.assertEqual(lines().count("GET_ALL_DELAY_OFFSET"), 2)
 
     def test_a_master_that_is_down_is_told_once_and_in_words(self) -> None:
@@ -419,7 +416,7 @@ class TableTests(SlaveSyncTestCase):
         with log_lines() as lines:
             self.pass_by(33)
         self.assertEqual(lines().count("warn: "), 1)
-        self.assertIn("are not taken over: code 1: No topic in this broker", lines())
+        self.assertIn("are not copied: code 1: No topic in this broker", lines())
         facts = self.sync.facts()
         self.assertEqual((facts["inSync"], facts["reason"]), (False, "code 1: No topic in this broker"))
 
@@ -430,7 +427,7 @@ class TableTests(SlaveSyncTestCase):
         line = self.endpoints[MASTER][0].next().accept()
         with log_lines() as lines:
             self.pass_by(15)
-        self.assertIn("not taken over: no answer within 3 s", lines())
+        self.assertIn("not copied: no answer within 3 s", lines())
         self.assertNotIn("Deferred", lines())
         line.lose()
         self.masters[MASTER] = silent

@@ -11,13 +11,14 @@ from twisted.internet.defer import execute
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests.admin import (
-    MOST_QUEUES,
+    MAX_QUEUES,
     ConfigProcessor,
     StatsProcessor,
     TableProcessor,
     TopicAdminProcessor,
     by_queue,
 )
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -72,8 +73,8 @@ class AdminTestCase(BrokerStoreTestCase):
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
         self.consumers = ConsumerManager(self.settings, self.groups)
         self.stats = BrokerStats("C", self.clock, self.now_ms)
-        self.stats.start()
-        self.addCleanup(self.stats.stop)
+        self.stats.startService()
+        self.addCleanup(self.stats.stopService)
         self.config = ConfigProcessor([self.store, self.topics, self.groups])
         self.peer = self.client(
             {
@@ -82,7 +83,12 @@ class AdminTestCase(BrokerStoreTestCase):
                     self.topics, self.groups, self.offsets, lambda: DelayOffsetTable({1: 3, 3: 2})
                 ).processors(),
                 **StatsProcessor(
-                    self.store, "broker-a", self.topics, self.consumers, self.offsets, self.stats, self.now_ms
+                    self.store,
+                    "broker-a",
+                    BrokerTables(self.topics, self.groups, self.offsets),
+                    self.consumers,
+                    self.stats,
+                    self.now_ms,
                 ).processors(),
                 **self.config.processors(),
             }
@@ -142,7 +148,7 @@ class TopicAdminTests(AdminTestCase):
             self.change()
             self.delete("T")
         made, deleted = lines().splitlines()
-        self.assertTrue(made.startswith(f"info: {PEER_NAME} makes or changes TopicConfig(topic_name='T'"), made)
+        self.assertTrue(made.startswith(f"info: {PEER_NAME} creates or changes TopicConfig(topic_name='T'"), made)
         self.assertEqual(deleted, f"info: {PEER_NAME} deletes topic T")
 
     def test_system_topics_are_neither_changed_nor_deleted(self) -> None:
@@ -165,8 +171,8 @@ class TopicAdminTests(AdminTestCase):
     def test_numbers_that_no_topic_has_are_refused(self) -> None:
         """Else a table would be written that no start could read, or a listing would name two billion queues."""
         for name, most in (
-            ("readQueueNums", MOST_QUEUES),
-            ("writeQueueNums", MOST_QUEUES),
+            ("readQueueNums", MAX_QUEUES),
+            ("writeQueueNums", MAX_QUEUES),
             ("perm", 15),
             ("topicSysFlag", 2**31 - 1),
         ):
@@ -178,7 +184,7 @@ class TopicAdminTests(AdminTestCase):
 
     def test_an_unknown_filter_type_is_refused(self) -> None:
         self.assert_refused(
-            [self.change(topicFilterType="NO_TAG")], ResponseCode.SYSTEM_ERROR, "no TopicFilterType: 'NO_TAG'"
+            [self.change(topicFilterType="NO_TAG")], ResponseCode.SYSTEM_ERROR, "not a TopicFilterType: 'NO_TAG'"
         )
 
     def test_a_topic_is_deleted(self) -> None:
@@ -227,7 +233,7 @@ class GroupAdminTests(AdminTestCase):
 
     def test_what_is_no_group_is_refused(self) -> None:
         bodies = (b"", b"[]", b"null", b"{", b'{"groupName":7}', b'{"groupName":"G","retryMaxTimes":"many"}')
-        self.assert_refused(map(self.change, bodies), ResponseCode.SYSTEM_ERROR, "no subscription group")
+        self.assert_refused(map(self.change, bodies), ResponseCode.SYSTEM_ERROR, "the subscription group is invalid")
         self.assertIsNone(self.groups.get("G"))
 
     def test_what_no_group_can_be_named_is_refused(self) -> None:
@@ -281,7 +287,7 @@ class LargeAnswerTests(SynchronousTestCase):
 
         with self.assertRaises(RequestRefused) as caught:
             at_once(by_queue({}, "offsetTable", rows()))
-        self.assertIn("too many for one answer", str(caught.exception))
+        self.assertIn("too many queues for one answer", str(caught.exception))
         self.assertLess(taken, FRAME_MAX_LENGTH // 1000 + 2)
 
 
@@ -560,8 +566,8 @@ class ConfigTests(AdminTestCase):
         for body, remark in (
             (b"fileReservedTime=long", "fileReservedTime=long is not a whole number"),
             (b"autoCreateTopicEnable=false\ndeleteWhen=25", "deleteWhen=25 is not an hour"),
-            (b"\xff\xfe", "no properties"),
-            (b"a=\\u12", "no properties"),
+            (b"\xff\xfe", "the properties are invalid"),
+            (b"a=\\u12", "the properties are invalid"),
         ):
             self.assert_refused([self.change(body)], ResponseCode.SYSTEM_ERROR, remark)
         self.assertEqual(self.store.settings, before)

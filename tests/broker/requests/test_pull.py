@@ -11,7 +11,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests import pull
-from rmqha.broker.requests.pull import CHECK_SECONDS, MOST_HOLD_SECONDS, PullMessageProcessor, PullRequestHoldService
+from rmqha.broker.requests.pull import CHECK_SECONDS, MAX_HOLD_SECONDS, PullMessageProcessor, PullRequestHoldService
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager, MessageModel
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -53,16 +54,14 @@ class PullTestCase(BrokerStoreTestCase):
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
         self.held = PullRequestHoldService(self.clock, lambda *queue: self.store.reader.max_offset(*queue))
         self.store.subscribe(self.held.message_arrived)
-        self.held.start()
-        self.addCleanup(self.held.stop)
+        self.held.startService()
+        self.addCleanup(self.held.stopService)
         self.reads: list[tuple[str, str, int, int]] = []
         self.processor = PullMessageProcessor(
             self.store,
             self.settings,
-            self.topics,
-            self.groups,
+            BrokerTables(self.topics, self.groups, self.offsets),
             self.consumers,
-            self.offsets,
             self.held,
             lambda *read: self.reads.append(read),
         )
@@ -167,7 +166,7 @@ class FoundTests(PullTestCase):
 
     def test_a_pull_for_all_there_can_be_looks_at_a_part(self) -> None:
         self.patch(reading, "LEAST_UNITS_EXAMINED", 2)
-        self.patch(reading, "MOST_UNITS_EXAMINED", 5)
+        self.patch(reading, "MAX_UNITS_EXAMINED", 5)
         self.put(*[b"1"] * 7)
         for most, next_begin in ((1, 2), (4, 4), (2**63 - 1, 5)):
             answer = self.pull(subscription="TagX", maxMsgNums=most)
@@ -315,7 +314,7 @@ class RefusedTests(PullTestCase):
         peer.send(RequestCode.PULL_MESSAGE, asked)
         self.assertEqual(len(peer.answers()) + self.held.count, 1)
         self.assertEqual(self.flushLoggedErrors(), [])
-        self.clock.pump([MOST_HOLD_SECONDS / 4] * 4)
+        self.clock.pump([MAX_HOLD_SECONDS / 4] * 4)
         self.assertEqual(self.held.count, 0)
 
     def test_a_refused_pull_commits_nothing_and_is_not_held(self) -> None:
@@ -352,7 +351,7 @@ class SubscriptionTests(PullTestCase):
     def test_a_subscription_newer_than_the_heartbeat(self) -> None:
         """The tags would be the old ones; the client tries again, and its heartbeat has come by then."""
         self.subscribe("*", version=4)
-        self.assert_refused([self.push()], ResponseCode.SUBSCRIPTION_NOT_LATEST, "no heartbeat has told of it yet")
+        self.assert_refused([self.push()], ResponseCode.SUBSCRIPTION_NOT_LATEST, "its heartbeat has not arrived yet")
         self.subscribe("*", version=5)
         self.assertEqual(self.push().code, ResponseCode.PULL_NOT_FOUND)
         self.assertEqual(self.push(subVersion=3).code, ResponseCode.PULL_NOT_FOUND)
@@ -704,7 +703,7 @@ class HoldServiceTests(SynchronousTestCase):
         self.assertEqual(self.service.count, 1)
 
     def test_the_check_wakes_pulls_whose_queue_has_grown(self) -> None:
-        self.service.start()
+        self.service.startService()
         self.hold("0", 0, lambda _: False)
         self.hold("1", 1, lambda _: False)
         self.arrive(0)
@@ -712,15 +711,15 @@ class HoldServiceTests(SynchronousTestCase):
         self.clock.advance(CHECK_SECONDS)
         self.clock.advance(0)
         self.assertEqual(self.woken, ["0"])
-        self.service.stop()
+        self.service.stopService()
 
     def test_a_stopped_service_leaves_nothing_on_the_clock(self) -> None:
-        self.service.start()
+        self.service.startService()
         self.hold("1")
         self.hold("2")
         self.service.message_arrived(DispatchRequest(*self.QUEUE, 0, 0, 100, 0, 0, {}), 0)
         self.hold("3", 1)
-        self.service.stop()
+        self.service.stopService()
         self.assertEqual((self.clock.getDelayedCalls(), self.service.count), ([], 0))
         self.connection.connectionLost()
         self.assertEqual(self.woken, [])

@@ -89,7 +89,7 @@ class QueryMessageTests(QueryTestCase):
             (first.total_size * 3 - 1, [b"2", b"3"]),
             (third.total_size, [b"3"]),
         ):
-            self.patch(query, "MOST_BODY_BYTES", room)
+            self.patch(query, "MAX_BODY_BYTES", room)
             self.assertEqual(bodies_in(self.query("k").body), expected)
         self.assertEqual(first.total_size, second.total_size)
 

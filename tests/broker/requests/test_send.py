@@ -5,10 +5,13 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, execute, succeed
 
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig, TopicFilterType
@@ -60,11 +63,9 @@ class SendTestCase(BrokerStoreTestCase):
         self.counted: list[tuple[str, int, int]] = []
         self.processor = SendMessageProcessor(
             self.store,
-            self.topics,
-            self.groups,
             self.settings,
-            lambda: STORE_HOST,
-            lambda: NOW_MS,
+            BrokerTables(self.topics, self.groups, ConsumerOffsetManager(self.folder, self.clock, 5000, execute)),
+            Stamps(lambda: STORE_HOST, lambda: NOW_MS),
             self.prepare,
             lambda *counts: self.counted.append(counts),
         )
@@ -173,7 +174,7 @@ class SendTests(SendTestCase):
         for name in (*V2_FIELDS.integers[1:], V2_FIELDS.reconsume_times):
             request = self.request()
             broken = request._replace(ext_fields={**request.ext_fields, name: "1x"})
-            self.assert_refused([self.send(broken)], 1, f"the custom field <{name}> is no number")
+            self.assert_refused([self.send(broken)], 1, f"the custom field <{name}> is not a number")
 
     def test_a_number_too_large_for_its_place_is_refused(self) -> None:
         self.assert_not_put(self.send(flag=2**31), ResponseCode.MESSAGE_ILLEGAL, "illegal")

@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred, execute
 
 from rmqha.broker.requests import transaction
+from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.transaction import (
     STEPS_AT_ONCE,
     TRANSACTION_GROUP,
@@ -19,6 +20,7 @@ from rmqha.broker.requests.transaction import (
     TransactionalMessageService,
     Verdict,
 )
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -54,7 +56,7 @@ class TransactionTestCase(BrokerStoreTestCase):
         self.open(role, **properties)
         self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
         self.consumer_offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
-        groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
+        self.groups = groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
         self.producers = ProducerManager()
         consumers = ConsumerManager(self.settings, groups)
         self.clients_processors = ClientManageProcessor(
@@ -67,19 +69,17 @@ class TransactionTestCase(BrokerStoreTestCase):
         """A service that knows only what the store and the offsets tell."""
         self.transactions = TransactionalMessageService(
             self.store,
-            self.topics,
-            self.consumer_offsets,
-            self.producers,
             self.settings,
-            lambda: STORE_HOST,
+            BrokerTables(self.topics, self.groups, self.consumer_offsets),
+            self.producers,
+            Stamps(lambda: STORE_HOST, self.now_ms),
             self.clock,
-            self.now_ms,
         )
 
     def start(self) -> None:
         """Check every minute from now on."""
-        self.transactions.start()
-        self.addCleanup(self.transactions.stop)
+        self.transactions.startService()
+        self.addCleanup(self.transactions.stopService)
 
     def now_ms(self) -> int:
         """The wall clock, as the store has it too."""
@@ -287,7 +287,7 @@ class EndTests(TransactionTestCase):
 
     def test_a_half_message_that_somebody_sent_as_an_ordinary_one_cannot_be_committed(self) -> None:
         (half,) = self.put(b"x", topic=HALF, PGROUP="P")
-        self.assert_refused([self.end(half, COMMIT)], ResponseCode.SYSTEM_ERROR, "where it belongs")
+        self.assert_refused([self.end(half, COMMIT)], ResponseCode.SYSTEM_ERROR, "has no valid destination")
 
     def test_a_half_message_with_transaction_bits_is_committed_like_any_other(self) -> None:
         self.store.put_message(Message(HALF, b"b", {"PGROUP": "P", "REAL_TOPIC": "T", "REAL_QID": "3"}, sys_flag=4 | 1))
@@ -476,7 +476,7 @@ class CheckTests(TransactionTestCase):
         self.prepare()
         with log_lines() as lines:
             self.check()
-        self.assertIn("nobody of group P is here", lines())
+        self.assertIn("no producer of group P is connected", lines())
         self.producer = self.connect_producer("P")
         (question,) = self.check()
         self.assertEqual(self.asked_about(question).properties["TRANSACTION_CHECK_TIMES"], "2")
@@ -493,7 +493,7 @@ class CheckTests(TransactionTestCase):
         self.store.disk_full = True
         with log_lines() as lines:
             self.assertEqual(self.check(), [])
-        self.assertIn("is not put anew: SERVICE_NOT_AVAILABLE", lines())
+        self.assertIn("is not put again: SERVICE_NOT_AVAILABLE", lines())
         self.assertEqual(self.offsets()[0], 0)
         self.store.disk_full = False
         self.assertEqual(len(self.check()), 1)
@@ -533,7 +533,7 @@ class CheckTests(TransactionTestCase):
         self.assert_ends(half, COMMIT)
         with log_lines() as lines:
             self.assertEqual(self.check(), [])
-        self.assertEqual(lines().count("is no operation message"), 2)
+        self.assertEqual(lines().count("is not an operation message"), 2)
         self.assertEqual(self.offsets(), (1, 3))
 
     def test_one_that_is_ended_twice_leaves_nothing_behind(self) -> None:
@@ -557,7 +557,7 @@ class CheckTests(TransactionTestCase):
             self.assert_ends(half, COMMIT)
         self.store.disk_full = True
         self.check()
-        self.assertEqual(self.offsets(), (3, 3), "the one before them could not be put anew")
+        self.assertEqual(self.offsets(), (3, 3), "the one before them could not be put again")
         self.store.disk_full = False
         self.check()
         self.assertEqual(self.offsets(), (6, 5))
@@ -570,14 +570,14 @@ class CheckTests(TransactionTestCase):
         self.assertNoResult(checked)
         self.assertEqual(len(self.questions()), STEPS_AT_ONCE, "now others have their turn")
         self.assertEqual(self.offsets()[0], STEPS_AT_ONCE, "a crash does not begin anew")
-        self.transactions.stop()
+        self.transactions.stopService()
         self.successResultOf(checked)
         self.dispatch()
         self.assertEqual(self.questions(), [])
         self.begin()
         self.start()
         self.assertEqual(self.offsets()[0], STEPS_AT_ONCE)
-        self.assertEqual(len(self.check()), 3 * STEPS_AT_ONCE, "the rest, and those that were put anew")
+        self.assertEqual(len(self.check()), 3 * STEPS_AT_ONCE, "the rest, and those that were put again")
 
     def test_many_are_asked_about_in_one_check(self) -> None:
         count = 3 * STEPS_AT_ONCE + 7
@@ -645,7 +645,7 @@ class RestartTests(TransactionTestCase):
         self.start()
         self.assertEqual(self.offsets(), (3, 1))
         asked = [self.asked_about(question).body for question in self.check()]
-        self.assertEqual(asked, [b"b", b"c"], "both were put anew before: as upstream, b is asked about once more")
+        self.assertEqual(asked, [b"b", b"c"], "both were put again before: as upstream, b is asked about once more")
 
     def test_offsets_that_were_lost_begin_with_the_first_message(self) -> None:
         halves = [self.prepare(b"%d" % number) for number in range(3)]
@@ -673,7 +673,7 @@ class RestartTests(TransactionTestCase):
         self.store.disk_full = True
         self.check()
         self.store.disk_full = False
-        self.assertEqual(self.offsets(), (0, 0), "the first one could not be put anew")
+        self.assertEqual(self.offsets(), (0, 0), "the first one could not be put again")
         queue = self.store.derived.queues.get(HALF, 0)
         self.patch(type(queue), "min_offset", property(lambda found: min(4, found.max_offset)))
         self.assertEqual([self.asked_about(question).body for question in self.check()], [b"4"])
@@ -687,7 +687,7 @@ class RestartTests(TransactionTestCase):
 
     def walk(self, rng: Random) -> None:
         """Transactions begin, end, are asked about and forgotten; now and then another node takes over."""
-        self.transactions.start()
+        self.transactions.startService()
         fates: dict[bytes, int] = {}
         open_halves: list[Record] = []
         for step in range(60):
@@ -709,7 +709,7 @@ class RestartTests(TransactionTestCase):
                 self.take_over(rng)
         for _ in range(8):
             self.answer_all(fates, self.check(), 1.0)
-        self.transactions.stop()
+        self.transactions.stopService()
         delivered = Counter(self.bodies("T", 3))
         self.assertEqual(set(delivered), {body for body, fate in fates.items() if fate == COMMIT})
         self.assertEqual(self.offsets(), (len(self.stored(HALF)), len(self.stored(OP))))
@@ -728,13 +728,13 @@ class RestartTests(TransactionTestCase):
         if rng.random() < 0.5:
             self.check(30)
             self.producer.answers()
-        self.transactions.stop()
+        self.transactions.stopService()
         table.offset_table.clear()
         table.offset_table.update(older.offset_table)
         self.producer.line.lose()
         self.begin()
         self.producer = self.connect_producer()
-        self.transactions.start()
+        self.transactions.startService()
 
 
 def _with_numbers(content: dict[str, Any]) -> dict[Any, Any]:
@@ -749,7 +749,7 @@ class OperationsTests(BrokerStoreTestCase):
     """What is kept of the operations."""
 
     def test_the_oldest_of_those_that_came_late_are_forgotten_first(self) -> None:
-        self.patch(transaction, "MOST_LATE_ENDS", 3)
+        self.patch(transaction, "MAX_LATE_ENDS", 3)
         self.open()
         self.put(b"0", b"1", b"2", b"3", b"4", topic=OP, TAGS="d")
         operations = transaction.Operations(self.store, 0)

@@ -12,7 +12,7 @@ from rmqha.broker.tables.clients import (
     CHANNEL_EXPIRED_SECONDS,
     GROUPS_AT_ONCE,
     HOUSEKEEPING_SECONDS,
-    MOST_IN_A_SET,
+    MAX_IN_A_SET,
     SUBSCRIPTIONS_AT_ONCE,
     ClientHousekeepingService,
     ClientManageProcessor,
@@ -189,14 +189,14 @@ class HeartbeatTests(ClientsTestCase):
 
     def test_what_is_no_heartbeat_is_refused_and_changes_nothing(self) -> None:
         client = self.connect()
-        many = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "P"}] * (MOST_IN_A_SET + 1)})
+        many = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "P"}] * (MAX_IN_A_SET + 1)})
         for body, reason in (
             (b"", "position 0"),
-            (b"[]", "no clientID"),
-            (b'{"clientID":""}', "no clientID"),
+            (b"[]", "clientID is missing"),
+            (b'{"clientID":""}', "clientID is missing"),
             (b'{"clientID":"c","consumerDataSet":{}}', None),
-            (b'{"clientID":"c","consumerDataSet":7}', "consumerDataSet is no list"),
-            (b'{"clientID":"c","consumerDataSet":[{"groupName":"A"},{}]}', "no groupName"),
+            (b'{"clientID":"c","consumerDataSet":7}', "consumerDataSet is not a list"),
+            (b'{"clientID":"c","consumerDataSet":[{"groupName":"A"},{}]}', "groupName is missing"),
             (
                 b'{"clientID":"c","consumerDataSet":[{"groupName":"A","subscriptionDataSet":[{}]}]}',
                 "is not a subscription",
@@ -206,7 +206,7 @@ class HeartbeatTests(ClientsTestCase):
                 b'"subscriptionDataSet":[{"topic":"T","subVersion":[1]}]}]}',
                 "subVersion",
             ),
-            (many.encode(), f"more than {MOST_IN_A_SET}"),
+            (many.encode(), f"more than {MAX_IN_A_SET}"),
         ):
             answer = client.ask(RequestCode.HEART_BEAT, body)
             if reason is None:  # an empty set, whatever its form
@@ -345,9 +345,9 @@ class HousekeepingTests(ClientsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.housekeeping.start()
+        self.housekeeping.startService()
         self.addCleanup(self.assert_nothing_scheduled)
-        self.addCleanup(self.housekeeping.stop)
+        self.addCleanup(self.housekeeping.stopService)
 
     def assert_nothing_scheduled(self) -> None:
         """But the connections' own timeouts, which end with them."""

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.tables.configmanager import RETRY_SECONDS, ConfigManager
+from rmqha.broker.tables.configmanager import RETRY_SECONDS, ConfigManager, TableStorage
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from tests.ha.doubles import log_lines
 
@@ -40,7 +40,7 @@ class ConfigManagerTests(SynchronousTestCase):
         self.folder = Path(self.mktemp())
         self.clock = Clock()
         self.thread = Thread()
-        self.manager = ConfigManager(self.folder, TopicConfigTable, self.thread, self.clock)
+        self.manager = ConfigManager(TableStorage(self.folder, self.thread, self.clock), TopicConfigTable)
 
     def change(self, name: str) -> None:
         self.manager.table.topic_config_table[name] = TopicConfig(name)
@@ -76,7 +76,7 @@ class ConfigManagerTests(SynchronousTestCase):
 
     def test_without_a_change_there_is_nothing_to_wait_for(self) -> None:
         self.successResultOf(self.manager.written())
-        self.successResultOf(self.manager.finish())
+        self.successResultOf(self.manager.stopService())
         self.assertEqual(self.thread.waiting, [])
 
     def test_a_write_that_fails_is_told_and_tried_again(self) -> None:
@@ -103,7 +103,7 @@ class ConfigManagerTests(SynchronousTestCase):
     def test_the_end_waits_for_all_that_is_changed(self) -> None:
         self.change("A")
         self.change("B")
-        finished = self.manager.finish()
+        finished = self.manager.stopService()
         self.thread.run()
         self.assertNoResult(finished)
         self.thread.run()
@@ -113,7 +113,7 @@ class ConfigManagerTests(SynchronousTestCase):
     def test_the_end_tries_once_more_and_then_ends(self) -> None:
         self.change("A")
         self.thread.run(OSError("no room"))
-        finished = self.manager.finish()
+        finished = self.manager.stopService()
         self.thread.run(OSError("no room"))
         self.successResultOf(finished)
         self.assertEqual(self.clock.getDelayedCalls(), [])

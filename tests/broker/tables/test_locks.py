@@ -87,4 +87,4 @@ class LockTests(SynchronousTestCase):
             for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
                 answer = self.client.ask(code, body)
                 self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR)
-                self.assertIn("no batch of queues", answer.remark or "")
+                self.assertIn("the batch of queues is invalid", answer.remark or "")

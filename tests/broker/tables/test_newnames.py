@@ -69,7 +69,7 @@ class NewNamesTests(SynchronousTestCase):
         self.assertEqual([network_of("::ffff:192.0.2.1"), network_of("a host")], ["192.0.2.1", "a host"])
 
     def test_only_so_many_addresses_are_remembered(self) -> None:
-        self.patch(newnames, "MOST_ADDRESSES", 2)
+        self.patch(newnames, "MAX_ADDRESSES", 2)
         first = self.connection("192.0.2.1")
         self.assertEqual(self.taken(first), 4)
         self.names.take("name", 0, self.connection("192.0.2.2"))
@@ -120,8 +120,8 @@ class TableBytesTests(SynchronousTestCase):
 
     def test_a_row_is_never_longer_than_is_counted(self) -> None:
         for longest, row in (
-            (groups.LONGEST_ROW, SubscriptionGroupConfig("x" * 20)),
-            (topics.LONGEST_ROW, TopicConfig("x" * 20, 65_536, 65_536, 15, topic_sys_flag=2**31 - 1)),
+            (groups.MAX_ROW_BYTES, SubscriptionGroupConfig("x" * 20)),
+            (topics.MAX_ROW_BYTES, TopicConfig("x" * 20, 65_536, 65_536, 15, topic_sys_flag=2**31 - 1)),
         ):
             written = len(dumps_strict({"x" * 20: row.to_json()}))
             self.assertLessEqual(written, longest + newnames.TIMES_A_NAME_STANDS * 20)
@@ -133,7 +133,7 @@ class TableBytesTests(SynchronousTestCase):
         settings = make_settings({})
         manager = topics.TopicConfigManager(Path(self.mktemp()), settings, lambda: 1_795_000_000_000)
         names = [f"{number:0127d}" for number in range(100)]
-        room = 50 * (topics.LONGEST_ROW + 2 * 127)
+        room = 50 * (topics.MAX_ROW_BYTES + 2 * 127)
         body = len(dumps_strict(manager.table.to_json()))
         self.patch(manager._new, "_most_bytes", manager._new._table_bytes + room)
         made = 0
@@ -151,7 +151,7 @@ class TableBytesTests(SynchronousTestCase):
 
     def test_the_topics_that_groups_bring_have_a_limit_too(self) -> None:
         manager = topics.TopicConfigManager(Path(self.mktemp()), make_settings({}), lambda: 1_795_000_000_000)
-        manager._new.hold(["x" * 127] * (newnames.MOST_TABLE_BYTES // topics.LONGEST_ROW))
+        manager._new.hold(["x" * 127] * (newnames.MAX_TABLE_BYTES // topics.MAX_ROW_BYTES))
         with self.assertRaises(RequestRefused):
             manager.create_in_send_back("%RETRY%G", 1)
         manager.create_in_send_back(topics.TRANS_HALF_TOPIC, 1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 from twisted.python.failure import Failure
 
-from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
+from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetLimits, OffsetProcessors
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import at_once
 from rmqha.store.log.flush import RunInThread
@@ -129,7 +129,7 @@ class ConsumerOffsetTests(OffsetsTestCase):
         refused = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         self.assertIn(answer.code, (ResponseCode.SUCCESS, *refused, ResponseCode.QUERY_NOT_FOUND))
         self.assertEqual(self.flushLoggedErrors(), [])
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), self.offsets.table.offset_table, "whatever was committed can be read again")
 
     def test_queue_ids_that_java_cannot_hold_do_not_spoil_the_table(self) -> None:
@@ -140,7 +140,7 @@ class ConsumerOffsetTests(OffsetsTestCase):
         ]
         self.assert_refused(refused, ResponseCode.SYSTEM_ERROR, "<queueId>")
         self.commit(1, queue_id=2**31 - 1)
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), {"T@G": {2**31 - 1: 1}})
 
 
@@ -166,7 +166,9 @@ class HostileCommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets.query("old group", "T", 0), 5)
 
     def test_the_table_always_fits_a_frame(self) -> None:
-        self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, execute, most_bytes=100_000)
+        self.offsets = ConsumerOffsetManager(
+            self.folder, self.clock, INTERVAL_MS, execute, limits=OffsetLimits(table_bytes=100_000)
+        )
         self.peer = self.client(OffsetProcessors(self.store, self.offsets).processors())
         last = 2**63 - 1
         answers = []
@@ -178,7 +180,9 @@ class HostileCommitTests(OffsetsTestCase):
         self.assertTrue(50_000 < encoded <= 100_000, encoded)
 
     def test_a_group_that_is_deleted_leaves_its_room(self) -> None:
-        self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, execute, most_bytes=100)
+        self.offsets = ConsumerOffsetManager(
+            self.folder, self.clock, INTERVAL_MS, execute, limits=OffsetLimits(table_bytes=100)
+        )
         for _ in range(10):
             self.offsets.commit("G", "T", 0, 1, "client")
             self.offsets.commit("G", "T", 1, 1, "client")
@@ -258,14 +262,14 @@ class PersistenceTests(OffsetsTestCase):
         self.serve()
 
     def test_offsets_are_written_now_and_then_and_at_the_end(self) -> None:
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         self.clock.advance(INTERVAL_MS / 1000 - 0.1)
         self.assertEqual(self.written(), {})
         self.clock.advance(0.1)
         self.assertEqual(self.written(), {"T@G": {0: 1}})
         self.commit(2, queue_id=1)
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), {"T@G": {0: 1, 1: 2}})
         self.commit(3, queue_id=2)
         self.clock.advance(2 * INTERVAL_MS / 1000)
@@ -281,7 +285,7 @@ class PersistenceTests(OffsetsTestCase):
             return execute(function)
 
         self.serve(run)
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         self.clock.pump([INTERVAL_MS / 1000] * 3)
         self.commit(1)
@@ -290,7 +294,7 @@ class PersistenceTests(OffsetsTestCase):
         self.commit(2)
         self.clock.pump([INTERVAL_MS / 1000] * 3)
         self.assertEqual(len(runs), 2)
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(len(runs), 2)
 
     def test_writing_elsewhere_sees_the_offsets_of_its_moment_and_the_end_waits_for_it(self) -> None:
@@ -306,13 +310,13 @@ class PersistenceTests(OffsetsTestCase):
             ended.callback(None)
 
         self.serve(run)
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         self.clock.advance(INTERVAL_MS / 1000)
         self.commit(2)
         self.clock.advance(INTERVAL_MS / 1000)
         self.assertEqual(len(waiting), 1, "one after the other: both write the same file")
-        stopped = self.offsets.stop()
+        stopped = self.offsets.stopService()
         go_on()
         self.assertEqual(self.written(), {"T@G": {0: 1}})
         self.assertNoResult(stopped)
@@ -331,7 +335,7 @@ class PersistenceTests(OffsetsTestCase):
             return execute(function)
 
         self.serve(run)
-        self.offsets.start()
+        self.offsets.startService()
         self.commit(1)
         with log_lines() as lines:
             self.clock.advance(INTERVAL_MS / 1000)
@@ -339,7 +343,7 @@ class PersistenceTests(OffsetsTestCase):
         refusing = False
         self.clock.advance(INTERVAL_MS / 1000)
         self.assertEqual(self.written(), {"T@G": {0: 1}})
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
 
 
 class MergeTests(OffsetsTestCase):
@@ -360,7 +364,7 @@ class MergeTests(OffsetsTestCase):
         self.assertEqual(self.merge({"T@G": {0: 5, 1: 6}, "T@H": {0: 1}}), "")
         self.assertEqual(self.merge({"T@G": {0: 7, 1: 6, 2: 1}, "U@G": {0: 3}}), "")
         self.assertEqual(self.offsets.table.offset_table, {"T@G": {0: 7, 1: 6, 2: 1}, "T@H": {0: 1}, "U@G": {0: 3}})
-        self.successResultOf(self.offsets.stop())
+        self.successResultOf(self.offsets.stopService())
         self.assertEqual(self.written(), self.offsets.table.offset_table)
 
     def test_the_masters_offsets_count_but_moving_back_is_logged(self) -> None:

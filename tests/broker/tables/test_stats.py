@@ -19,8 +19,8 @@ class StatsTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.stats = BrokerStats("C", self.clock, lambda: NOON_MS + int(self.clock.seconds() * 1000))
-        self.stats.start()
-        self.addCleanup(self.stats.stop)
+        self.stats.startService()
+        self.addCleanup(self.stats.stopService)
 
     def minute(self, name: str, key: str) -> StatsData:
         """What the last minute brought."""
@@ -189,7 +189,7 @@ class EndTests(SynchronousTestCase):
     def test_once_stopped_nothing_is_scheduled(self) -> None:
         clock = Clock()
         stats = BrokerStats("C", clock, lambda: 0)
-        stats.start()
-        stats.stop()
-        stats.stop()
+        stats.startService()
+        stats.stopService()
+        stats.stopService()
         self.assertEqual(clock.getDelayedCalls(), [])

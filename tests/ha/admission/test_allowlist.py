@@ -1,11 +1,11 @@
-"""Who may be a slave, and what is told of those who may not."""
+"""Which slaves are allowed, and what is logged about the others."""
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.admission.allowlist import MOST_TOLD, TOLD_AGAIN_SECONDS, AllowList, SlaveCheck
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.admission.allowlist import LOGGED_AGAIN_SECONDS, MAX_LOGGED, AllowList, SlaveCheck
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings import make_settings
 from rmqha.store.message import PutMessageStatus
@@ -77,7 +77,7 @@ class SlaveCheckTests(SynchronousTestCase):
             [f"warn: refusing {host}: {why}" for host, why in (("192.0.3.1", "why"), ("192.0.3.1", "another why"))]
             + ["warn: refusing 192.0.3.2: why"],
         )
-        self.clock.advance(TOLD_AGAIN_SECONDS)
+        self.clock.advance(LOGGED_AGAIN_SECONDS)
         with log_lines() as lines:
             check.refused("192.0.3.1", "why")
         self.assertEqual(lines(), "warn: refusing 192.0.3.1: why")
@@ -85,10 +85,10 @@ class SlaveCheckTests(SynchronousTestCase):
     def test_refusals_of_a_million_addresses_do_not_fill_the_log(self) -> None:
         check = self.check("192.0.2.0/24")
         with log_lines() as lines:
-            for number in range(10 * MOST_TOLD):
+            for number in range(10 * MAX_LOGGED):
                 check.may_connect(f"10.0.{number // 256}.{number % 256}")
-        self.assertEqual(len(lines().split("\n")), MOST_TOLD + 1)
-        self.assertIn("the next ones are not", lines())
+        self.assertEqual(len(lines().split("\n")), MAX_LOGGED + 1)
+        self.assertIn("further ones are not logged", lines())
 
 
 class MasterTests(SynchronousTestCase):
@@ -97,7 +97,7 @@ class MasterTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.log = memory_log(IMAGE)
-        self.transfer = GroupTransferService(
+        self.transfer = GroupTransfer(
             self.log, make_settings({"storePathRootDir": self.mktemp(), "brokerRole": "SYNC_MASTER"}), self.clock, 0
         )
 
@@ -167,5 +167,5 @@ class MasterTests(SynchronousTestCase):
         self.addCleanup(transport.lose)
         with log_lines() as lines:
             transport.deliver(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03")
-        self.assertIn("begins as TLS does, but this port is plain", lines())
+        self.assertIn("starts a TLS handshake, but this port has no TLS", lines())
         self.assertTrue(transport.aborted)

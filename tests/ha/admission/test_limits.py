@@ -1,4 +1,4 @@
-"""What strangers may take of a master: places, rates, lines in the log, memory; and that slaves feel nothing of it."""
+"""Limits on connections without a report: places, rates, log lines, memory. Slaves must not notice such connections."""
 
 import pytest
 from twisted.internet.address import IPv4Address
@@ -120,8 +120,8 @@ class PlacesTests(SynchronousTestCase):
         self.clock.advance(1000)
         self.assertEqual(len(self.visits(100, reports=True)), 20)
 
-    def test_by_default_no_slave_is_pushed_out_by_those_of_its_address_before_java_reports(self) -> None:
-        """Whatever the others do: a thousand slaves back at once, or somebody who connects again and again."""
+    def test_by_default_no_slave_is_pushed_out_by_its_own_address_before_java_reports(self) -> None:
+        """A slave keeps its place when a thousand slaves reconnect, or when a peer keeps reconnecting."""
         self.serve()
         for _ in range(3):
             first = self.visit()
@@ -160,7 +160,7 @@ class LineLimitTests(SynchronousTestCase):
             self.clock.advance(0.001)
             allowed += self.lines.allows("connected") + self.lines.allows("gone")
         self.clock.advance(1)
-        self.assertLess(allowed, limits.LINES_AT_ONCE + 10 * limits.LINES_A_SECOND + 2)
+        self.assertLess(allowed, limits.LINES_BURST + 10 * limits.LINES_PER_SECOND + 2)
         self.assertLessEqual(len(self.told), 11)
         counted = sum(int(part.split()[0]) for line in self.told for part in line.split(", "))
         self.assertEqual(counted, 20_000 - allowed)
@@ -226,10 +226,10 @@ class FirstReportTests(MasterTestCase):
 
 
 class CrowdTests(MasterTestCase):
-    """Many who are no slaves, and one who is."""
+    """Many connections that are not slaves, and one slave."""
 
     @pytest.mark.long
-    def test_two_thousand_idle_and_dribbling_connections_leave_a_slave_its_place_and_its_bytes(self) -> None:
+    def test_2000_idle_and_dribbling_connections_do_not_keep_a_slave_out(self) -> None:
         self.serve(memory_log(IMAGE.prefix(IMAGE.messages[10])))
         for number in range(1000):
             self.clock.advance(0.01)
@@ -251,7 +251,7 @@ class CrowdTests(MasterTestCase):
             connection, _ = self.request(1)
         self.clock.advance(0)
         self.assertEqual([line.over for line in idle], [True] + [False] * 4)
-        self.assertIn("has sent no report yet, and its place goes to another: closing", lines())
+        self.assertIn("has sent no report yet, and a new connection takes its place: closing", lines())
         self.assertEqual(connection.state, HAConnectionState.TRANSFER)
 
     def test_one_that_loses_its_place_in_the_tls_handshake_is_closed_when_that_is_done(self) -> None:
@@ -290,7 +290,7 @@ class CrowdTests(MasterTestCase):
             slave.deliver(encode_report(1))
             slave.lose()
         self.assertLess(len(lines().splitlines()), 140)
-        self.assertRegex(lines(), r"warn: of connections without a report, not told one by one: \d+ ")
+        self.assertRegex(lines(), r"warn: connections without a report, not logged one by one: \d+ ")
         self.assertIn("slave 192.0.2.8:1 asks for 1", lines())
         self.assertIn("slave 192.0.2.8:1 is gone at 1", lines())
 
@@ -363,7 +363,7 @@ class InFlightTests(MasterTestCase):
         connection, _ = self.request(1)
         self.assertEqual(progress_of(connection).sent, self.image.end)
 
-    def test_what_waits_for_many_slaves_that_read_nothing_is_bounded_by_less_than_a_write_each(self) -> None:
+    def test_bytes_that_wait_for_many_slow_slaves_are_bounded(self) -> None:
         self.patch(limits, "WAITING_BYTES", 4 * WRITE_BYTES)
         self.serve(memory_log(self.image), 32 * 1024)
         lines = []

@@ -1,4 +1,4 @@
-"""Rates: exact over any two seconds, shared in turns, and what else goes on meanwhile."""
+"""Rates: they are exact over any two seconds, shared in turns, and other work continues meanwhile."""
 
 from random import Random
 
@@ -9,11 +9,20 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.admission.throttle import ReceiveThrottle, SendThrottle, TokenBucket
 from rmqha.ha.master.protocol import HAConnectionState, HAMasterProtocol
-from rmqha.ha.slave.protocol import HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.protocol import ConnectionOptions, HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica, StartFrom
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER, Transfer, encode_report
-from tests.ha.doubles import LineTransport, heartbeat, make_image, memory_log, progress_of, transfers_in, wire
+from tests.ha.doubles import (
+    ConnectionOwner,
+    LineTransport,
+    heartbeat,
+    make_image,
+    memory_log,
+    progress_of,
+    transfers_in,
+    wire,
+)
 from tests.ha.masternode import MasterTestCase
 
 KIB, MIB = 1024, 1024 * 1024
@@ -23,7 +32,7 @@ PARTS = 0.05
 
 
 def most_in_any_window(arrivals: list[tuple[float, int]], seconds: float) -> int:
-    """The most bytes that arrived within so many seconds, wherever these begin."""
+    """The maximum number of bytes that arrived within any period of this many seconds."""
     most = held = first = 0
     for now, size in arrivals:
         held += size
@@ -253,14 +262,15 @@ class SlaveTests(SynchronousTestCase):
         self.slave = HASlaveProtocol(
             Replica(self.log, StartFrom(), lambda state, reason: None),
             self.log,
-            SlaveTimes(),
             self.clock,
-            ask_master=lambda: self.asked,
-            progressed=lambda: self.slave.report_progress(),
-            durable_offset=lambda: self.log.max_offset,
-            gave_up=self.lost.append,
-            lost=lambda: None,
-            throttle=ReceiveThrottle(rate, self.clock),
+            ConnectionOwner(
+                ask=lambda: self.asked,
+                completed=lambda: self.slave.report_progress(),
+                durable=lambda: self.log.max_offset,
+                given_up=self.lost.append,
+                lost=lambda: None,
+            ),
+            ConnectionOptions(throttle=ReceiveThrottle(rate, self.clock)),
         )
         self.wire = Wire(self.clock, wire(self.image.transfers(1)) if stream is None else stream)
         self.slave.makeConnection(self.wire)

@@ -1,6 +1,6 @@
-"""Slaves, and strangers, that do not keep to the protocol, met by a master: rows M20 to M27 of docs/faults.md.
+"""Slaves and other peers that violate a master's protocol: rows M20 to M27 of docs/faults.md.
 
-Whatever comes: no crash, no hang (silence ends it), bounded memory, a log line that names the peer and the reason, and
+In every case: no crash, no hang (silence ends it), bounded memory, a log line that names the peer and the reason, and
 no other slave feels anything of it.
 """
 
@@ -68,7 +68,7 @@ BAD_SLAVES = [
     BadSlave("m22_three_zeros_before_reports", bytes(3) + reports(1, 1), f"reports {1 << 40}, which", served=True),
     BadSlave("m22_a_stray_byte_between_reports", reports(1) + b"\x01" + reports(1), "is not between", served=True),
     BadSlave("m22_an_http_request", TEXT, ahead(TEXT)),
-    BadSlave("m22_a_tls_hello", TLS_HELLO, "begins as TLS does"),
+    BadSlave("m22_a_tls_hello", TLS_HELLO, "starts a TLS handshake"),
     BadSlave("m22_an_ssh_banner", b"SSH-2.0-OpenSSH_9.6\r\n", ahead(b"SSH-2.0-")),
     BadSlave("m22_a_remoting_request", b"\0\0\0\x80\0\0\0\x7c" + b'{"code":28}', ahead(b"\0\0\0\x80\0\0\0\x7c")),
     BadSlave("m22_a_slave_of_controller_mode", bytes.fromhex("00000001000100000000000000000002"), "asks for "),
@@ -142,12 +142,12 @@ class BadSlaveTests(MasterTestCase):
             with log_lines() as lines:
                 _, line = self.request(offset)
             self.assertTrue(line.aborted)
-            self.assertIn(f"warn: slave {PEER_NAME} asks for {offset}, our log begins at 4096: closing", lines())
+            self.assertIn(f"warn: slave {PEER_NAME} asks for {offset}, our log starts at 4096: closing", lines())
         _, line = self.request(4096)
         self.assertFalse(line.disconnecting)
 
     def test_m21_reports_inside_records_are_nobody_elses_business(self) -> None:
-        """A Java slave reports whatever its last frame ended with."""
+        """A Java slave reports the end of its last frame, which may be anywhere in a record."""
         connection, line = self.request(1)
         for offset in range(2, 3000, 7):
             line.deliver(encode_report(offset))
@@ -163,7 +163,7 @@ class BadSlaveTests(MasterTestCase):
             self.assertEqual(progress_of(connection).reported, MIDDLE)
 
     def test_m24_bytes_not_sent_yet_cannot_be_acknowledged(self) -> None:
-        """Our log holds them, but this slave cannot: else a SYNC_MASTER would believe in a copy that is none."""
+        """Our log holds these bytes, but this slave cannot: a SYNC_MASTER would count a copy that does not exist."""
         self.serve(memory_log(IMAGE.prefix(MIDDLE)))
         connection, line = self.connect(SlowTransport(self.clock))
         line.deliver(encode_report(1))
@@ -177,7 +177,7 @@ class BadSlaveTests(MasterTestCase):
         self.assertTrue(line.aborted)
         self.assertIn(f"reports {MIDDLE + 1}, which is not between its last report {MIDDLE} and", lines())
 
-    def test_m24_a_slave_that_begins_at_the_last_segment_has_not_acknowledged_what_lies_before(self) -> None:
+    def test_m24_a_slave_that_starts_at_the_last_segment_acknowledges_no_earlier_bytes(self) -> None:
         connection, _ = self.request(0)
         self.assertEqual(progress_of(connection).reported, 0)
 
@@ -221,7 +221,7 @@ class BadSlaveTests(MasterTestCase):
             slow.resumeProducing()
         self.assertTrue(slow_line.aborted)
         self.assertFalse(quick_line.disconnecting)
-        self.assertIn(f"warn: slave {PEER_NAME} is at {MIDDLE}, which was deleted; our log begins at", lines())
+        self.assertIn(f"warn: slave {PEER_NAME} is at {MIDDLE}, which was deleted; our log starts at", lines())
 
     def test_random_bytes_never_crash_a_master(self) -> None:
         for seed in range(300):

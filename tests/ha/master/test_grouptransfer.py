@@ -1,10 +1,10 @@
-"""When enough slaves hold a message: whose word counts, for how long puts wait, and what they are told."""
+"""When enough slaves hold a message: which reports count, how long puts wait, and how they end."""
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.master.grouptransfer import GroupTransferService
+from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings import make_settings
@@ -34,7 +34,7 @@ class ReplicationTestCase(SynchronousTestCase):
 
     def begin(self, confirmed_offset: int = 0, **properties: str) -> None:
         settings = make_settings({"slaveTimeout": str(int(TIMEOUT * 1000)), **properties})
-        self.replication = GroupTransferService(self.log, settings, self.clock, confirmed_offset)
+        self.replication = GroupTransfer(self.log, settings, self.clock, confirmed_offset)
         self.slaves: dict[str, SlaveProgress] = {}
 
     def tearDown(self) -> None:
@@ -392,7 +392,7 @@ class SeveralSlavesTests(ReplicationTestCase):
         self.connect("observer", at=IMAGE.messages[19])
         self.assertFalse(self.replication.enough_for_puts())
 
-    def test_a_slave_that_asks_for_the_end_is_a_replica_before_it_has_acknowledged_anything(self) -> None:
+    def test_a_slave_that_asks_for_the_end_counts_for_puts_before_it_acknowledges(self) -> None:
         """As an empty slave of an empty master, and a Java slave in sync: else no first put would ever be let in."""
         self.begin(minInSyncReplicas="2")
         self.connect("a")

@@ -1,4 +1,4 @@
-"""What has left a transport: exact for plain sockets, never too low under TLS."""
+"""How much of the log has left a transport: exact for plain sockets, never too low with TLS."""
 
 import contextlib
 import tempfile
@@ -183,7 +183,7 @@ class TLSTests(SynchronousTestCase):
                 socket.deliver(peer.bio_read(65536))
 
     def to_peer(self, peer: SSL.Connection, socket: Socket, size: int = 10**6) -> bytes:
-        """The socket takes so much, and the peer reads what it can."""
+        """The socket takes this many bytes, and the peer reads what it can."""
         socket.taken.clear()
         socket.take(size)
         socket.room = 0

@@ -1,4 +1,4 @@
-"""What a master knows of a slave: which reports count, and what never goes back."""
+"""What a master knows about a slave: which reports count, and which offsets never decrease."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

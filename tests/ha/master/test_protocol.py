@@ -1,4 +1,4 @@
-"""The master's end: where a transfer begins, how it is cut, what a slave may say, and what a slow one costs."""
+"""The master's end: where a transfer starts, its frames, a slave's valid reports, and the cost of a slow slave."""
 
 from twisted.internet.address import IPv4Address
 
@@ -88,7 +88,7 @@ class StartTests(MasterTestCase):
         self.assertEqual(transfers_in(transport.take()), IMAGE.transfers())
 
     def test_what_is_not_proved_is_not_sent(self) -> None:
-        """The log of a slave that serves slaves ends in half a record now and then."""
+        """The log of a slave that serves other slaves may end in an incomplete record."""
         self.serve(memory_log(IMAGE.prefix(IMAGE.messages[4])))
         self.log.append_data(self.log.max_offset, IMAGE.bytes_at(IMAGE.messages[4], IMAGE.messages[4] + 50))
         _, transport = self.request(1)
@@ -180,7 +180,7 @@ class HeartbeatTests(MasterTestCase):
         self.assertEqual(transfers_in(transport.take()), IMAGE.transfers(1))
 
     def test_only_whole_reports_are_signs_of_life(self) -> None:
-        """One byte now and then keeps no connection."""
+        """A peer cannot keep its connection by sending single bytes."""
         _, transport = self.connect()
         for _ in range(3):
             self.clock.advance(6)
@@ -319,11 +319,11 @@ class ChangingLogTests(MasterTestCase):
             transport.drain()
         self.assertTrue(transport.aborted)
         self.assertIn(
-            f"warn: slave {PEER_NAME} is at {at}, which was deleted; our log begins at {2 << 20}: closing", lines()
+            f"warn: slave {PEER_NAME} is at {at}, which was deleted; our log starts at {2 << 20}: closing", lines()
         )
 
     def test_a_slave_that_got_what_was_cut_since_is_closed(self) -> None:
-        """Its log is no prefix of ours any more, and no byte may follow it."""
+        """Its log is no longer a prefix of ours, so we must not send any byte after it."""
         for regrown_to in (None, IMAGE.messages[15]):
             self.serve(memory_log(IMAGE))
             _, transport = self.request(1)

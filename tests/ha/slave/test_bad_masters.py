@@ -1,6 +1,6 @@
-"""Masters that do not keep to the protocol, met by a slave that holds a log: rows M1 to M15 of docs/faults.md.
+"""Masters that violate the protocol, for a slave that holds a log: rows M1 to M15 of docs/faults.md.
 
-Whatever comes: no crash, no hang (silence ends it), bounded memory, one clear line in the log, our log untouched.
+In every case: no crash, no hang (silence ends it), bounded memory, one clear line in the log, our log untouched.
 """
 
 from dataclasses import dataclass, replace
@@ -81,17 +81,16 @@ BAD_MASTERS = [
     BadMaster("m6_half_a_header", heartbeat(START)[:11], SILENT),
     BadMaster("m6_half_a_frame", wire(IMAGE.transfers(START))[:300], SILENT),
     BadMaster("m6_nothing", b"", SILENT),
-    BadMaster("m7_a_tls_alert", b"\x15\x03\x01\x00\x02\x02\x46", "port speaks TLS"),
-    BadMaster(
-        "m7_a_tls_server_hello", b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + b"\x7f" * 80, "port speaks TLS"
-    ),
+    BadMaster("m7_a_tls_alert", b"\x15\x03\x01\x00\x02\x02\x46", "port uses TLS"),
+    BadMaster("m7_a_tls_server_hello", b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + b"\x7f" * 80, "port uses TLS"),
     BadMaster("m7_an_http_answer", b"HTTP/1.1 400 Bad Request\r\n\r\n", "a body size of 540291120 bytes"),
     BadMaster("m7_an_ssh_banner", b"SSH-2.0-OpenSSH_9.6\r\n", "a body size of 1332766062 bytes"),
     BadMaster("m7_a_remoting_answer", pack(">ii", 120, 116) + b'{"code":0,"flag":1}', "a body size of"),
     BadMaster(
         "m8_a_frame_across_a_segments_end",
         TRANSFER_HEADER.pack(START, SEGMENT_SIZE) + IMAGE.bytes_at(START, START + SEGMENT_SIZE),
-        f"a frame of {SEGMENT_SIZE} bytes at {START} crosses a segment's end: is mappedFileSizeCommitLog=4096",
+        f"a frame of {SEGMENT_SIZE} bytes at {START} crosses a segment's end: does the master have "
+        "mappedFileSizeCommitLog=4096",
     ),
     BadMaster(
         "m9_a_blank_not_to_the_segments_end", after_overlap(pack(">ii", 100, BLANK_MAGIC_CODE)), "a blank of 100"
@@ -209,7 +208,7 @@ class OddMasterTests(SlaveNodeTestCase):
             line.deliver(wire([Transfer(1, body[1:] + bytes(4))]))
             self.clock.advance(0)
         self.assertTrue(line.over)
-        self.assertIn(f"what the master sent for {len(body)} is no record", lines())
+        self.assertIn(f"what the master sent for {len(body)} is not a valid record", lines())
         self.assertEqual(self.content(), body)
 
     def test_m14_heartbeats_for_ever_of_a_master_that_has_more_are_named_a_stall(self) -> None:
@@ -234,7 +233,7 @@ class OddMasterTests(SlaveNodeTestCase):
             line.deliver(heartbeat(1))
             line.deliver(heartbeat(1))
         self.assertTrue(line.aborted)
-        self.assertIn("the master sends nothing at 1 and does not tell what it has", lines())
+        self.assertIn("the master sends nothing at 1, and we cannot find out what it has", lines())
 
     def test_m15_the_largest_frame_is_taken_and_memory_stays_bounded(self) -> None:
         size = 8 << 20

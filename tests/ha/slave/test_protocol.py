@@ -1,4 +1,4 @@
-"""The slave's end of a connection: what it says when, and how it ends."""
+"""The slave's end of a connection: when it reports what, and how the connection ends."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,22 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.slave.protocol import READ_BYTES, HASlaveFactory, HASlaveProtocol, SlaveTimes
+from rmqha.ha.slave.protocol import READ_BYTES, ConnectionState, HASlaveFactory, HASlaveProtocol
 from rmqha.ha.slave.replica import Ahead, CorruptTransfer, Diverged, Gap, MasterView, PeerBreach, Replica, StartFrom
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER, Transfer
-from tests.ha.doubles import LogImage, content_of, heartbeat, log_lines, make_image, memory_log, reports_in, wire
+from tests.ha.doubles import (
+    ConnectionOwner,
+    LogImage,
+    content_of,
+    heartbeat,
+    log_lines,
+    make_image,
+    memory_log,
+    reports_in,
+    wire,
+)
 
 IMAGE = make_image([300] * 30)
 VIEW = MasterView(0, IMAGE.end)
@@ -36,13 +46,14 @@ class SlaveProtocolTestCase(SynchronousTestCase):
         self.slave = HASlaveProtocol(
             self.replica,
             self.log,
-            SlaveTimes(),
             self.clock,
-            ask_master=lambda: self.asked,
-            progressed=lambda: self.slave.report_progress(),
-            durable_offset=lambda: self.durable(),
-            gave_up=self.failures.append,
-            lost=self.lose,
+            ConnectionOwner(
+                ask=lambda: self.asked,
+                completed=lambda: self.slave.report_progress(),
+                durable=lambda: self.durable(),
+                given_up=self.failures.append,
+                lost=self.lose,
+            ),
         )
         self.transport = StringTransport()
         self.slave.makeConnection(self.transport)
@@ -103,8 +114,34 @@ class HandshakeTests(SlaveProtocolTestCase):
         self.assert_gave_up(Ahead, f"{IMAGE.end} bytes before")
         self.assertEqual(self.reports(), [])
 
+    def test_a_connection_goes_through_its_states(self) -> None:
+        self.start(IMAGE)
+        states = [self.slave.state]
+        self.asked.callback(VIEW)
+        states.append(self.slave.state)
+        self.slave.dataReceived(b"\0")
+        states.append(self.slave.state)
+        self.slave.connectionLost(Failure(ConnectionLost()))
+        states.append(self.slave.state)
+        self.assertEqual([state.name for state in states], ["ASKING", "REQUESTED", "RECEIVING", "ENDED"])
+
+    def test_other_moves_are_refused(self) -> None:
+        order = list(ConnectionState)
+        self.start(IMAGE)
+        for old in order:
+            for new in order:
+                self.slave.state = old
+                is_next = order.index(new) == order.index(old) + 1
+                is_end = new is ConnectionState.ENDED and old not in (ConnectionState.NEW, ConnectionState.ENDED)
+                with self.subTest(old=old, new=new):
+                    if is_next or is_end:
+                        self.slave._move(new)
+                    else:
+                        self.assertRaises(ValueError, self.slave._move, new)
+        self.slave.state = ConnectionState.ASKING
+
     def test_a_connection_lost_while_asking_cancels_the_question(self) -> None:
-        """Else a slave that was stopped would go on asking, and probe the master anew."""
+        """Otherwise a stopped slave would continue its requests, and probe the master again."""
         self.start()
         self.slave.connectionLost(Failure(ConnectionLost()))
         self.assertEqual(self.questions_cancelled, 1)
@@ -114,7 +151,7 @@ class HandshakeTests(SlaveProtocolTestCase):
         for frame in (heartbeat(0), heartbeat(IMAGE.end), wire(IMAGE.transfers())):
             self.start(IMAGE)
             self.slave.dataReceived(frame)
-            self.assert_gave_up(PeerBreach, "a frame before our first report")
+            self.assert_gave_up(PeerBreach, "bytes before our first report")
             self.assertEqual(content_of(self.log), IMAGE.content)
 
     def test_reads_are_large(self) -> None:
@@ -208,7 +245,7 @@ class HeartbeatTests(SlaveProtocolTestCase):
         self.clock.advance(2.5)
         self.assertEqual(self.reports(), [1])
 
-    def test_a_report_replaces_the_next_heartbeat_yet_no_pause_is_longer_than_the_interval(self) -> None:
+    def test_a_report_replaces_a_heartbeat_but_no_pause_exceeds_the_interval(self) -> None:
         self.clock.advance(1)
         self.slave.dataReceived(wire(IMAGE.transfers(1)))
         self.assertEqual(self.reports(), [IMAGE.end])
@@ -218,7 +255,7 @@ class HeartbeatTests(SlaveProtocolTestCase):
         self.assertEqual(self.reports(), [IMAGE.end])
 
     def test_a_master_silent_for_the_housekeeping_interval_is_left(self) -> None:
-        """What we write ourselves is no sign of its life."""
+        """Our own writes are not a sign that the master lives."""
         for _ in range(159):
             self.clock.advance(0.125)
         self.assert_open()
@@ -263,7 +300,7 @@ class EndTests(SlaveProtocolTestCase):
     def test_a_damaged_record_aborts_and_what_was_sound_before_it_stays(self) -> None:
         damaged = IMAGE.with_byte_changed(IMAGE.messages[5] + 100)
         self.slave.dataReceived(wire(damaged.transfers(1)))
-        self.assert_gave_up(CorruptTransfer, f"for {IMAGE.messages[5]} is no record")
+        self.assert_gave_up(CorruptTransfer, f"for {IMAGE.messages[5]} is not a valid record")
         self.end()
         self.assertEqual(content_of(self.log), IMAGE.prefix(IMAGE.messages[5]).content)
 
@@ -300,7 +337,7 @@ class EndTests(SlaveProtocolTestCase):
     def test_a_look_that_finds_a_gap_ends_the_connection(self) -> None:
         self.slave.dataReceived(heartbeat(1))
         self.slave.look(MasterView(4096, 9000), 0)
-        self.assert_gave_up(Gap, "begins at 4096")
+        self.assert_gave_up(Gap, "starts at 4096")
         self.slave.look(MasterView(4096, 9000), 0)
         self.assertEqual(len(self.failures), 1)
 

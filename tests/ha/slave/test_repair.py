@@ -1,4 +1,4 @@
-"""Bad bytes fetched over the HA channel: one connection a gap, whose only report is its request."""
+"""Fetches bad bytes over the HA channel: one connection for each gap, whose only report is its request."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,7 +8,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.slave.repair import LONGEST_RETRY_SECONDS, SILENCE_SECONDS, SelfRepair, SourceUnreachable, fetch
+from rmqha.ha.slave.repair import MAX_RETRY_SECONDS, SILENCE_SECONDS, SelfRepair, SourceUnreachable, fetch
 from rmqha.settings import Settings
 from rmqha.store.offline.repair import Mend, Mended, RepairError, StoreRepair
 from rmqha.wire.transfer import Transfer
@@ -95,7 +95,7 @@ class FetchTests(RepairTestCase):
     def test_bytes_of_another_place_or_log_are_refused(self) -> None:
         before = self.offsets[self.bad - 1]
         self.line.deliver(wire([Transfer(before + 1, b"x")]))
-        self.check_failure(RepairError, f"where {before} was asked for")
+        self.check_failure(RepairError, f"but {before} comes next")
 
     def test_another_log_is_refused(self) -> None:
         before = self.offsets[self.bad - 1]
@@ -111,7 +111,7 @@ class FetchTests(RepairTestCase):
 
     def test_no_frames_are_refused(self) -> None:
         self.line.deliver(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        self.check_failure(RepairError, "no HA port")
+        self.check_failure(RepairError, "not an HA port")
 
     def test_silence_ends_it(self) -> None:
         self.clock.advance(SILENCE_SECONDS)
@@ -119,7 +119,7 @@ class FetchTests(RepairTestCase):
 
     def test_a_lost_connection_may_come_again(self) -> None:
         self.line.lose(ConnectionLost())
-        self.check_failure(SourceUnreachable, "before it sent anything")
+        self.check_failure(SourceUnreachable, "without sending anything")
 
     def test_the_first_byte_of_a_log_is_not_asked_for(self) -> None:
         """A request for 0 means the last segment."""
@@ -177,7 +177,7 @@ class SelfRepairTests(RepairTestCase):
             self.assertNoResult(done)
             (call,) = self.clock.getDelayedCalls()
             pause = call.getTime() - self.clock.seconds()
-            self.assertLessEqual(pause, LONGEST_RETRY_SECONDS * 1.5)
+            self.assertLessEqual(pause, MAX_RETRY_SECONDS * 1.5)
             waited += pause
             self.clock.advance(pause)
         self.assertGreater(waited, 60)
@@ -189,7 +189,7 @@ class SelfRepairTests(RepairTestCase):
         done = self.begin(most_attempts=2)
         for _ in range(2):
             self.endpoint.next().refuse()
-            self.clock.advance(LONGEST_RETRY_SECONDS * 2)
+            self.clock.advance(MAX_RETRY_SECONDS * 2)
         self.failureResultOf(done, SourceUnreachable)
 
     def test_a_master_that_closes_each_connection_lacks_the_bytes(self) -> None:
@@ -197,7 +197,7 @@ class SelfRepairTests(RepairTestCase):
         done = self.begin()
         for _ in range(4):
             self.endpoint.next().accept().lose(ConnectionLost())
-            self.clock.advance(LONGEST_RETRY_SECONDS * 2)
+            self.clock.advance(MAX_RETRY_SECONDS * 2)
         self.failureResultOf(done, RepairError)
         self.assertNotEqual(self.log(), self.good)
 

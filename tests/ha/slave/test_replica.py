@@ -1,4 +1,4 @@
-"""What a slave decides: where to begin, what to believe, what it may report, and in which state it is."""
+"""What a slave decides: where to start, what to accept, what to report, and its state."""
 
 from collections.abc import Callable
 
@@ -159,7 +159,7 @@ class FirstReportTests(SynchronousTestCase):
             (IMAGE.end, IMAGE.last_message),
         ):
             self.assertEqual(replica.request(UNKNOWN, durable), start)
-        with self.assertRaisesRegex(ReplicaError, "again soon"):
+        with self.assertRaisesRegex(ReplicaError, "trying again"):
             replica.request(view_of(IMAGE, SEGMENT_SIZE), 777)
         self.assertEqual(replica.request(view_of(IMAGE, SEGMENT_SIZE), SEGMENT_SIZE), SEGMENT_SIZE)
 
@@ -262,7 +262,7 @@ class FollowingTests(SynchronousTestCase):
 
 
 class ProofTests(SynchronousTestCase):
-    """What is no record is never reported."""
+    """Bytes that are not a record are never reported."""
 
     def refuse(self, slave: Slave, theirs: LogImage, kind: type[Exception]) -> str:
         """Connect, hear what was heard before, and then something that is refused, for this reason."""
@@ -276,8 +276,8 @@ class ProofTests(SynchronousTestCase):
         slave = Slave()
         for _ in range(CORRUPT_TRANSFERS_UNTIL_DIVERGED - 1):
             reason = self.refuse(slave, damaged, CorruptTransfer)
-            self.assertIn(f"what the master sent for {IMAGE.messages[2]} is no record: the body's CRC", reason)
-        self.assertIn("so it was 3 times", self.refuse(slave, damaged, Diverged))
+            self.assertIn(f"what the master sent for {IMAGE.messages[2]} is not a valid record: the body's CRC", reason)
+        self.assertIn("this happened 3 times", self.refuse(slave, damaged, Diverged))
         self.assertEqual(content_of(slave.log), IMAGE.prefix(IMAGE.messages[2]).content, "the sound records are kept")
 
     def test_damage_elsewhere_is_counted_anew(self) -> None:
@@ -315,7 +315,7 @@ class ProofTests(SynchronousTestCase):
             self.assertEqual(slave.replica.reportable_offset, len(first))
             filler = Transfer(len(first), bytes(filler_bytes))
             error = self.assertRaises(CorruptTransfer, slave.read, filler)
-            self.assertIn(f"what the master sent for {len(first)} is no record", str(error))
+            self.assertIn(f"what the master sent for {len(first)} is not a valid record", str(error))
 
     @pytest.mark.long
     @settings(max_examples=150, deadline=None, database=None)
@@ -365,7 +365,7 @@ class VerdictTests(SynchronousTestCase):
         error = self.assertRaises(Gap, slave.connect, MasterView(5 * SEGMENT_SIZE, 9 * SEGMENT_SIZE))
         self.assertEqual((error.state, error.exit_code), (ReplicaState.GAP, ExitCode.GAP))
         self.assertEqual(error.master_min_offset, 5 * SEGMENT_SIZE)
-        self.assertIn(f"begins at {5 * SEGMENT_SIZE}, {5 * SEGMENT_SIZE - IMAGE.end} bytes behind", str(error))
+        self.assertIn(f"starts at {5 * SEGMENT_SIZE}, {5 * SEGMENT_SIZE - IMAGE.end} bytes after", str(error))
 
     def test_a_masters_min_at_our_end_is_none(self) -> None:
         self.assertEqual(Slave(IMAGE).connect(MasterView(IMAGE.end, IMAGE.end + 100)), IMAGE.end)
@@ -411,14 +411,14 @@ class VerdictTests(SynchronousTestCase):
         slave.hear_heartbeats(slave.connect(), times=1)
         self.assertFalse(slave.replica.holds_all)
 
-    def test_an_empty_slave_learns_of_a_gap_by_heartbeats_when_a_probe_found_later_segments(self) -> None:
+    def test_heartbeats_show_a_gap_to_an_empty_slave_if_a_probe_found_later_segments(self) -> None:
         slave = Slave()
         start = slave.connect(MasterView(last_segment_offset=4 * SEGMENT_SIZE))
         error = self.assertRaises(Gap, slave.hear_heartbeats, start)
         self.assertIsNone(error.master_min_offset)
         self.assertIn("its first segments were deleted", str(error))
 
-    def test_an_empty_slave_that_knows_nothing_gives_up_a_silent_master_without_a_verdict(self) -> None:
+    def test_an_empty_slave_without_a_probe_leaves_a_silent_master_without_a_verdict(self) -> None:
         slave = Slave()
         start = slave.connect()
         self.assertRaises(PeerBreach, slave.hear_heartbeats, start)
@@ -434,7 +434,7 @@ class VerdictTests(SynchronousTestCase):
     def test_a_look_finds_the_master_shorter_than_we_were_when_asking(self) -> None:
         slave = Slave(IMAGE)
         slave.read(*IMAGE.transfers(slave.connect()))
-        slave.replica.look(MasterView(0, IMAGE.end - 1), IMAGE.end - 1)  # an old answer is no proof
+        slave.replica.look(MasterView(0, IMAGE.end - 1), IMAGE.end - 1)  # an old answer proves nothing
         self.assertRaises(Ahead, slave.replica.look, MasterView(0, IMAGE.end - 1), IMAGE.end)
 
     def test_a_look_keeps_what_the_probe_found(self) -> None:

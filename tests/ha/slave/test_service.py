@@ -1,13 +1,16 @@
-"""A slave's service: it keeps connecting, acts on verdicts, and knows when a ``--once`` run is done and how."""
+"""A slave's service: it reconnects, acts on verdicts, and decides when and how a ``--once`` run ends."""
 
 from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
+from twisted.application.service import IService
 from twisted.internet.defer import Deferred, execute
+from zope.interface.verify import verifyObject
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
+from rmqha.ha.slave.protocol import IConnectionOwner
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.ha.slave.service import OnGap
 from rmqha.ha.slave.states import ReplicaState
@@ -21,6 +24,13 @@ IMAGE = make_image([300] * 30)
 PREFIX = IMAGE.prefix(IMAGE.messages[12])
 VIEW = MasterView(0, IMAGE.end, segment_size=SEGMENT_SIZE)
 LATE_VIEW = MasterView(2 * SEGMENT_SIZE, IMAGE.end, segment_size=SEGMENT_SIZE)
+
+
+class InterfaceTests(SlaveNodeTestCase):
+    def test_a_slave_owns_its_connections(self) -> None:
+        self.start()
+        verifyObject(IConnectionOwner, self.service)
+        verifyObject(IService, self.service)
 
 
 class OnceTests(SlaveNodeTestCase):
@@ -85,7 +95,7 @@ class OnceTests(SlaveNodeTestCase):
         self.view = MasterView(5 * SEGMENT_SIZE, 9 * SEGMENT_SIZE)
         self.start(PREFIX, once=True)
         line = self.accept()
-        self.assert_ended(ExitCode.GAP, "GAP: the master's log begins at 20480")
+        self.assert_ended(ExitCode.GAP, "GAP: the master's log starts at 20480")
         self.assertTrue(line.aborted)
         self.assertEqual(line.take(), b"", "no report was sent")
 
@@ -119,7 +129,7 @@ class OnceTests(SlaveNodeTestCase):
             self.assertEqual(self.ends, [], times)
             line, request = self.connect()
             line.deliver(wire(damaged.transfers(request)))
-        self.assert_ended(ExitCode.DIVERGED, "so it was 3 times")
+        self.assert_ended(ExitCode.DIVERGED, "this happened 3 times")
         self.lose(line)
         self.assertEqual(self.content(), PREFIX.content)
 
@@ -300,7 +310,7 @@ class EndlessTests(SlaveNodeTestCase):
 
 
 class ContactTests(SlaveNodeTestCase):
-    """What is told of the master: when it was heard, and how far the slave is behind it, never better than it is."""
+    """What the status says about the master: the last contact, and a lag that is never too small."""
 
     def facts(self) -> tuple[int | None, float | None]:
         return self.service.lag_bytes, self.service.lag_seconds
@@ -436,7 +446,7 @@ class QueueTests(SlaveNodeTestCase):
         self.behind = 0
         self.silence(1)
         self.assertEqual(self.ends, [(ExitCode.FINE, f"holds all up to {IMAGE.end}")])
-        self.assertGreater(lines().count("bytes are to be put into queues and index"), 2)
+        self.assertGreater(lines().count("bytes are still missing from queues and index"), 2)
 
     def test_queues_that_do_not_grow_any_more_are_an_error(self) -> None:
         self.behind = 700
@@ -445,7 +455,7 @@ class QueueTests(SlaveNodeTestCase):
         self.assertEqual(self.ends, [])
         self.silence(2)
         self.assertEqual(self.ends[0][0], ExitCode.IO_ERROR)
-        self.assertIn("700 bytes are in no queue", self.ends[0][1])
+        self.assertIn("700 bytes are missing from the queues", self.ends[0][1])
 
     def test_it_can_be_stopped_meanwhile(self) -> None:
         self.behind = 700
@@ -524,7 +534,7 @@ class MisfitTests(SlaveNodeTestCase):
                     (request,) = reports_in(line.take())
                     line.deliver(wire(IMAGE.transfers(request)))
             self.assertNotIn("DIVERGED", lines())
-            self.assertIn("set mappedFileSizeCommitLog=N as the master has it, probably 4096", lines())
+            self.assertIn("set mappedFileSizeCommitLog=N, where N is the master's value, probably 4096", lines())
             self.assertIn("the master's segment size is not known", self.service.reason)
             self.assertEqual(lines().count("error: "), 1)
             self.stop()
@@ -532,7 +542,7 @@ class MisfitTests(SlaveNodeTestCase):
 
 
 class ReseedTests(SlaveNodeTestCase):
-    """``--on-gap=reseed``: the old files stay, aside, and the copy begins anew."""
+    """``--on-gap=reseed`` sets the old files aside and starts the copy again."""
 
     def reseed(self, once: bool = False) -> None:
         """A slave that holds a prefix meets a gap."""
@@ -597,7 +607,7 @@ class ReseedTests(SlaveNodeTestCase):
         self.assertEqual(self.content(), PREFIX.content)
 
     def test_an_empty_log_is_not_set_aside_again_and_again(self) -> None:
-        """What was asked for with --from is gone at the master: beginning anew would meet the same gap."""
+        """The master has deleted the offset of --from, so a reseed would lead to the same gap."""
         self.view = LATE_VIEW
         self.start(start_from=str(SEGMENT_SIZE), on_gap=OnGap.RESEED, once=True)
         self.accept()
@@ -674,7 +684,7 @@ class ProbeTests(SlaveNodeTestCase):
                 fail()
             self.clock.advance(0)
             self.assertEqual(reports_in(main.take()), [1], fail.__name__)
-            self.assertIn("info: a probe of the master gave no answer", lines(), fail.__name__)
+            self.assertIn("info: the master did not answer a probe of its HA port", lines(), fail.__name__)
             self.stop()
 
     def test_remoting_that_does_not_answer_is_complained_of_once(self) -> None:
@@ -759,7 +769,7 @@ class QuestionTests(SlaveNodeTestCase):
 
 
 class SegmentSizeTests(SlaveNodeTestCase):
-    """A slave told of no segment size takes the master's."""
+    """A slave without a configured segment size uses the master's."""
 
     def test_the_masters_size_is_taken_for_an_empty_store(self) -> None:
         self.view = MasterView(0, IMAGE.end, segment_size=SEGMENT_SIZE)

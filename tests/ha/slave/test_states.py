@@ -1,4 +1,4 @@
-"""A slave's states: the table of moves, and that nothing else moves."""
+"""A slave's states: the table of transitions, and that no others are possible."""
 
 from itertools import product
 

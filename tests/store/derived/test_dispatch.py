@@ -24,7 +24,7 @@ from rmqha.store.derived.dispatch import (
     QueueTable,
 )
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request, read_if_sound
-from rmqha.store.derived.index import IndexFile, IndexService
+from rmqha.store.derived.index import IndexFile, KeyIndex
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import MappedFile, UnflushedFolder
@@ -63,7 +63,7 @@ class DispatchTestCase(SynchronousTestCase):
         """Queues, index and a dispatcher, from nothing."""
         self.queues = QueueTable(root / "consumequeue", 100)
         self.addCleanup(self.queues.close)
-        self.index = IndexService(root / "index", 50, 400)
+        self.index = KeyIndex(root / "index", 50, 400)
         self.addCleanup(self.index.close)
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, DelayLevels(), start)
 

@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.cli import main
 from rmqha.settings import make_settings
 from rmqha.store.derived.geometry import Geometry, IndexContent, UnprovedIndexFile, geometry_of
-from rmqha.store.derived.index import IndexedKey, IndexService, index_paths
+from rmqha.store.derived.index import IndexedKey, KeyIndex, index_paths
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.offline.audit import audit
@@ -37,7 +37,7 @@ SMALL = Geometry(61, 250)
 
 def write_index(folder: Path, geometry: Geometry, count: int, start: int = 0) -> list[Path]:
     """Index files with so many keys, two of each message."""
-    index = IndexService(folder, *geometry)
+    index = KeyIndex(folder, *geometry)
     index.put(
         [IndexedKey(f"T#{number % 97}", start + number // 2 * 91, 10**12 + number) for number in range(count)], NOW
     )
@@ -71,7 +71,7 @@ def test_whatever_is_in_a_file_an_answer_comes(geometry: Geometry, count: int, c
         with contextlib.suppress(UnprovedIndexFile):
             found = geometry_of(path)
             assert found.file_size == len(content)
-            index = IndexService(path.parent, *found, [(path, found)])
+            index = KeyIndex(path.parent, *found, [(path, found)])
             index.query("T", "5", 0, 2**62, 100)
             index.truncate(91 * count // 4)
             index.query("T", "5", 0, 2**62, 100)

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.steps import at_once
 from rmqha.store.derived.geometry import Geometry
-from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, IndexService, index_paths, read_entries
+from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, KeyIndex, index_paths, read_entries
 from rmqha.store.errors import StoreError
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.wire.javahash import index_hashes
@@ -71,19 +71,19 @@ class IndexTestCase(SynchronousTestCase):
         self.folders += 1
         self.folder = self.root / str(self.folders) / "index"
 
-    def open(self, slots: int = SLOTS, most: int = MOST, folder: Path | None = None) -> IndexService:
-        index = IndexService(folder or self.folder, slots, most)
+    def open(self, slots: int = SLOTS, most: int = MOST, folder: Path | None = None) -> KeyIndex:
+        index = KeyIndex(folder or self.folder, slots, most)
         self.addCleanup(index.close)
         return index
 
-    def make(self, keys: Sequence[IndexedKey], slots: int = SLOTS, most: int = MOST) -> IndexService:
+    def make(self, keys: Sequence[IndexedKey], slots: int = SLOTS, most: int = MOST) -> KeyIndex:
         """An index of these keys, put at once."""
         index = self.open(slots, most)
         if keys:
             index.put(keys, NOW)
         return index
 
-    def taken(self, index: IndexService) -> list[Path]:
+    def taken(self, index: KeyIndex) -> list[Path]:
         """The files to be flushed."""
         return [file.path for file in index.take_unflushed() if isinstance(file, IndexFile)]
 
@@ -101,7 +101,7 @@ class IndexTestCase(SynchronousTestCase):
             found.append((header, unpack_from(f">{slots}i", raw, HEADER_BYTES), entries))
         return found
 
-    def check_answers(self, index: IndexService, keys: Sequence[IndexedKey]) -> None:
+    def check_answers(self, index: KeyIndex, keys: Sequence[IndexedKey]) -> None:
         """Every key is found, with the offsets that it was put with and no other."""
         for text in {each.text for each in keys}:
             name = text.removeprefix("T#")
@@ -529,11 +529,11 @@ class FilesTests(IndexTestCase):
             disk = SimDisk(Random(seed))
             disk.make_folder(Path("/store"))
             disk.sync_folder(Path("/"))
-            index = IndexService(Path("/store/index"), SLOTS, MOST, disk=disk)
+            index = KeyIndex(Path("/store/index"), SLOTS, MOST, disk=disk)
             index.put(keys, NOW)
             disk.sync_all(index.take_unflushed())
             disk.lose_power()
-            self.check_answers(IndexService(Path("/store/index"), SLOTS, MOST, disk=disk), keys)
+            self.check_answers(KeyIndex(Path("/store/index"), SLOTS, MOST, disk=disk), keys)
 
     def test_files_are_told_once_since_they_were_written(self) -> None:
         keys = some_keys(40)

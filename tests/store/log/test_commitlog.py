@@ -126,7 +126,7 @@ class AppendTests(CommitLogTestCase):
     @settings(deadline=None, max_examples=40)
     @given(st.lists(st.integers(100, SEGMENT_SIZE - 8), max_size=12))
     def test_whatever_is_appended_is_a_sound_log(self, sizes: list[int]) -> None:
-        """A log opened anew proves every record, and each lies where ``append`` said."""
+        """A reopened log verifies every record, and finds each at the offset that ``append`` returned."""
         self.setUp()
         records = [sized_record(size, n) for n, size in enumerate(sizes)]
         offsets = [self.log.append(record) for record in records]
@@ -327,7 +327,7 @@ class TruncateTests(CommitLogTestCase):
         self.assertEqual(self.log.truncations, 2)
 
     def test_it_is_on_the_disk_when_it_returns(self) -> None:
-        """Segments that are gone stay gone, and zeros are there, before anything is written anew."""
+        """Deleted segments stay deleted, and cut bytes are zeroed, before anything new is written."""
         events: list[str] = []
         self.patch(Disk, "sync_folder", lambda disk, folder: events.append(f"sync {folder.name}"))
         for name in ("zero_from", "sync"):
@@ -450,14 +450,14 @@ class OpenFilesTests(CommitLogTestCase):
         self.assertLessEqual(open_files(self.folder), self.most + 2 * 10)
 
     def test_those_not_flushed_stay_open(self) -> None:
-        """A failed write-back is told to those who had the file open; the flush must be among them."""
+        """The kernel reports a failed write-back only to open descriptors, so the flush must use one of those."""
         for n in range(self.segments):
             self.log.append(sized_record(3000, n))
         self.assertEqual(open_files(self.folder), 2 * self.segments)  # a descriptor and a mapping each
         self.assertEqual(len(self.log.unflushed_files()), self.segments)
 
-    def test_segments_filled_faster_than_they_are_flushed_are_flushed_before_they_are_closed(self) -> None:
-        """A process may open so many files and no more, whatever the segments' size."""
+    def test_segments_that_fill_faster_than_they_are_flushed_are_flushed_before_closing(self) -> None:
+        """The number of open files is limited, for any size of segments."""
         self.patch(mappedfile, "MAX_OPEN_FILES", 8)
         self.patch(mappedfile, "MAX_UNFLUSHED_FILES", 8)
         synced: list[int] = []

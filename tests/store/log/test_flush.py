@@ -1,4 +1,4 @@
-"""Flushing the log, by a clock and a thread that do what the test says."""
+"""Flushing the log, with a clock and a thread that the test controls."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.settings import Settings
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.flush import OS_PAGE_SIZE, FlushService
+from rmqha.store.log.flush import OS_PAGE_SIZE, CheckpointFile, Flusher
 from tests.fixtures import new_folder
 from tests.store.logs import SEGMENT_SIZE, encoded, sized_record
 
@@ -22,7 +22,7 @@ SETTINGS = Settings(
 
 
 class Thread:
-    """A thread that runs what it was given when it is told to."""
+    """A thread that runs its functions when the test calls it."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
@@ -60,8 +60,10 @@ class FlushTestCase(SynchronousTestCase):
         self.flushed: list[int] = []
         self.service.subscribe(lambda: self.flushed.append(self.log.flushed_offset))
 
-    def make(self, settings: Settings = SETTINGS) -> FlushService:
-        return FlushService(self.log, settings, self.clock, self.thread, self.checkpoint_path, self.failures.append)
+    def make(self, settings: Settings = SETTINGS) -> Flusher:
+        return Flusher(
+            self.log, settings, self.clock, self.thread, CheckpointFile(self.checkpoint_path), self.failures.append
+        )
 
     def grow(self, size: int = 100, number: int = 0) -> int:
         self.log.append(sized_record(size, number))
@@ -159,7 +161,9 @@ class FlushTests(FlushTestCase):
         self.assertEqual(synced, ["data", str((self.root / "commitlog").resolve())])
 
     def test_a_synchronous_thread_will_do(self) -> None:
-        self.service = FlushService(self.log, SETTINGS, self.clock, execute, self.checkpoint_path, self.failures.append)
+        self.service = Flusher(
+            self.log, SETTINGS, self.clock, execute, CheckpointFile(self.checkpoint_path), self.failures.append
+        )
         for _ in range(3):
             end = self.grow()
             self.service.flush()
@@ -210,7 +214,7 @@ class FlushTests(FlushTestCase):
         self.assertEqual(synced, [f"{n * 16 * SEGMENT_SIZE:020d}" for n in range(3)])
 
     def test_a_truncation_during_a_flush_keeps_the_flushed_prefix_where_it_is(self) -> None:
-        """What was cut may have been written anew since, behind the thread's back."""
+        """Cut bytes may have been rewritten while the thread was flushing."""
         self.grow()
         self.service.flush()
         self.log.truncate(0)

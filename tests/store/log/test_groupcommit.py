@@ -1,4 +1,4 @@
-"""Waits for an offset: who is told what, and when."""
+"""Waits for an offset: when each wait ends, and with which result."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One process at a time has a store, be it Java's or ours (spec/store.md 1)."""
+"""Only one process at a time uses a store, Java or ours (spec/store.md 1)."""
 
 import subprocess
 import sys

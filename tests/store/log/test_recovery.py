@@ -1,4 +1,4 @@
-"""Where a log ends after a stop (spec/store.md 9), and what becomes of the bytes after that (spec/store.md 2.6)."""
+"""Where a log ends after a stop (spec/store.md 9), and what happens to the bytes after that (spec/store.md 2.6)."""
 
 import os
 import shutil
@@ -269,7 +269,7 @@ class StaleBytesTests(RecoveryTestCase):
         name = f"{500:020d}"
         self.assertEqual(self.kept(), {name: b"stale 0", f"{name}.1": b"stale 1", f"{name}.2": b"stale 2"})
 
-    def test_they_are_kept_durably_before_they_are_zeroed_and_zeroed_durably_before_all_else(self) -> None:
+    def test_cut_bytes_are_first_kept_durably_and_then_zeroed_durably(self) -> None:
         make_log(self.folder, 500)
         write_at(self.folder, 500, b"stale")
         events: list[str] = []

@@ -1,4 +1,4 @@
-"""Bad stretches of a log are found, and what is sound around them, over generated logs and damages."""
+"""Finds bad stretches of a log and the sound parts around them, in generated logs with generated damage."""
 
 import os
 import shutil

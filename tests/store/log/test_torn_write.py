@@ -1,4 +1,4 @@
-"""A process that dies in the middle of a record leaves its beginning, and zeros where the rest would be."""
+"""A process that dies while it writes a record leaves the record's first part, followed by zeros."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,13 +1,15 @@
 """The broker's front as a whole: which requests each role answers, what runs, and what it tells of itself."""
 
 import socket
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
-from twisted.internet.defer import execute, maybeDeferred
-from twisted.python.failure import Failure
+from twisted.application.service import Service
+from twisted.internet.defer import execute, fail, maybeDeferred
 
 from rmqha.broker.background.outerapi import MasterAddresses
-from rmqha.broker.controller import BrokerController, Surroundings, default_ip, resolved
+from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolved
 from rmqha.store.message import Message
 from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -25,11 +27,11 @@ PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 SEND_FIELDS = {"a": "PG", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": NOW_MS, "h": 0}
 
 
-class ControllerTests(BrokerStoreTestCase):
-    def make(self, role: str = "ASYNC_MASTER", bind_address: str = "127.0.0.1", **properties: str) -> BrokerController:
+class BrokerServiceTests(BrokerStoreTestCase):
+    def make(self, role: str = "ASYNC_MASTER", bind_address: str = "127.0.0.1", **properties: str) -> BrokerService:
         """The front of a new store."""
         self.open(role, **properties)
-        self.broker = BrokerController(
+        self.broker = BrokerService(
             self.settings,
             self.store,
             self.clock,
@@ -39,11 +41,11 @@ class ControllerTests(BrokerStoreTestCase):
         )
         return self.broker
 
-    def run_broker(self, role: str = "ASYNC_MASTER") -> BrokerController:
+    def run_broker(self, role: str = "ASYNC_MASTER") -> BrokerService:
         """One whose services run until the test ends."""
         broker = self.make(role)
-        broker.start()
-        self.addCleanup(lambda: self.successResultOf(broker.stop()))
+        broker.startService()
+        self.addCleanup(lambda: self.successResultOf(broker.stopService()))
         return broker
 
     def test_both_ports_answer_the_same_but_pulls(self) -> None:
@@ -106,10 +108,10 @@ class ControllerTests(BrokerStoreTestCase):
     def test_what_name_servers_say_of_the_master_reaches_the_node_and_the_tables_copying(self) -> None:
         told: list[MasterAddresses] = []
         self.open("SLAVE")
-        surroundings = Surroundings("127.0.0.1", told=told.append)
-        broker = BrokerController(self.settings, self.store, self.clock, execute, surroundings)
+        surroundings = Surroundings("127.0.0.1", master_found=told.append)
+        broker = BrokerService(self.settings, self.store, self.clock, execute, surroundings)
         addresses = MasterAddresses("192.0.2.1:10911", "192.0.2.1:10912")
-        broker._told(addresses)
+        broker._master_found(addresses)
         self.assertEqual((told, broker.slave_synchronize.master_address), ([addresses], "192.0.2.1:10911"))
 
     def test_a_slave_takes_none(self) -> None:
@@ -127,45 +129,82 @@ class ControllerTests(BrokerStoreTestCase):
         broker = self.make()
         self.successResultOf(self.store.put_message(Message("T", b"late", {"DELAY": "1"})))
         slave_store = self.copy_to_slave()
-        broker = BrokerController(self.settings, slave_store, self.clock, execute, Surroundings("127.0.0.1"))
-        broker.start()
+        broker = BrokerService(self.settings, slave_store, self.clock, execute, Surroundings("127.0.0.1"))
+        broker.startService()
         self.clock.pump([0.05] * 100)
         self.assertEqual(slave_store.reader.max_offset("SCHEDULE_TOPIC_XXXX", 0), 1)
         self.assertEqual(broker.schedule.progress(), {1: (0, 1)})
-        self.successResultOf(broker.stop())
+        self.successResultOf(broker.stopService())
 
     def test_a_clean_stop_writes_how_far_all_is_and_leaves_nothing_on_the_clock(self) -> None:
         broker = self.make()
         before = len(self.clock.getDelayedCalls())
-        broker.start()
+        broker.startService()
         self.successResultOf(self.store.put_message(Message("T", b"late", {"DELAY": "1"})))
         broker.consumer_offsets.commit("G", "T", 0, 5, "client")
         self.clock.pump([0.05] * 40)
-        self.successResultOf(broker.stop())
+        self.successResultOf(broker.stopService())
         self.dispatch()
         self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {1: 1})
         self.assertEqual(ConsumerOffsetTable.read(self.folder).offset_table["T@G"], {0: 5})
         self.assertLessEqual(len(self.clock.getDelayedCalls()), before)
 
-    def test_what_goes_wrong_at_the_stop_is_logged_and_does_not_hold_it_up(self) -> None:
-        broker = self.make()
-        broker.start()
-        with patch.object(broker.consumer_offsets, "persist", side_effect=ValueError("broken")):
-            self.successResultOf(broker.stop())
-        (failure,) = self.flushLoggedErrors(ValueError)
-        self.assertIsInstance(failure, Failure)
+    def broker_with_a_port(self) -> BrokerService:
+        """Another broker on the open store, started, with one port and an offset that is not written yet."""
+        broker = BrokerService(self.settings, self.store, self.clock, execute, Surroundings("127.0.0.1"))
+        broker.ports.add("a port", Service())
+        broker.startService()
+        broker.consumer_offsets.commit("G", "T", 0, 5, "client")
+        return broker
 
-    def test_each_service_stops_although_one_before_it_fails(self) -> None:
-        for first in ("schedule", "slave_synchronize", "outer_api"):
-            with self.subTest(first):
-                broker = self.make()
-                broker.start()
-                broker.consumer_offsets.commit("G", "T", 0, 5, "client")
-                with patch.object(getattr(broker, first), "stop", side_effect=ValueError("broken")):
-                    self.successResultOf(broker.stop())
-                self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-                self.assertEqual(ConsumerOffsetTable.read(self.folder).offset_table["T@G"], {0: 5})
-                self.successResultOf(maybeDeferred(getattr(broker, first).stop))
+    def services_of(self, broker: BrokerService) -> list[Any]:
+        return [*broker, *broker.ports]
+
+    def test_services_stop_one_by_one_in_the_reverse_order_of_their_start(self) -> None:
+        background = {"ASYNC_MASTER": "transactions", "SLAVE": "slave synchronize"}
+        for role, name in background.items():
+            self.open(role)
+            broker, stopped = self.broker_with_a_port(), list[str]()
+
+            def record(service: Any, stopped: list[str] = stopped) -> Callable[[], object]:
+                stop = service.stopService
+
+                def recorded() -> object:
+                    stopped.append(service.name)
+                    return stop()
+
+                return recorded
+
+            for service in self.services_of(broker):
+                service.stopService = record(service)
+            self.successResultOf(broker.stopService())
+            watching = ["client housekeeping", "later features", "statistics"]
+            tables = ["delayed messages", "consumer offsets", "groups", "topics"]
+            self.assertEqual(stopped, ["name servers", "ports", "a port", "held pulls", name, *watching, *tables])
+            self.assertEqual(broker.stop_problems, [])
+
+    def test_a_service_that_fails_to_stop_is_shown_and_the_others_stop(self) -> None:
+        def raise_error() -> None:
+            raise ValueError("broken")
+
+        for role in ("ASYNC_MASTER", "SLAVE"):
+            self.open(role)
+            names = [service.name for service in self.services_of(self.broker_with_a_port())]
+            for name in names:
+                for failing in (raise_error, lambda: fail(ValueError("broken"))):
+                    with self.subTest(role=role, name=name):
+                        broker = self.broker_with_a_port()
+                        (broken,) = [service for service in self.services_of(broker) if service.name == name]
+                        stop, broken.stopService = broken.stopService, failing
+                        self.successResultOf(broker.stopService())
+                        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+                        self.assertEqual(
+                            broker.stop_problems, [f"the service '{name}' did not stop cleanly: broken"], role
+                        )
+                        running = {service.name for service in self.services_of(broker) if service.running}
+                        self.assertEqual(running - {"a port"}, {name} - {"a port"})
+                        self.successResultOf(maybeDeferred(stop))
+                        self.assertEqual(ConsumerOffsetTable.read(self.folder).offset_table["T@G"], {0: 5})
 
     def test_it_says_where_it_is(self) -> None:
         broker = self.make(brokerIP1="192.0.2.5", listenPort="30911")

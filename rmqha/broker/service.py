@@ -1,6 +1,7 @@
-"""What all of a broker's processors share, made once a node: the tables, the services and who answers which request.
+"""The broker as one service: its tables, its background services, its ports and its registration.
 
-Each manager, service and family of processors is told only what it needs; here they meet.
+Each table, service and family of processors gets only what it needs. This module connects them, and says in which order
+they start and stop.
 """
 
 import socket
@@ -8,21 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from rmqha.broker.background.laterfeatures import LaterFeatures
-from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses
+from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses, Registrant
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.broker.background.slavesync import Connect, SlaveSynchronize
+from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
 from rmqha.broker.requests.admin import ConfigProcessor, StatsProcessor, TableProcessor, TopicAdminProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.transaction import TransactionalMessageService
 from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
+from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import (
     ClientHousekeepingService,
     ClientManageProcessor,
@@ -36,6 +36,7 @@ from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
+from rmqha.services import OrderedServices
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
@@ -46,21 +47,21 @@ from rmqha.wire.record import Host
 MASTER_ID = 0
 FIRST_SLAVE_ID = 1
 SOME_ADDRESS_ELSEWHERE = ("192.0.2.1", 9)
-"""Nothing is sent there: only the way to it is looked up."""
+"""Used to find our own address on the way there. Nothing is sent."""
 ANY_ADDRESSES = ("", "0.0.0.0", "::")
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
-"""Names as the settings have them, and the ways there."""
+"""Addresses from the settings, with their endpoints."""
 
 LARGE_BODY = BodyLimit(1024 * 1024)
 SMALL_BODY = BodyLimit(64 * 1024)
 PROPERTIES_BODY = BodyLimit(2 * 1024)
-"""Tools send one setting, or a few. Reading properties takes many calls for each byte."""
+"""Tools send a few settings. Parsing properties takes many calls for each byte."""
 
 
 def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
-    """What a broker's ports take of each request: far more than clients send, and no more than a turn can bear."""
+    """The limits of a broker's ports for each request: far more than clients send, and not too much for one turn."""
     message = BodyLimit(settings.max_message_size_bytes, ResponseCode.MESSAGE_ILLEGAL)
     sends = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     batches = (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
@@ -77,33 +78,33 @@ def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
     )
 
 
-def no_way(address: str) -> IStreamClientEndpoint:
-    """For a broker that is to connect to nobody. Raises ValueError."""
-    raise ValueError(f"no way to {address}")
+def connect_nowhere(address: str) -> IStreamClientEndpoint:
+    """For a broker that makes no connections. Raises ValueError."""
+    raise ValueError(f"this broker does not connect to {address}")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a broker listens, and what it knows of others.
+    """Where a broker listens, and how it finds others.
 
-    ``master_address`` is the main port of a slave's master, if it is configured; ``told`` hears what name servers say
-    of the master.
+    ``master_address`` is the main port of a slave's master, if it is configured. ``master_found`` is called with the
+    master's addresses from name servers.
     """
 
     bind_address: str = ""
     name_servers: NameServers = ()
-    connect: Connect = no_way
+    connect: Connect = connect_nowhere
     master_address: str | None = None
-    told: Callable[[MasterAddresses], None] = lambda _: None
+    master_found: Callable[[MasterAddresses], None] = lambda _: None
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def default_ip(bind_address: str) -> str:
-    """brokerIP1 where it is not set: the address listened at; if that is any, the one that leads out of the machine."""
+    """The default of brokerIP1: the address of the ports or, if they listen on all, the one used for other hosts."""
     if bind_address not in ANY_ADDRESSES:
         return bind_address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -116,17 +117,25 @@ def default_ip(bind_address: str) -> str:
 
 
 def resolved(address: str, port: int) -> Host:
-    """An address, be it named: brokerIP1 may be a name that clients, too, know. Raises OSError."""
+    """A host from an address or a name. brokerIP1 may be a name that clients can resolve. Raises OSError."""
     try:
         return Host.parse(address, port)
     except ValueError:
         return Host.parse(socket.gethostbyname(address), port)
 
 
-class BrokerController:
-    """A broker's front on an open store. ``start`` runs the services of its role, ``stop`` ends them."""
+class BrokerService(OrderedServices):
+    """A broker on an open store, with the services of its role. ``ports`` is for the ports at which clients reach it.
 
-    _log = Logger()
+    The services start in this order, and stop one by one in the reverse order, although some may fail to stop:
+
+    1. The tables: topics, groups, consumer offsets, delayed messages. They are written last, when nothing changes them.
+    2. Statistics, later features, client housekeeping.
+    3. The transaction check of a master, or the copying of tables of a slave.
+    4. Held pulls. They end after the ports have closed, and before consumer offsets are written for the last time.
+    5. The ports. They listen before the broker registers, and close after it has unregistered.
+    6. The registration with the name servers.
+    """
 
     def __init__(
         self,
@@ -137,10 +146,11 @@ class BrokerController:
         surroundings: Surroundings = Surroundings(),
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Reads the tables; ``run_in_thread`` is for writing them.
+        """Reads the tables. ``run_in_thread`` runs their writes.
 
-        Raises StoreError, OSError (also for a brokerIP1 that no address belongs to).
+        Raises StoreError, OSError (also if brokerIP1 cannot be resolved).
         """
+        super().__init__()
         self.settings = settings
         self.store = store
         self.clock = clock
@@ -158,6 +168,8 @@ class BrokerController:
         self.consumer_offsets = ConsumerOffsetManager(
             folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread, self.turns
         )
+        self.tables = BrokerTables(self.topics, self.groups, self.consumer_offsets)
+        self._stamps = Stamps(lambda: self.store_host, now_ms)
         self.stats = BrokerStats(settings.broker_cluster_name, clock, now_ms)
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
@@ -166,56 +178,65 @@ class BrokerController:
         self.held_pulls = PullRequestHoldService(clock, lambda topic, queue: store.reader.max_offset(topic, queue))
         store.subscribe(self.held_pulls.message_arrived)
         self.transactions = TransactionalMessageService(
-            store,
-            self.topics,
-            self.consumer_offsets,
-            self.producers,
-            settings,
-            lambda: self.store_host,
-            clock,
-            now_ms,
+            store, settings, self.tables, self.producers, self._stamps, clock
         )
         self._later_features = LaterFeatures(store, clock)
-        self._housekeeping = ClientHousekeepingService(self.producers, self.consumers, clock)
+        self.ports = OrderedServices()
         self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms)
         self.slave_synchronize = SlaveSynchronize(
-            self.topics,
-            self.groups,
-            self.consumer_offsets,
+            self.tables,
             self.schedule,
-            surroundings.connect,
-            lambda: self.broker_addr,
+            MasterLookup(surroundings.connect, lambda: self.broker_addr, surroundings.master_address),
             clock,
-            surroundings.master_address,
         )
-        self._tell_node = surroundings.told
+        self._tell_node = surroundings.master_found
         self.outer_api = BrokerOuterAPI(
-            settings,
-            self.broker_id,
+            Registrant(
+                settings,
+                self.broker_id,
+                lambda: (self.broker_addr, self.ha_server_addr),
+                lambda: self.topics.table,
+            ),
             surroundings.name_servers,
-            lambda: (self.broker_addr, self.ha_server_addr),
-            lambda: self.topics.table,
             clock,
-            self._told,
+            self._master_found,
         )
         self.topics.subscribe(self.outer_api.topics_changed)
+        self._add_services()
+
+    def _add_services(self) -> None:
+        """In the order of their start."""
+        self.add("topics", self.topics)
+        self.add("groups", self.groups)
+        self.add("consumer offsets", self.consumer_offsets)
+        self.add("delayed messages", self.schedule)
+        self.add("statistics", self.stats)
+        self.add("later features", self._later_features)
+        self.add("client housekeeping", ClientHousekeepingService(self.producers, self.consumers, self.clock))
+        if self.is_slave:
+            self.add("slave synchronize", self.slave_synchronize)
+        else:
+            self.add("transactions", self.transactions)
+        self.add("held pulls", self.held_pulls)
+        self.add("ports", self.ports)
+        self.add("name servers", self.outer_api)
 
     @property
     def broker_addr(self) -> str:
-        """Where clients reach this broker, as name servers tell it: brokerIP1 and the main port."""
+        """The address for clients, as registered with name servers: brokerIP1 and the main port."""
         return f"{self.broker_ip1}:{self.store_host.port}"
 
     @property
     def ha_server_addr(self) -> str:
-        """Where slaves reach it."""
+        """The address for slaves: brokerIP2 and the HA port."""
         return f"{self.broker_ip2}:{self._ha_port}"
 
-    def _told(self, addresses: MasterAddresses) -> None:
-        self.slave_synchronize.told(addresses)
+    def _master_found(self, addresses: MasterAddresses) -> None:
+        self.slave_synchronize.master_found(addresses)
         self._tell_node(addresses)
 
     def set_fit(self, is_fit: bool, reason: str) -> None:
-        """Whether consumers may be sent here: if not, leave the name servers, and come back when it is again."""
+        """Register with the name servers if the broker is fit to serve consumers, else unregister."""
         if is_fit:
             self.outer_api.come_back()
         else:
@@ -225,16 +246,21 @@ class BrokerController:
         """What an operator should know."""
         return [*self.outer_api.warnings(), *self._later_features.warnings]
 
+    @property
+    def stop_problems(self) -> list[str]:
+        """One line for each service, or port, that did not stop cleanly."""
+        return [*self.ports.problems, *self.problems]
+
     def listening(self, port: int) -> None:
-        """The main port is this one, whatever the settings say: 0 there means any."""
+        """The main port is this one. (With port 0 in the settings the system chooses it.)"""
         self.store_host = self.store_host._replace(port=port)
 
     def ha_listening(self, port: int) -> None:
-        """The HA port is this one."""
+        """The HA port is this one. (With port 0 in the settings the system chooses it.)"""
         self._ha_port = port
 
     def config(self) -> dict[str, str]:
-        """The settings by RocketMQ's names, as they are in effect: also those that nobody has set."""
+        """The effective settings by RocketMQ's names, defaults included."""
         settings = self.store.settings
         in_effect = {
             "brokerIP1": self.broker_ip1,
@@ -248,7 +274,7 @@ class BrokerController:
         return {**config_of(self.store), **{key: str(value) for key, value in in_effect.items()}}
 
     def processors(self, fast_port: bool = False) -> Processors:
-        """What answers each request; the fast port lacks pulls, as a Java broker's does."""
+        """The processor of each request code. The fast port does not answer pulls, as in Java."""
         families = [
             self._send_processors(),
             self._pull_processors(),
@@ -267,11 +293,9 @@ class BrokerController:
             return slave_processors(self.settings)
         return SendMessageProcessor(
             self.store,
-            self.topics,
-            self.groups,
             self.settings,
-            store_host=lambda: self.store_host,
-            now_ms=self.now_ms,
+            self.tables,
+            self._stamps,
             prepare_message=self.transactions.prepare,
             messages_put=self.stats.messages_put,
         ).processors()
@@ -280,10 +304,8 @@ class BrokerController:
         return PullMessageProcessor(
             self.store,
             self.settings,
-            self.topics,
-            self.groups,
+            self.tables,
             self.consumers,
-            self.consumer_offsets,
             self.held_pulls,
             self.stats.messages_got,
         ).processors()
@@ -294,45 +316,7 @@ class BrokerController:
             TopicAdminProcessor(topics, groups, offsets, self.stats, self.is_slave).processors(),
             TableProcessor(topics, groups, offsets, lambda: self.schedule.table).processors(),
             StatsProcessor(
-                self.store, self.settings.broker_name, topics, self.consumers, offsets, self.stats, self.now_ms
+                self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
             ).processors(),
             ConfigProcessor([self.store, topics, groups]).processors(),
         ]
-
-    def start(self) -> None:
-        """Run the services of the role. Raises OSError."""
-        self.consumer_offsets.start()
-        self.held_pulls.start()
-        self._housekeeping.start()
-        self.stats.start()
-        self._later_features.start()
-        if self.is_slave:
-            self.slave_synchronize.start()
-        else:
-            self.schedule.start()
-            self.transactions.start()
-        self.outer_api.start()
-
-    def stop(self) -> Deferred[None]:
-        """Stop all services, also if one of them fails: that is logged. Fires when all have written what they keep."""
-        return Deferred.fromCoroutine(self._stop())
-
-    async def _stop(self) -> None:
-        for stop in (
-            self.schedule.stop,
-            self.transactions.stop,
-            self.held_pulls.stop,
-            self._housekeeping.stop,
-            self._later_features.stop,
-            self.stats.stop,
-            self.slave_synchronize.stop,
-            self.outer_api.stop,
-            self.consumer_offsets.stop,
-            self.topics.finish,
-            self.groups.finish,
-            self.schedule.finish,
-        ):
-            await maybeDeferred(stop).addErrback(self._not_stopped)
-
-    def _not_stopped(self, failure: Failure) -> None:
-        self._log.failure("a service of the broker did not stop cleanly", failure)
