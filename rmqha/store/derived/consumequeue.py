@@ -116,12 +116,13 @@ class Marks:
     """Which of a store's queues have something to be done.
 
     ``dirty`` queues have units to write, in the order in which they got them. ``unflushed`` queues have files that are
-    not flushed from this byte on. ``grown`` ones have files whose names are not flushed.
+    not flushed from this byte on. ``grown`` ones have files whose names are not flushed. All are on ``disk``.
     """
 
     dirty: dict["ConsumeQueue", None] = field(default_factory=dict)
     unflushed: dict["ConsumeQueue", int] = field(default_factory=dict)
     grown: set["ConsumeQueue"] = field(default_factory=set)
+    disk: Disk = DISK
 
     def forget(self, queue: "ConsumeQueue") -> None:
         """Leave this queue out."""
@@ -150,14 +151,13 @@ class ConsumeQueue:
         file_size: int,
         owned: bool = True,
         marks: Marks | None = None,
-        disk: Disk = DISK,
     ) -> None:
         """Opens it as its files are. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
-        self._disk = disk
-        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", disk=disk)
-        self._marks = Marks() if marks is None else marks
+        self._marks = marks = Marks() if marks is None else marks
+        self._disk = marks.disk
+        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", disk=marks.disk)
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, what is pending not counted
         self._min = self._queue.first_base or 0

@@ -102,7 +102,7 @@ class QueueTable:
         self._owned = owned
         self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
         self._disk = disk
-        self._marks = Marks()
+        self._marks = Marks(disk=disk)
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self._topic_folder = folder
         """Of the topic asked for last: making paths takes long where queues are many."""
@@ -116,7 +116,7 @@ class QueueTable:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         folder = self.folder_of(topic, queue_id)
-        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._marks, self._disk)
+        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._marks)
         self.queues[topic, queue_id] = queue
         return queue
 

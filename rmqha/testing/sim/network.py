@@ -41,7 +41,7 @@ def address_of(name: str) -> str:
 
 
 class Ending(Enum):
-    """How an end hears that the other is gone: behind the bytes on their way, or instead of them."""
+    """How an end learns that the other is gone: behind the bytes on their way, or instead of them."""
 
     FIN = "FIN"
     RESET = "RST"

@@ -73,8 +73,7 @@ class World:
 class SimNode:
     """A machine with a disk, and the process that runs on it, if one does.
 
-    ``say`` writes a line of the trace; ``down`` hears when the process has ended, and why; ``opened`` when a process
-    has opened its store. Only hosts of ``allow_list`` may be its slaves, None lets all.
+    Only hosts of ``allow_list`` may be its slaves, None lets all.
     """
 
     def __init__(

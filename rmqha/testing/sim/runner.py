@@ -72,7 +72,7 @@ class Tally:
         self._seeds = self._steps = self._puts = self._put_ok = 0
 
     def add(self, outcome: Outcome) -> None:
-        """One more; now and then a line tells of all."""
+        """One more; once a minute it prints a line."""
         self._seeds += 1
         self._steps += len(outcome.trace)
         self._puts += outcome.puts

@@ -166,7 +166,7 @@ class Simulation:
         return WALL_CLOCK_BEGIN_MS + self._wall_clock_step_ms + int(self.clock.seconds() * 1000)
 
     def set_wall_clock(self, step_ms: int) -> None:
-        """An operator, or NTP, sets the wall clock of all machines; nothing else that goes by time knows of it."""
+        """An operator, or NTP, sets the wall clock of all machines; no other clock changes."""
         self._wall_clock_step_ms += step_ms
         self._wall_clock_is_true = False
 
@@ -374,7 +374,7 @@ class Simulation:
     def block(self, source: str, target: str) -> None:
         """Nothing gets through in this direction until ``unblock``; what is sent waits."""
         self.network.blocked.add((source, target))
-        self.say(target, f"hears nothing of {source} any more")
+        self.say(target, f"gets nothing from {source} any more")
 
     def unblock(self) -> None:
         """All lines work."""
@@ -531,7 +531,7 @@ class Simulation:
         return True
 
     def advance(self, seconds: float) -> None:
-        """Time goes by, from one delayed call to the next."""
+        """Time passes, from one delayed call to the next."""
         end = self.clock.seconds() + seconds
         while True:
             calls = [call.getTime() for call in self.clock.getDelayedCalls()]
@@ -546,7 +546,7 @@ class Simulation:
         self.check()
 
     def settle(self) -> None:
-        """All that can be delivered and flushed without time going by."""
+        """All that can be delivered and flushed without time passing."""
         self.advance(0)
         while self._settle_some():
             self.advance(0)
@@ -626,7 +626,7 @@ class Simulation:
 
     def _are_at_rest(self) -> bool:
         wanted = max(slave.options.start_from.offset or 0 for slave in self.slaves)
-        if self.master.runs and self.master.log.verified_offset <= wanted:  # else who begins there waits for ever
+        if self.master.runs and self.master.log.verified_offset <= wanted:  # else slaves that start there wait for ever
             self.put(body_bytes=SEGMENT_SIZE // 4, waits=False)
             return False
         return all(self._at_rest(slave) for slave in self.slaves)

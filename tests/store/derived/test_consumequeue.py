@@ -659,15 +659,16 @@ class TakeUnflushedTests(ConsumeQueueTestCase):
     def test_a_flushed_file_is_found_after_a_loss_of_power(self) -> None:
         """With its name, whatever the file system promises of names: those of its folders too."""
         for seed in range(20):
-            disk, marks = SimDisk(Random(seed)), Marks()
+            disk = SimDisk(Random(seed))
+            marks = Marks(disk=disk)
             disk.make_folder(Path("/store"))
             disk.sync_folder(Path("/"))
-            queue = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks, disk)
+            queue = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
             for number in range(2 * FILE_UNITS):
                 queue.put(number, unit(number))
             disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
             disk.lose_power()
-            again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks, disk)
+            again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
             again.recover()
             self.assertEqual(again.max_offset, 2 * FILE_UNITS)
 
