@@ -626,7 +626,7 @@ class Simulation:
 
     def _are_at_rest(self) -> bool:
         wanted = max(slave.options.start_from.offset or 0 for slave in self.slaves)
-        if self.master.runs and self.master.log.verified_offset <= wanted:  # else slaves that start there wait for ever
+        if self.master.runs and self.master.log.verified_offset <= wanted:  # else slaves that start there wait forever
             self.put(body_bytes=SEGMENT_SIZE // 4, waits=False)
             return False
         return all(self._at_rest(slave) for slave in self.slaves)
