@@ -20,7 +20,7 @@ REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test proofs lint types imports unit sim-smoke trial-smoke trial sim-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start news clean
+.PHONY: help install demo quick test proofs lint types imports unit sim-smoke trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,7 +43,7 @@ quick: lint types imports  ## what to run before each commit: checks, unit tests
 test: lint types imports unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
 	@echo "all checks passed"
 
-proofs: trial sim-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
+proofs: trial sim-proof plants-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
 	@echo "all proofs passed"
 
 lint: $(READY)  ## ruff: rules and format
@@ -69,6 +69,9 @@ trial: $(READY)  ## all unit tests under trial, with branch coverage
 
 sim-proof: $(READY)  ## the simulator for SIM_SECONDS, from a seed that `make test` does not reach
 	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --seeds 500.. --jobs 2
+
+plants-proof: $(READY)  ## bugs planted into the product, searched for by the simulator from seed 0
+	$(BIN)/python -m tests.testing.planted
 
 fuzz-proof: $(READY)  ## the fuzzers for FUZZ_SECONDS and STORES_SECONDS, with new seeds
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)

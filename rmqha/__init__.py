@@ -7,6 +7,7 @@ In reading order:
 - ``remoting/``: RocketMQ's remoting protocol: connections, requests and answers.
 - ``ha/``: replication: the master's end, the slave's end, and their states.
 - ``broker/``: answers clients, and talks to other brokers and to name servers.
+- ``replicating``: what keeps and copies a log, made for ``node`` and for the simulator.
 - ``node``: a running node: opens its store and runs the services of its role.
 - ``ops/``: what operators see: logs, status, ports, retention.
 - ``namesrv/``: a name server.

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -28,31 +28,28 @@ from rmqha.broker.service import BrokerService, NameServers, Surroundings, broke
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
-from rmqha.ha.master.serving import LogServing, confirmed_offset
+from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
-from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
-from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.ops.process import MAX_FILES, Leave, ProcessService
-from rmqha.ops.statefile import StateFileService
 from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
+from rmqha.replicating import CannotRepair, Machine, Replicating, StoreOpening, state_of_log
 from rmqha.services import OrderedServices
 from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.flush import Flusher
-from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
-from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
-from rmqha.store.opening import Opening, OpeningStopped
+from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
 
 
@@ -93,14 +90,15 @@ class Node(ProcessService):
         ProcessService.__init__(self, reactor, leave, plan.observer, plan.manages_process)
         self._plan = plan
         self._store: MessageStore | None = None
-        self._opening = Opening()
+        self._machine = Machine(IReactorTime(reactor), self._run_in_thread, self._disk_failed)
+        once = plan.slave.once
+        self._opening = StoreOpening(plan.settings, self._machine, self._master_before_open, once)
         self._opened: Deferred[None] | None = None
         self._is_stopping = False
         self._services = OrderedServices()
-        self._repairing: Deferred[list[Mended]] = succeed([])
+        self._replicating: Replicating | None = None
         self._flusher: Flusher | None = None
         self._slave: HASlaveService | None = None
-        self._state_file: StateFileService | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
         self._searched_master: MasterSearch | None = None
@@ -124,7 +122,7 @@ class Node(ProcessService):
 
     async def _open(self) -> None:
         try:
-            store = await self._open_store()
+            store = self._store = await self._opening.run()
             if not self._is_stopping:
                 self._start_services(store)
         except OpeningStopped:
@@ -139,46 +137,6 @@ class Node(ProcessService):
             self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
-
-    async def _open_store(self) -> MessageStore:
-        """Open the store in a thread, so that the reactor answers signals. Nothing else runs yet.
-
-        Raises OpeningStopped, StoreInUse, StoreError, OSError.
-        """
-        opening = partial(MessageStore, self._plan.settings, self._opening)
-        try:
-            self._store = await self._run_in_thread(opening)
-        except LogDamaged as damaged:
-            await self._repair(damaged)
-            self._store = await self._run_in_thread(opening)
-        return self.store
-
-    async def _repair(self, damaged: LogDamaged) -> None:
-        """The log is damaged, and recovery cannot continue: a slave fetches the bad bytes from its master, once.
-
-        Raises LogDamaged for a master, CannotRepair, OpeningStopped, StoreError, OSError.
-        """
-        master = self._master_before_open()
-        if master is None:
-            raise damaged
-        settings, once = self._plan.settings, self._plan.slave.once
-        self._log.error("REPAIRING from the master: {damage}", damage=str(damaged.damage))
-        await self._run_in_thread(partial(_note_state, settings, ReplicaState.REPAIRING))
-        repair = SelfRepair(
-            partial(StoreRepair, settings),
-            master,
-            IReactorTime(self._reactor),
-            self._run_in_thread,
-            most_attempts=ONCE_CONNECT_ATTEMPTS if once else None,
-        )
-        self._repairing = Deferred.fromCoroutine(repair.run())
-        try:
-            done = await self._repairing
-        except CancelledError:
-            raise OpeningStopped("the node stops before its log is repaired") from None
-        except (RepairError, SourceUnreachable) as error:
-            raise CannotRepair(damaged, error) from error
-        self._log.info("{count} bad stretches are repaired; opening the store", count=len(done))
 
     def _master_before_open(self) -> IStreamClientEndpoint | None:
         """How a slave reaches its master before its store is open; None for a master, or if the address is unknown."""
@@ -208,13 +166,12 @@ class Node(ProcessService):
     def _start_services(self, store: MessageStore) -> None:
         """Create and start the services of the node's role."""
         plan, clock = self._plan, IReactorTime(self._reactor)
-        self._flusher = store.start_flushing(clock, self._run_in_thread, self._disk_failed)
-        store.start_dispatching(clock, self._disk_failed)
+        self._replicating = replicating = Replicating(store, plan.settings, self._machine)
+        self._flusher = replicating.flusher
         SERVICES[plan.settings.broker_role](self, store, self._flusher)
         acknowledged = self._serving.factory.acknowledged if self._serving is not None else dict
         self._services.add("retention", CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed))
-        self._state_file = StateFileService(store.root, self.state, clock, self._run_in_thread, self._disk_failed)
-        self._services.add("state file", self._state_file)
+        self._services.add("state file", replicating.keep_state(self.state))
         self._services.setServiceParent(self)
         gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
@@ -252,9 +209,8 @@ class Node(ProcessService):
     def _serve_slaves(self, store: MessageStore) -> None:
         settings = self._plan.settings
         half_of_files = max(1, _open_files() // 2)  # the rest is for the store and the other ports
-        self._serving = LogServing(
-            store, settings, IReactorTime(self._reactor), self._slave_check, max_connections=half_of_files
-        )
+        assert self._replicating is not None, "the store is open"
+        self._serving = self._replicating.serve_slaves(self._slave_check, half_of_files)
         factory = self._serving.factory
         self._listen("ha", settings.ha_port, factory, ": everyone who reaches it can read the log", self._ha_listening)
 
@@ -267,19 +223,9 @@ class Node(ProcessService):
         plan, clock = self._plan, IReactorTime(self._reactor)
         master, remoting = self._ways_to_master()
         ask = None if remoting is None else partial(view_of_master, remoting, clock)
-        self._slave = HASlaveService(
-            store,
-            flusher,
-            plan.slave,
-            MasterAccess(master, ask, self._master_ha_address),
-            SlaveHooks(
-                finished=self._leave,
-                disk_failed=self._disk_failed,
-                in_state=self._slave_in_state,
-                queues_behind=lambda: store.derived.dispatcher.behind_bytes,
-            ),
-            clock,
-        )
+        access = MasterAccess(master, ask, self._master_ha_address)
+        assert self._replicating is not None, "the store is open"
+        self._slave = self._replicating.follow(plan.slave, access, self._leave, self._slave_in_state)
         self._services.add("slave", self._slave)
         if not plan.slave.once:
             self._serve_slaves(store)
@@ -371,12 +317,7 @@ class Node(ProcessService):
         return {**self._broker.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
 
     def _slave_in_state(self, state: ReplicaState) -> None:
-        """Unregister a slave whose log does not fit its master's, until it fits again, so that it serves no consumers.
-
-        Write state.json as soon as the log has the new state.
-        """
-        if self._state_file is not None:
-            self._state_file.write_soon()
+        """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
         if self._broker is not None and self._plan.settings.unregister_unfit_slave:
             self._broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
@@ -387,9 +328,7 @@ class Node(ProcessService):
     def state(self) -> NodeState:
         """The current state, for state.json."""
         return replace(
-            self.store.node_state,
-            role=self._plan.settings.broker_role.value,
-            offsets=self.store.offsets(confirmed_offset(self.store, self._plan.settings, self._serving)),
+            state_of_log(self.store, self._plan.settings, self._serving),
             peers=self._peers(),
             **(_facts_of_master(self._started_at) if self._slave is None else self._facts_of_slave(self._slave)),
             warnings=tuple(self._warnings()),
@@ -439,7 +378,6 @@ class Node(ProcessService):
     async def _stop(self) -> None:
         self._is_stopping = True
         self._opening.stop()
-        self._repairing.cancel()
         if self._opened is not None:
             await self._opened
         try:
@@ -458,22 +396,6 @@ class Node(ProcessService):
             for threads in (self._table_threads, self._threads):
                 if threads.started:
                     threads.stop()
-
-
-class CannotRepair(StoreError):
-    """A slave's log is damaged, and its master cannot help."""
-
-    def __init__(self, damaged: LogDamaged, reason: Exception) -> None:
-        unreachable = isinstance(reason, SourceUnreachable)
-        self.exit_code = ExitCode.CANNOT_CONNECT if unreachable else ExitCode.CORRUPT
-        super().__init__(f"{damaged}; its master cannot repair it: {reason}")
-
-
-def _note_state(settings: Settings, state: ReplicaState) -> None:
-    """Write into state.json why the store is not open yet. Raises StoreError, OSError."""
-    root = settings.store_path_root_dir
-    known = NodeState.read(root) or NodeState.new()
-    replace(known, role=settings.broker_role.value, state=state.name, peers=()).write(root)
 
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:

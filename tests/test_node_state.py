@@ -1,6 +1,7 @@
 """What a node tells of itself in state.json, without a process."""
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 from twisted.internet.defer import execute, fail
@@ -63,7 +64,7 @@ class StateFileTests(SynchronousTestCase):
         store = MessageStore(settings)
         node = Node(NodePlan(settings, master=make_endpoint(clock, "127.0.0.1:10912")), clock, lambda *_: None)
         self.patch(node, "_store", store)
-        self.patch(node, "_run_in_thread", execute)
+        self.patch(node, "_machine", replace(node._machine, run_in_thread=execute))
         node._start_services(store)
         self.addCleanup(lambda: self.successResultOf(store.close()))
         node._services.startService()

@@ -142,12 +142,12 @@ class MessageStore:
         self.disk.touch(self.root / ABORT_FILE)  # before queues and index: whoever dies among them stopped uncleanly
         self.disk.sync_folder(self.root)
         try:
-            self.settings = noted_sizes(self.root, self.settings)
+            self.settings = noted_sizes(self.root, self.settings, self.disk)
             if self._without_derived:
                 self._remove_derived()
             self._open_derived(self.recovery)
             if not self._without_derived and self.derived.shows_sizes:
-                forget_sizes(self.root)
+                forget_sizes(self.root, self.disk)
         except OpeningStopped:
             self._stop_opening()
             raise
@@ -339,16 +339,16 @@ class MessageStore:
         min_offset, end = self.commit_log.min_offset, self.commit_log.verified_offset
         self._open_derived(Recovery(True, min_offset, checked_from=end, end=end, messages=0), progress)
         self.derived.dispatcher.catch_up(progress)  # a slave's too
-        forget_sizes(self.root)
+        forget_sizes(self.root, self.disk)
 
     def _remove_derived(self) -> None:
         """Remove queues and index. Those made from now on have the sizes of these, or as configured. Raises OSError.
 
         Whoever goes on after a rebuild that was cut short makes them with these sizes, too.
         """
-        self.settings = settings_anew(self.root, self.settings)
-        note_sizes(self.root, self.settings)
-        remove_derived(self.root)
+        self.settings = settings_anew(self.root, self.settings, self.disk)
+        note_sizes(self.root, self.settings, self.disk)
+        remove_derived(self.root, self.disk)
 
     def adopt_segment_size(self, size: int) -> None:
         """Use the master's segment size for a log that has no segments yet."""
@@ -377,7 +377,7 @@ class MessageStore:
         log = self.commit_log
         self.derived.dispatcher.stop()
         self.derived.close()
-        remove_derived(self.root)
+        remove_derived(self.root, self.disk)
         end = log.verified_offset
         self._open_derived(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
         if self._dispatching is not None:

@@ -31,9 +31,11 @@ class Opening:
 
     _log = Logger()
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        """``seconds`` is a clock that never goes back; it is asked in the thread that opens the store."""
         self._stopped = threading.Event()
-        self._next_line = self._next_state = time.monotonic()
+        self._seconds = seconds
+        self._next_line = self._next_state = seconds()
         self._next_line += LOG_SECONDS
         self.write_state: Callable[[OpeningPhase], None] = lambda _: None
         """Called regularly with the current step, in the opening thread; may raise OSError."""
@@ -50,7 +52,7 @@ class Opening:
     def reached(self, phase: OpeningPhase, offset: int, end: int) -> None:
         """Report that opening has reached ``offset`` of ``end`` in the log. Raises OpeningStopped, OSError."""
         self.check()
-        now = time.monotonic()
+        now = self._seconds()
         if now >= self._next_state:
             self._next_state = now + STATE_SECONDS
             self.write_state(phase)

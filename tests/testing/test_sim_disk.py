@@ -3,11 +3,12 @@
 import errno
 from pathlib import Path
 from random import Random
+from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.errors import StoreInUse
-from rmqha.store.log.mappedfile import Disk, MappedFile, UnflushedFile, file_name
+from rmqha.store.log.mappedfile import Disk, MappedFile, Syncable, UnflushedFolder, file_name
 from rmqha.testing.sim.disk import SECTOR_BYTES, SimDisk
 from tests.fixtures import new_folder
 
@@ -79,21 +80,68 @@ class SameAsRealTests(SynchronousTestCase):
             self.assertEqual((pages.read(2, 3), pages.read(5, 10), pages.read(9, 1)), (b"oth", b"er", b""))
             pages.close()
 
+    def test_folders_and_what_is_in_them(self) -> None:
+        for disk, root in self.disks:
+            disk.make_folder(root / "queue" / "T" / "0")
+            disk.write_new(root / "queue" / "T" / "0" / "a", [b"12345"])
+            disk.write_new(root / "queue" / "b", [b"123"])
+            self.assertEqual((disk.folders_in(root / "queue"), disk.files_in(root / "queue")), (["T"], [("b", 3)]))
+            self.assertEqual((disk.folders_in(root / "none"), disk.files_in(root / "none")), ([], []))
+            self.assertEqual((disk.folders_in(root / "queue" / "b"), disk.files_in(root / "queue" / "b")), ([], []))
+            self.assertEqual(
+                [disk.is_folder(root / name) for name in ("queue", "queue/b", "none")], [True, False, False]
+            )
+            self.assertEqual(disk.size(root / "queue" / "b"), 3)
+            self.assertRaises(FileNotFoundError, disk.size, root / "none")
+            disk.remove_if_empty(root / "queue" / "T")
+            self.assertTrue(disk.is_folder(root / "queue" / "T"))
+            disk.remove_tree(root / "queue" / "b")
+            disk.remove_tree(root / "queue" / "T" / "0")
+            disk.remove_if_empty(root / "queue" / "T")
+            disk.remove_if_empty(root / "queue" / "T")
+            self.assertEqual((disk.folders_in(root / "queue"), disk.files_in(root / "queue")), ([], []))
+            disk.remove_tree(root / "queue")
+            disk.remove_tree(root / "queue")
+            self.assertFalse(disk.exists(root / "queue"))
 
-class QueueFileLossTests(SynchronousTestCase):
-    """Queues and index are real files; the disk knows which of their bytes are durable."""
+    def test_files_written_through_a_mapping_and_files_viewed(self) -> None:
+        for disk, root in self.disks:
+            path = root / "index"
+            file = disk.open_fronted(path, SIZE, 100, create=True)
+            self.assertRaises(FileExistsError, disk.open_fronted, path, SIZE, 100, True)
+            file.front[:3] = b"abc"
+            file.write(200, b"xyz")
+            file.sync()
+            expected = b"abc".ljust(200, b"\0") + b"xyz"
+            self.assertEqual(bytes(file.content[:203]), expected)
+            file.close()
+            again = disk.open_fronted(path, SIZE, 100, create=False)
+            self.assertEqual(bytes(again.front[:3]), b"abc")
+            again.close()
+            view = disk.open_view(path)
+            self.assertEqual((view.size, bytes(view.content[:203])), (SIZE, expected))
+            written = {at for start, end in view.data_ranges(0, SIZE) for at in range(start, end)}
+            self.assertLessEqual({0, 1, 2, 200, 201, 202}, written)
+            view.close()
+            self.assertEqual(bytes(view.content[200:203]), b"xyz")
+            self.assertRaises(FileNotFoundError, disk.open_view, root / "none")
+
+
+class FrontedLossTests(SynchronousTestCase):
+    """A file whose first bytes are written through a mapping, when power is lost."""
 
     def lose(self, seed: int, is_synced: bool) -> bytes | None:
-        root = new_folder(self)
-        disk = SimDisk(Random(seed), root)
-        path = root / "consumequeue" / "T" / "0" / file_name(0)
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"o" * 2 * SECTOR_BYTES)
+        disk = SimDisk(Random(seed))
+        disk.make_folder(Path("/index"))
+        disk.sync_folder(Path("/"))
+        path = Path("/index/20261122")
+        file = disk.open_fronted(path, 3 * SECTOR_BYTES, 2 * SECTOR_BYTES, create=True)
+        file.front[:] = b"o" * len(file.front)
         if is_synced:
-            disk.sync_all([UnflushedFile(path)])
-            path.write_bytes(b"n" * 2 * SECTOR_BYTES)
+            disk.sync_all([cast(Syncable, file), UnflushedFolder(path.parent)])
+            file.front[:] = b"n" * len(file.front)
         disk.lose_power()
-        return path.read_bytes() if path.exists() else None
+        return disk.read(path)[: 2 * SECTOR_BYTES] if disk.exists(path) else None
 
     def test_a_sector_that_was_synced_is_the_old_one_or_the_new_one(self) -> None:
         old, new = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
@@ -101,10 +149,22 @@ class QueueFileLossTests(SynchronousTestCase):
         self.assertEqual(found, {old + old, old + new, new + old, new + new})
 
     def test_a_file_that_was_never_synced_may_be_gone_or_empty(self) -> None:
-        found = {self.lose(seed, is_synced=False) for seed in range(100)}
-        self.assertIn(None, found)
-        self.assertIn(b"o" * 2 * SECTOR_BYTES, found)
-        self.assertIn(bytes(SECTOR_BYTES) + b"o" * SECTOR_BYTES, found)
+        found = {self.lose(seed, is_synced=False) for seed in range(300)}
+        self.assertLessEqual({None, b"o" * 2 * SECTOR_BYTES, bytes(2 * SECTOR_BYTES)}, found)
+
+    def test_a_sync_that_fails_drops_what_came_through_the_mapping(self) -> None:
+        disk = SimDisk(Random(0))
+        disk.make_folder(Path("/index"))
+        file = disk.open_fronted(Path("/index/1"), SIZE, 100, create=True)
+        disk.sync_folder(Path("/index"))
+        disk.sync_folder(Path("/"))
+        file.sync()
+        file.front[:3] = b"abc"
+        disk.broken_syncs = 1
+        self.assertRaises(OSError, file.sync)
+        file.sync()
+        disk.lose_power()
+        self.assertEqual(disk.read(Path("/index/1")), bytes(SIZE))
 
 
 class LossTests(SynchronousTestCase):

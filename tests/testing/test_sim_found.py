@@ -54,3 +54,22 @@ def test_without_remoting_a_slave_says_that_its_master_has_deleted_what_it_needs
         service = simulation.slaves[0].service
         assert service is not None
         assert service.replica.state is ReplicaState.GAP
+
+
+def test_a_slave_that_repairs_its_log_reports_nothing_that_a_loss_of_power_takes() -> None:
+    """It asks for bytes by a report: a SYNC_MASTER takes that for an acknowledgement of all that is before them."""
+    for seed in range(10):
+        simulation = Simulation(Config(slaves=[SlaveConfig({"flushDiskType": "SYNC_FLUSH"})]), seed)
+        with simulation.running():
+            simulation.start()
+            simulation.settle()
+            for _ in range(5):
+                simulation.put()
+            simulation.deliver_between(MASTER, SLAVE)
+            slave = simulation.slaves[0]
+            assert slave.log.flushed_offset < slave.log.verified_offset
+            simulation.kill(SLAVE)
+            simulation.rot(SLAVE)
+            simulation.start(SLAVE)
+            simulation.settle()
+            simulation.converge()

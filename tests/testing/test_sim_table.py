@@ -1,6 +1,6 @@
 """What happens when: many rows of docs/faults.md, each as a scripted scenario.
 
-"Log stored, consume queue not" is told in tests/store/derived/test_derived.py: simulated nodes have no queues.
+"Log stored, consume queue not" is in tests/store/derived/test_derived.py.
 """
 
 from contextlib import ExitStack

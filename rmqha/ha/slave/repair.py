@@ -202,7 +202,7 @@ class SelfRepair:
     async def _fetch_one(self, repair: StoreRepair, gap: Gap) -> Mended:
         failures = unheard = 0
         while True:
-            mend = repair.mend(gap)
+            mend: Mend = await self._in_thread(partial(repair.mend, gap))
             try:
                 await fetch(self._endpoint, self._clock, mend)
                 mended: Mended = await self._in_thread(partial(repair.place, mend))

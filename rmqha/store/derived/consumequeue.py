@@ -7,8 +7,6 @@
 Derived from the log, and written in pieces: what a slice of dispatch adds is kept until ``write_pending``.
 """
 
-import errno
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.store.errors import StoreError
-from rmqha.store.log.mappedfile import MappedFile, MappedFileQueue, UnflushedFile, file_name, sync_all
+from rmqha.store.log.mappedfile import (
+    DISK,
+    Disk,
+    MappedFile,
+    MappedFileQueue,
+    Readable,
+    Syncable,
+    UnflushedFile,
+    UnflushedFolder,
+    file_name,
+)
 
 UNIT = Struct(">qiq")
 PLACE = Struct(">qi")
@@ -67,40 +75,35 @@ def queue_file_size(configured: int) -> int:
     return -(-configured // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
 
 
-def queue_size_of(folder: Path, configured: int | None) -> int:
+def queue_size_of(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
     """Bytes of each file of the queues in ``folder``: as most files are, as configured, or by default.
 
     The files win over the setting: a store opens whatever its settings say. Sizes that no queue file has do not count:
     such a file is damaged. Raises OSError.
     """
     wanted = queue_file_size(configured) if configured is not None else DEFAULT_QUEUE_FILE_SIZE
-    sizes = {size: count for size, count in _file_sizes(folder).items() if size and size % CQ_STORE_UNIT_SIZE == 0}
+    sizes = {
+        size: count for size, count in _file_sizes(folder, disk).items() if size and size % CQ_STORE_UNIT_SIZE == 0
+    }
     return max(sizes, key=lambda size: (sizes[size], size == wanted, size), default=wanted)
 
 
-def new_queue_size(folder: Path, configured: int | None) -> int:
+def new_queue_size(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
     """Bytes of each file of queues that take the place of those in ``folder``: as configured, else as they were.
 
     Raises OSError.
     """
-    return queue_size_of(folder, None) if configured is None else queue_file_size(configured)
+    return queue_size_of(folder, None, disk) if configured is None else queue_file_size(configured)
 
 
-def _file_sizes(folder: Path) -> Counter[int]:
+def _file_sizes(folder: Path, disk: Disk) -> Counter[int]:
     """How many files there are of each size; a few hundred queues tell enough."""
     sizes: Counter[int] = Counter()
-    if folder.is_dir():
-        for topic in os.scandir(folder):
-            if topic.is_dir():
-                for queue in os.scandir(topic):
-                    if queue.is_dir():
-                        sizes.update(
-                            file.stat().st_size
-                            for file in os.scandir(queue)
-                            if file.name[:1].isdecimal() and file.is_file()
-                        )
-                        if sizes.total() > FILES_THAT_TELL:
-                            return sizes
+    for topic in disk.folders_in(folder):
+        for queue in disk.folders_in(folder / topic):
+            sizes.update(size for name, size in disk.files_in(folder / topic / queue) if name[:1].isdecimal())
+            if sizes.total() > FILES_THAT_TELL:
+                return sizes
     return sizes
 
 
@@ -108,25 +111,36 @@ class QueueDamaged(StoreError):
     """A queue's files are not what a queue's are. Queues are made from the log, and can be made again."""
 
 
-Marks = dict["ConsumeQueue", None]
-"""Queues in the order in which they were marked."""
-Unflushed = dict["ConsumeQueue", int]
-"""Queues, and the byte from which on their files are not flushed."""
+@dataclass(slots=True)
+class Marks:
+    """Which of a store's queues have something to be done.
 
+    ``dirty`` queues have units to write, in the order in which they got them. ``unflushed`` queues have files that are
+    not flushed from this byte on. ``grown`` ones have files whose names are not flushed. All are on ``disk``.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Unwritten:
-    """The queues of a store with units that are not written, or not flushed."""
+    dirty: dict["ConsumeQueue", None] = field(default_factory=dict)
+    unflushed: dict["ConsumeQueue", int] = field(default_factory=dict)
+    grown: set["ConsumeQueue"] = field(default_factory=set)
+    disk: Disk = DISK
 
-    dirty: Marks = field(default_factory=dict)
-    unflushed: Unflushed = field(default_factory=dict)
+    def forget(self, queue: "ConsumeQueue") -> None:
+        """Leave this queue out."""
+        self.dirty.pop(queue, None)
+        self.unflushed.pop(queue, None)
+        self.grown.discard(queue)
+
+    def take_unflushed(self) -> "Marks":
+        """What is not flushed; from now on that counts as taken care of."""
+        taken = Marks(unflushed=self.unflushed, grown=self.grown)
+        self.unflushed, self.grown = {}, set()
+        return taken
 
 
 class ConsumeQueue:
     """One queue of one topic. Offsets are queue offsets: ordinals of messages, unless they are named physical.
 
-    It adds itself to the ``dirty`` queues of ``unwritten`` when it has units to write, and to the ``unflushed`` ones
-    when it has written some.
+    It enters itself in the ``marks`` when it has units to write, and when it has written some.
     """
 
     def __init__(
@@ -136,14 +150,14 @@ class ConsumeQueue:
         queue_id: int,
         file_size: int,
         owned: bool = True,
-        unwritten: Unwritten | None = None,
+        marks: Marks | None = None,
     ) -> None:
         """Opens it as its files are. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
-        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue")
-        unwritten = unwritten if unwritten is not None else Unwritten()
-        self._dirty, self._unflushed = unwritten.dirty, unwritten.unflushed
+        self._marks = marks = Marks() if marks is None else marks
+        self._disk = marks.disk
+        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", disk=marks.disk)
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, what is pending not counted
         self._min = self._queue.first_base or 0
@@ -237,7 +251,7 @@ class ConsumeQueue:
     def begin_without_blanks(self, queue_offset: int) -> None:
         """Begin a queue without files at ``queue_offset``, and leave a hole before it in its file. Raises OSError."""
         at = queue_offset * CQ_STORE_UNIT_SIZE
-        self._queue.create(at - at % self.file_size)
+        self._create_file(at - at % self.file_size)
         self._end = self._min = at
         self._min_physical_offset = None
 
@@ -265,7 +279,7 @@ class ConsumeQueue:
         """Blanks in one file, or a file left empty. Gives what that cost."""
         if end % self.file_size == 0 and len(self._queue) and self._holes_from(end, at):
             self.write_pending()
-            self._queue.create(end)
+            self._create_file(end)
             self._queue.release()
             self._end = end + self.file_size
             return HOLE_FILE_COST_BYTES
@@ -277,7 +291,7 @@ class ConsumeQueue:
     def _add(self, units: bytes | memoryview) -> None:
         """Units of one file."""
         if not self._pending:
-            self._dirty[self] = None
+            self._marks.dirty[self] = None
         self._pending += units
         if (self._end + len(self._pending)) % self.file_size == 0:
             self.write_pending()
@@ -287,13 +301,18 @@ class ConsumeQueue:
         if not self._pending:
             return
         if not len(self._queue) or self._end == self._queue.end_offset:
-            self._queue.create(self._end)
+            self._create_file(self._end)
         mapped_file = self._file(self._end)
-        self._unflushed.setdefault(self, self._end)
+        self._marks.unflushed.setdefault(self, self._end)
         mapped_file.write(self._end - mapped_file.base_offset, self._pending)
         self._end += len(self._pending)
         self._pending = bytearray()
         self._queue.trim_open(self._end)
+
+    def _create_file(self, base: int) -> None:
+        self._queue.create(base)
+        self._marks.unflushed.setdefault(self, base)
+        self._marks.grown.add(self)
 
     def _file(self, at: int) -> MappedFile:
         mapped_file = self._queue.find(at)
@@ -322,7 +341,7 @@ class ConsumeQueue:
     @property
     def last_unit(self) -> Unit:
         """The last unit; there must be one. Raises OSError."""
-        with _Units(self._queue) as units:
+        with _Units(self._queue, self._disk) as units:
             return Unit(*units.read(self._end - CQ_STORE_UNIT_SIZE, 1)[0].item())
 
     def next_file_offset(self, offset: int) -> int:
@@ -337,7 +356,7 @@ class ConsumeQueue:
         messages from there on those stay that follow without a break, the last of which may be torn; very many are
         dropped unread. Dispatch makes them again.
         """
-        with _Units(self._queue) as units:
+        with _Units(self._queue, self._disk) as units:
             self._end = units.end()
             if checked_from is None and units.goes_on_at(self._end):
                 raise QueueDamaged(f"{self._queue.folder} has units behind its end, {self._end // CQ_STORE_UNIT_SIZE}")
@@ -349,14 +368,14 @@ class ConsumeQueue:
 
     def find_end(self) -> None:
         """Let the queue end behind the last unit that can be one. Changes no file. Raises OSError."""
-        with _Units(self._queue) as units:
+        with _Units(self._queue, self._disk) as units:
             self._end = units.end()
             self.max_physical_offset = units.last_physical_end(self._end)
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of all that lies at or behind ``physical_offset`` in the log. Raises OSError."""
         self.write_pending()
-        with _Units(self._queue) as units:
+        with _Units(self._queue, self._disk) as units:
             self._cut(units.end_before(physical_offset, self._end), units)
         if self._end <= self._min_at or self.max_physical_offset < 0:
             self._forget_all()
@@ -370,8 +389,8 @@ class ConsumeQueue:
             mapped_file = self._file(end)
             mapped_file.zero_from(end - mapped_file.base_offset)
             mapped_file.sync()
-        if self in self._unflushed:
-            self._unflushed[self] = min(self._unflushed[self], end)
+        if self in self._marks.unflushed:
+            self._marks.unflushed[self] = min(self._marks.unflushed[self], end)
         self._end = end
         self._filling_to = None
 
@@ -390,14 +409,14 @@ class ConsumeQueue:
     def _find_min(self, min_physical_offset: int) -> int:
         if self._queue.first_base is None:
             return self._end
-        with _Units(self._queue) as units:
+        with _Units(self._queue, self._disk) as units:
             return units.first_from(min_physical_offset, self._end)
 
     def delete_files_before(self, min_physical_offset: int) -> int:
         """Delete files, never the last, all of whose messages the log no longer has; gives their number."""
         self.write_pending()
         deleted = 0
-        with _Units(self._queue) as units:
+        with _Units(self._queue, self._disk) as units:
             while len(self._queue) > 1:
                 base = self._queue.bases[0]
                 if units.last_physical_end(base + self.file_size, base) > min_physical_offset:
@@ -430,15 +449,15 @@ class ConsumeQueue:
             return low if before is None else low - 1
         return low if after - timestamp < timestamp - before else low - 1
 
-    def take_unflushed(self) -> list[UnflushedFile]:
-        """The files with bytes written since the last call."""
-        start = self._unflushed.pop(self, None)
-        return [] if start is None else self.files_after(start)
-
-    def files_after(self, start: int) -> list[UnflushedFile]:
+    def files_after(self, start: int) -> list[Syncable]:
         """The files that end after this byte. May run in another thread."""
         folder, bases = self._queue.folder, self._queue.bases
         return [UnflushedFile(folder / file_name(base)) for base in bases if base + self.file_size > start]
+
+    def folders(self) -> list[Syncable]:
+        """The folders whose entries lead to the files: the queue's, the topic's, that of all queues, the store's."""
+        folder = self._queue.folder
+        return [UnflushedFolder(each) for each in (folder, *list(folder.parents)[:3])]
 
     def release_files(self) -> None:
         """Give the files' descriptors back until they are needed again."""
@@ -452,12 +471,22 @@ class ConsumeQueue:
 class UnflushedQueues:
     """Files of very many queues, to be brought to the disk. They are listed in the thread that does it."""
 
-    def __init__(self, queues: Unflushed) -> None:
+    def __init__(self, queues: Marks, disk: Disk) -> None:
         self._queues = queues
+        self._disk = disk
+
+    def __len__(self) -> int:
+        return len(self._queues.unflushed)
+
+    def files(self) -> list[Syncable]:
+        """The files, and the folders with new ones."""
+        files = [file for queue, start in self._queues.unflushed.items() for file in queue.files_after(start)]
+        folders = dict.fromkeys(folder for queue in self._queues.grown for folder in queue.folders())
+        return [*files, *folders]
 
     def sync(self) -> None:
         """Bring every byte written so far to the disk. Raises OSError."""
-        sync_all([file for queue, start in self._queues.items() for file in queue.files_after(start)])
+        self._disk.sync_all(self.files())
 
 
 class _Units:
@@ -466,10 +495,12 @@ class _Units:
     Places are offsets in bytes, from the queue's first unit that ever was. A context: files are closed at its end.
     """
 
-    def __init__(self, queue: MappedFileQueue) -> None:
+    def __init__(self, queue: MappedFileQueue, disk: Disk) -> None:
         self._queue = queue
+        self._disk = disk
         self._folder = str(queue.folder)
-        self._fd, self._base = -1, -1
+        self._file: Readable | None = None
+        self._base = -1
         self._data_end = queue.file_size
         """Where the open file has nothing but a hole, as far as that is known."""
         self._page, self._page_at = b"", 0
@@ -478,24 +509,24 @@ class _Units:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self._file is not None:
+            self._file.close()
 
-    def _open(self, base: int) -> int:
-        if base != self._base:
-            if self._fd >= 0:
-                os.close(self._fd)
-            self._fd, self._base = -1, -1
-            self._fd = os.open(f"{self._folder}/{file_name(base)}", os.O_RDONLY)
-            self._base, self._data_end = base, self._queue.file_size
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
-        return self._fd
+    def _open(self, base: int) -> Readable:
+        if self._file is not None:
+            if base == self._base:
+                return self._file
+            self._file.close()
+            self._file = None
+        self._file = self._disk.open_pages(f"{self._folder}/{file_name(base)}")
+        self._base, self._data_end = base, self._queue.file_size
+        return self._file
 
     def read(self, at: int, count: int) -> Units:
         """Up to so many units of one file. Raises OSError."""
         base = at - at % self._queue.file_size
         count = min(count, (base + self._queue.file_size - at) // CQ_STORE_UNIT_SIZE)
-        data = os.pread(self._open(base), count * CQ_STORE_UNIT_SIZE, at - base)
+        data = self._open(base).read(at - base, count * CQ_STORE_UNIT_SIZE)
         return cast(Units, np.frombuffer(data.ljust(count * CQ_STORE_UNIT_SIZE, b"\0"), UNIT_DTYPE))
 
     def _one(self, at: int) -> tuple[int, int]:
@@ -508,14 +539,14 @@ class _Units:
     def _read_page(self, at: int) -> None:
         """Keep the page that has the unit at ``at``, from its first whole unit on: neighbours are asked for next."""
         base = at - at % self._queue.file_size
-        fd, position = self._open(base), at - base
+        file, position = self._open(base), at - base
         page = position - position % PAGE_BYTES
         start = page + -page % CQ_STORE_UNIT_SIZE
         if position + CQ_STORE_UNIT_SIZE > page + PAGE_BYTES:  # the unit goes on in the next page
             start = position
         self._page_at = base + start
         size = max(CQ_STORE_UNIT_SIZE, page + PAGE_BYTES - start)
-        self._page = os.pread(fd, size, start).ljust(at - self._page_at + CQ_STORE_UNIT_SIZE, b"\0")
+        self._page = file.read(start, size).ljust(at - self._page_at + CQ_STORE_UNIT_SIZE, b"\0")
 
     def _can_be_one(self, at: int) -> bool:
         physical_offset, size = self._one(at)
@@ -542,18 +573,7 @@ class _Units:
 
     def _data_ranges(self, base: int, position: int = 0) -> Iterator[tuple[int, int]]:
         """Ranges of a file that are no holes; where the file system does not tell, all of it is one."""
-        fd = self._open(base)
-        while position < self._queue.file_size:
-            try:
-                start = os.lseek(fd, position, os.SEEK_DATA)
-                position = os.lseek(fd, start, os.SEEK_HOLE)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # only a hole follows
-                    return
-                if error.errno != errno.EINVAL:
-                    raise
-                start, position = position, self._queue.file_size
-            yield start, min(position, self._queue.file_size)
+        return self._open(base).data_ranges(position, self._queue.file_size)
 
     def _last_run_end(self, low: int, end: int) -> int | None:
         high = end + -(end - low) % CQ_STORE_UNIT_SIZE
@@ -582,8 +602,8 @@ class _Units:
         if not self._queue.bases or at >= self._queue.end_offset or at % self._queue.file_size == 0:
             return False
         base = at - at % self._queue.file_size
-        fd, position = self._open(base), at - base
-        data = os.pread(fd, max(0, min(2 * PAGE_BYTES - position % PAGE_BYTES, self._data_end - position)), position)
+        file, position = self._open(base), at - base
+        data = file.read(position, max(0, min(2 * PAGE_BYTES - position % PAGE_BYTES, self._data_end - position)))
         return data != bytes(len(data))
 
     def has_bytes_behind(self, at: int) -> bool:
@@ -593,7 +613,7 @@ class _Units:
         base = at - at % self._queue.file_size
         for start, end in self._data_ranges(base, at - base):
             for position in range(start, end, BYTES_AT_ONCE):
-                data = os.pread(self._open(base), min(BYTES_AT_ONCE, end - position), position)
+                data = self._open(base).read(position, min(BYTES_AT_ONCE, end - position))
                 if data != bytes(len(data)):
                     return True
         return False

@@ -1,10 +1,8 @@
 """Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
 
-import shutil
 import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -30,9 +28,9 @@ from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_o
 from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometry, new_geometry, used_index_paths
 from rmqha.store.derived.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.mappedfile import Readable, file_name, sync_folder
+from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
-from rmqha.store.nodestate import NODE_FOLDER, replace_file
+from rmqha.store.nodestate import NODE_FOLDER
 
 QUEUES_AT_ONCE = 4
 QUEUES_A_ROUND = 256
@@ -48,28 +46,32 @@ MARKED_BYTES = 16 << 20
 
 
 def open_queues(
-    root: Path, settings: Settings, owned: bool = True, problems: dict[QueueKey, str] | None = None
+    root: Path,
+    settings: Settings,
+    owned: bool = True,
+    problems: dict[QueueKey, str] | None = None,
+    disk: Disk = DISK,
 ) -> QueueTable:
     """The consume queues below ``root``. Raises StoreError, OSError.
 
     With ``problems`` queues whose files are none are entered there, and left out.
     """
     folder = root / CONSUME_QUEUE_FOLDER
-    size = queue_size_of(folder, settings.mapped_file_size_consume_queue)
-    return QueueTable(folder, size, owned, problems)
+    size = queue_size_of(folder, settings.mapped_file_size_consume_queue, disk)
+    return QueueTable(folder, size, owned, problems, disk)
 
 
-def new_folder_aside(root: Path, name: str) -> Path:
+def new_folder_aside(root: Path, name: str, disk: Disk = DISK) -> Path:
     """A new folder below ``rmqha``, for what is set aside. Raises OSError."""
     number = 0
-    while (folder := root / NODE_FOLDER / f"{name}-aside-{number}").exists():
+    while disk.exists(folder := root / NODE_FOLDER / f"{name}-aside-{number}"):
         number += 1
-    folder.mkdir(parents=True)
+    disk.make_folder(folder)
     return folder
 
 
 def open_index(
-    root: Path, settings: Settings, with_slots: bool = True
+    root: Path, settings: Settings, with_slots: bool = True, disk: Disk = DISK
 ) -> tuple[KeyIndex | None, list[tuple[Path, str]]]:
     """The index below ``root``, None if messageIndexEnable is false; and files that are damaged, from the first on.
 
@@ -80,54 +82,54 @@ def open_index(
         return None, []
     folder = root / INDEX_FOLDER
     wanted = configured_geometry(settings.max_hash_slot_num, settings.max_index_num)
-    made = new_geometry(folder, settings.max_hash_slot_num, settings.max_index_num)
+    made = new_geometry(folder, settings.max_hash_slot_num, settings.max_index_num, disk)
     files: list[tuple[Path, Geometry]] = []
     damaged: list[tuple[Path, str]] = []
-    for path in used_index_paths(folder):
+    for path in used_index_paths(folder, disk):
         try:
             if damaged:
                 raise UnprovedIndexFile(path, "a file before it is damaged")
-            files.append((path, geometry_of(path, wanted, made, with_slots)))
+            files.append((path, geometry_of(path, wanted, made, with_slots, disk)))
         except UnprovedIndexFile as error:
             damaged.append((path, str(error)))
-    return KeyIndex(folder, *made, files), damaged
+    return KeyIndex(folder, *made, files, disk), damaged
 
 
-def settings_anew(root: Path, settings: Settings) -> Settings:
+def settings_anew(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
     """The settings by which queues and index are made anew: as configured, else as the files are. Raises OSError."""
-    made = index_geometry(root, settings)
-    size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
+    made = index_geometry(root, settings, disk)
+    size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue, disk)
     return replace(
         settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
     )
 
 
-def note_sizes(root: Path, settings: Settings) -> None:
+def note_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> None:
     """Write down the sizes that ``settings_anew`` gave, before the files that show them are removed. Raises OSError."""
     sizes = {name: getattr(settings, name) for name in NOTED_SIZES}
-    replace_file(root / NODE_FOLDER / SIZES_FILE, orjson.dumps(sizes))
+    disk.replace(root / NODE_FOLDER / SIZES_FILE, orjson.dumps(sizes))
 
 
-def noted_sizes(root: Path, settings: Settings) -> Settings:
+def noted_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
     """The settings, with sizes from a rebuild that did not end where none are configured. Raises OSError."""
     try:
-        noted = orjson.loads((root / NODE_FOLDER / SIZES_FILE).read_bytes())
+        noted = orjson.loads(disk.read(root / NODE_FOLDER / SIZES_FILE))
         sizes: dict[str, Any] = {name: int(noted[name]) for name in NOTED_SIZES if getattr(settings, name) is None}
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was cut short, or the note has rotted
         return settings
     return replace(settings, **sizes) if all(size > 0 for size in sizes.values()) else settings
 
 
-def forget_sizes(root: Path) -> None:
+def forget_sizes(root: Path, disk: Disk = DISK) -> None:
     """The new files show their sizes: the note is needed no more. Raises OSError."""
-    (root / NODE_FOLDER / SIZES_FILE).unlink(missing_ok=True)
-    with suppress(OSError):  # it holds other files, or is not there
-        (root / NODE_FOLDER).rmdir()
+    if disk.exists(root / NODE_FOLDER / SIZES_FILE):
+        disk.remove(root / NODE_FOLDER / SIZES_FILE)
+    disk.remove_if_empty(root / NODE_FOLDER)
 
 
-def index_geometry(root: Path, settings: Settings) -> Geometry:
+def index_geometry(root: Path, settings: Settings, disk: Disk = DISK) -> Geometry:
     """The geometry of index files made from now on. Raises OSError."""
-    return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num)
+    return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num, disk)
 
 
 class _LogHeads:
@@ -200,12 +202,13 @@ class Derived:
         self._delay_levels = settings.message_delay_level
         self._settings = settings
         problems: dict[QueueKey, str] = {}
-        self.queues = open_queues(root, settings, problems=problems)
+        self._disk = log.disk
+        self.queues = open_queues(root, settings, problems=problems, disk=self._disk)
         self._tell_other_queue_size()
         self._root = root
         self._commit_log = log
         self._log_end = log.verified_offset
-        self._known_ends = read_ends(root, recovery.end) if recovery.clean_stop else {}
+        self._known_ends = read_ends(root, recovery.end, self._disk) if recovery.clean_stop else {}
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
         refill_from = self._tell_lost_units(problems)
@@ -215,7 +218,7 @@ class Derived:
             start = log.min_offset
         self._mark = root / NODE_FOLDER / MARK_FILE
         start = max(log.min_offset, min(start, self._marked(), refill_from))
-        self.index, damaged = open_index(root, settings, with_slots=recovery.clean_stop)
+        self.index, damaged = open_index(root, settings, recovery.clean_stop, self._disk)
         self._tell_other_index_sizes()
         if damaged:
             self._set_index_aside(root, damaged)
@@ -259,24 +262,24 @@ class Derived:
     def _marked(self) -> int:
         """Where an earlier dispatch began that has not come to its end, or where one has never stopped."""
         try:
-            text = self._mark.read_text("ascii", "replace")
+            text = self._disk.read(self._mark).decode("ascii", "replace")
         except FileNotFoundError:
             return self._log_end
         return int(text) if text.isdecimal() else 0
 
     def _write_mark(self, offset: int) -> None:
         """Note, durably, that messages from ``offset`` on may lack their units: others' units do not tell of that."""
-        replace_file(self._mark, str(offset).encode("ascii"))
+        self._disk.replace(self._mark, str(offset).encode("ascii"))
 
     def settle(self) -> None:
         """What is dispatched is on the disk now: note where queues end, and where to go on. Raises OSError."""
         if self.dispatcher.reput_offset < self._log_end:
             self._write_mark(self.dispatcher.reput_offset)
-        elif self._mark.exists():
-            self._mark.unlink()
-            sync_folder(self._mark.parent)
-        if (self._root / NODE_FOLDER).is_dir():  # a store that only our commands have opened stays a Java broker's
-            write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset)
+        elif self._disk.exists(self._mark):
+            self._disk.remove(self._mark)
+            self._disk.sync_folder(self._mark.parent)
+        if self._disk.is_folder(self._root / NODE_FOLDER):  # else only our commands open it: it stays a Java broker's
+            write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset, self._disk)
 
     def _recover_queues(
         self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]
@@ -301,12 +304,13 @@ class Derived:
         heads = _LogHeads(log)
         items = list(self.queues.queues.items())
         try:
-            with ThreadPoolExecutor(QUEUES_AT_ONCE) as threads:
+            with ThreadPoolExecutor(QUEUES_AT_ONCE) as threads:  # it starts none before there is work for one
+                at_once = map if len(items) <= QUEUES_A_TURN else threads.map
                 for begin in range(0, len(items), QUEUES_A_ROUND):
                     checkpoint()
                     some = items[begin : begin + QUEUES_A_ROUND]
                     parts = [some[at : at + QUEUES_A_TURN] for at in range(0, len(some), QUEUES_A_TURN)]
-                    found = chain.from_iterable(threads.map(recover_some, parts))
+                    found = chain.from_iterable(at_once(recover_some, parts))
                     for (key, queue), problem in zip(some, found, strict=True):
                         if problem is not None:
                             self.queues.forget(*key)
@@ -361,12 +365,12 @@ class Derived:
         """Move the folders of queues that are damaged below ``rmqha``; dispatch makes them anew. Raises OSError."""
         if not problems:
             return
-        aside = new_folder_aside(root, CONSUME_QUEUE_FOLDER)
+        aside = new_folder_aside(root, CONSUME_QUEUE_FOLDER, self._disk)
         for key, problem in problems.items():
             folder = self.queues.folder_of(*key)
             target = aside / key[0] / folder.name
-            target.parent.mkdir(exist_ok=True)
-            folder.rename(target)
+            self._disk.make_folder(target.parent)
+            self._disk.rename(folder, target)
             self._log.error(
                 "queue {queue_id} of {topic} is damaged: {problem}; it is made anew from the log, and the old one is "
                 "kept in {kept_in}",
@@ -378,9 +382,9 @@ class Derived:
 
     def _set_index_aside(self, root: Path, damaged: list[tuple[Path, str]]) -> None:
         """Move damaged index files below ``rmqha``; dispatch makes them anew. Raises OSError."""
-        aside = new_folder_aside(root, INDEX_FOLDER)
+        aside = new_folder_aside(root, INDEX_FOLDER, self._disk)
         for path, _ in damaged:
-            path.rename(aside / path.name)
+            self._disk.rename(path, aside / path.name)
         self._log.error(
             "{problem}; the index is made anew from there on, and {count} files of the old one are kept in {kept_in}",
             problem=damaged[0][1],
@@ -429,12 +433,8 @@ class Derived:
             self.index.close()
 
 
-def remove_derived(root: Path) -> None:
+def remove_derived(root: Path, disk: Disk = DISK) -> None:
     """Remove queues and index: the next opening builds them anew. Raises OSError."""
     for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
-        path = root / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    ends_path(root).unlink(missing_ok=True)
+        disk.remove_tree(root / name)
+    disk.remove(ends_path(root), missing_ok=True)

@@ -3,7 +3,6 @@
 Everything here is derived: it can be thrown away and built again (spec/store.md 8).
 """
 
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +19,10 @@ from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
     BLANKS_ALLOWED_BYTES,
     ConsumeQueue,
+    Marks,
     UnflushedQueues,
     Unit,
     Units,
-    Unwritten,
 )
 from rmqha.store.derived.dispatchrequest import (
     DispatchRequest,
@@ -36,7 +35,7 @@ from rmqha.store.derived.index import IndexedKey, KeyIndex
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
-from rmqha.store.log.mappedfile import MANY_FILES, MAX_UNFLUSHED_FILES
+from rmqha.store.log.mappedfile import DISK, MANY_FILES, MAX_UNFLUSHED_FILES, Disk
 from rmqha.store.opening import LOG_SECONDS, OpeningPhase
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
@@ -87,7 +86,12 @@ class QueueTable:
     """All consume queues of a store, by topic and queue id."""
 
     def __init__(
-        self, folder: Path, file_size: int, owned: bool = True, problems: dict[QueueKey, str] | None = None
+        self,
+        folder: Path,
+        file_size: int,
+        owned: bool = True,
+        problems: dict[QueueKey, str] | None = None,
+        disk: Disk = DISK,
     ) -> None:
         """Opens those there are. Raises StoreError for a queue with files that are none, OSError.
 
@@ -97,12 +101,12 @@ class QueueTable:
         self.file_size = file_size
         self._owned = owned
         self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
-        self._unwritten = Unwritten()
-        self._dirty, self._unflushed = self._unwritten.dirty, self._unwritten.unflushed
+        self._disk = disk
+        self._marks = Marks(disk=disk)
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self._topic_folder = folder
         """Of the topic asked for last: making paths takes long where queues are many."""
-        for key in list_queues(folder):
+        for key in list_queues(folder, disk):
             try:
                 self._open(*key)
             except StoreError as error:
@@ -112,7 +116,7 @@ class QueueTable:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         folder = self.folder_of(topic, queue_id)
-        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._unwritten)
+        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._marks)
         self.queues[topic, queue_id] = queue
         return queue
 
@@ -125,8 +129,7 @@ class QueueTable:
     def forget(self, topic: str, queue_id: int) -> None:
         """Close a queue and leave it out."""
         queue = self.queues.pop((topic, queue_id))
-        self._dirty.pop(queue, None)
-        self._unflushed.pop(queue, None)
+        self._marks.forget(queue)
         self._recently_read.pop(queue, None)
         queue.close()
 
@@ -160,26 +163,23 @@ class QueueTable:
         return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
     def take_unflushed(self) -> Sequence[Syncable]:
-        """What has bytes written since the last call: files, or very many at once."""
-        if len(self._unflushed) > MANY_FILES:
-            taken = UnflushedQueues(dict(self._unflushed))
-            self._unflushed.clear()
-            return [taken]
-        return [file for queue in list(self._unflushed) for file in queue.take_unflushed()]
+        """What has bytes written since the last call: files and folders, or very many queues at once."""
+        taken = UnflushedQueues(self._marks.take_unflushed(), self._disk)
+        return taken.files() if len(taken) <= MANY_FILES else [taken]
 
     @property
     def queues_to_write(self) -> int:
         """How many queues have units that are not written yet."""
-        return len(self._dirty)
+        return len(self._marks.dirty)
 
     def write_pending(self) -> None:
         """Write what dispatch has added. Raises OSError."""
         has_many = self._has_many
-        for queue in list(self._dirty):
+        for queue in list(self._marks.dirty):
             queue.write_pending()
             if has_many:
                 queue.release_files()
-            del self._dirty[queue]
+            del self._marks.dirty[queue]
 
     def close(self) -> None:
         """Close all files."""
@@ -187,18 +187,13 @@ class QueueTable:
             queue.close()
 
 
-def list_queues(folder: Path) -> Iterator[QueueKey]:
+def list_queues(folder: Path, disk: Disk = DISK) -> Iterator[QueueKey]:
     """Topic and id of each queue below ``folder``; other names are passed over, as upstream does. Raises OSError."""
-    if not folder.is_dir():
-        return
-    with os.scandir(folder) as topics:
-        names = sorted(topic.name for topic in topics if topic.is_dir())
-    for name in names:
-        with os.scandir(folder / name) as queues:
-            ids = [queue.name for queue in queues if queue.name.removeprefix("-").isdecimal() and queue.is_dir()]
+    for topic in sorted(disk.folders_in(folder)):
+        ids = [name for name in disk.folders_in(folder / topic) if name.removeprefix("-").isdecimal()]
         for queue_id in sorted(ids):
             if str(int(queue_id)) == queue_id:
-                yield name, int(queue_id)
+                yield topic, int(queue_id)
 
 
 class _Notices:

@@ -5,9 +5,6 @@ entry's predecessor is older and has the same slot, and the messages are in the 
 is in the file, this ends, and what cannot be proved is said.
 """
 
-import errno
-import mmap
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -17,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.store.errors import StoreError
+from rmqha.store.log.mappedfile import DISK, Disk
 
 HEADER = Struct(">qqqqii")
 ENTRY_DTYPE = np.dtype(
@@ -68,18 +66,15 @@ class UnprovedIndexFile(StoreError):
 class IndexContent:
     """An index file, read. Use as a context."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
         """Raises UnprovedIndexFile for a file without a header, OSError."""
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY)
-        try:
-            self.size: int = os.fstat(self._fd).st_size
-            if self.size < HEADER.size:
-                raise UnprovedIndexFile(path, f"it has only {self.size} bytes")
-            self._view = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
-        except BaseException:  # whatever it is, what was opened is given back before it travels on
-            os.close(self._fd)
-            raise
+        self._file = disk.open_view(path)
+        self.size = self._file.size
+        self._view = self._file.content
+        if self.size < HEADER.size:
+            self._file.close()
+            raise UnprovedIndexFile(path, f"it has only {self.size} bytes")
         header: tuple[int, ...] = HEADER.unpack_from(self._view, 0)
         self.end_phy_offset: int = header[3]
         self.slots_begun: int = header[4]
@@ -90,7 +85,7 @@ class IndexContent:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        self._file.close()
 
     @property
     def is_empty(self) -> bool:
@@ -208,36 +203,26 @@ class IndexContent:
 
     def _nonzero_end(self) -> int:
         """Where the last byte other than zero ends; holes of the file are not read."""
-        for start, end in reversed(list(self._data_ranges())):
+        for start, end in reversed(list(self._file.data_ranges(0, self.size))):
             for at in range(end, start, -SEARCH_BYTES):
                 piece = self._view[max(start, at - SEARCH_BYTES) : at].rstrip(b"\0")
                 if piece:
                     return max(start, at - SEARCH_BYTES) + len(piece)
         return 0
 
-    def _data_ranges(self) -> Iterator[tuple[int, int]]:
-        position = 0
-        while position < self.size:
-            try:
-                start = os.lseek(self._fd, position, os.SEEK_DATA)
-                position = os.lseek(self._fd, start, os.SEEK_HOLE)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # only a hole follows
-                    return
-                if error.errno != errno.EINVAL:
-                    raise
-                start, position = position, self.size
-            yield start, position
-
 
 def geometry_of(
-    path: Path, wanted: Geometry | None = None, known: Geometry = DEFAULT_GEOMETRY, with_slots: bool = True
+    path: Path,
+    wanted: Geometry | None = None,
+    known: Geometry = DEFAULT_GEOMETRY,
+    with_slots: bool = True,
+    disk: Disk = DISK,
 ) -> Geometry:
     """The geometry of an index file: the one ``wanted``, the one ``known`` of its neighbours, or whichever is proved.
 
     What is proved wins over what is wanted. Raises UnprovedIndexFile, OSError.
     """
-    with IndexContent(path) as content:
+    with IndexContent(path, disk) as content:
         problem = None
         for geometry in dict.fromkeys([wanted or known, known, DEFAULT_GEOMETRY, _by_ratio(content.size)]):
             if content.fits(geometry):

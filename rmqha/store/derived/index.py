@@ -11,9 +11,6 @@ Keys are hashed and chained many at once. Header and slots are written through a
 since slots are hit at random; entries are appended by ``pwrite``.
 """
 
-import mmap
-import os
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +32,8 @@ from rmqha.store.derived.geometry import (
     UnprovedIndexFile,
     geometry_of,
 )
-from rmqha.store.errors import StoreError, name_file
+from rmqha.store.errors import StoreError
+from rmqha.store.log.mappedfile import DISK, Disk, Syncable, UnflushedFolder
 from rmqha.wire.javahash import index_hashes
 
 NAME_FORMAT = "%Y%m%d%H%M%S"
@@ -95,33 +93,21 @@ class _Chained(NamedTuple):
 class IndexFile:
     """One index file."""
 
-    def __init__(self, path: Path, slot_count: int, max_index_num: int, create: bool = False) -> None:
+    def __init__(
+        self, path: Path, slot_count: int, max_index_num: int, create: bool = False, disk: Disk = DISK
+    ) -> None:
         """Raises StoreError for a file of another size, FileExistsError, OSError."""
         self.path = path
         self._slot_count = slot_count
         self._max_index_num = max_index_num
         self._entries_at = HEADER.size + 4 * slot_count
         size = self._entries_at + ENTRY_BYTES * max_index_num
-        fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o644)
-        try:
-            if create:
-                os.ftruncate(fd, size)
-            elif os.fstat(fd).st_size != size:
-                raise StoreError(f"{path} has {os.fstat(fd).st_size} bytes, not {size} (maxHashSlotNum, maxIndexNum)")
-            # Whole pages: the kernel gives all blocks of a page room when it is written, and there SIGBUS is its error.
-            os.posix_fallocate(fd, 0, min(size, -(-self._entries_at // mmap.PAGESIZE) * mmap.PAGESIZE))
-            self._file = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
-            self._front = mmap.mmap(fd, self._entries_at)
-        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
-            os.close(fd)
-            if create:  # else it would count as a file of the index
-                path.unlink()
-            if isinstance(error, OSError):
-                name_file(error, path)
-            raise
-        self._fd = fd
-        self.close = weakref.finalize(self, os.close, fd)
+        if not create and disk.size(path) != size:
+            raise StoreError(f"{path} has {disk.size(path)} bytes, not {size} (maxHashSlotNum, maxIndexNum)")
+        self._file = disk.open_fronted(path, size, self._entries_at, create)
+        self.close = self._file.close
         """Closes the file; so does the end of the last use of this object, be it a thread's."""
+        self._front = self._file.front
         self._slots: npt.NDArray[np.int32] = np.frombuffer(self._front, ">i4", slot_count, HEADER.size)
         self.header = IndexHeader(*HEADER.unpack_from(self._front, 0))
         self.header.index_count = max(1, self.header.index_count)
@@ -169,21 +155,12 @@ class IndexFile:
         chained = self._chain(keys["hash"].astype(np.int64) % self._slot_count, header.index_count)
         entries["previous"] = chained.previous
         data, at = memoryview(entries.tobytes()), self._entries_at + ENTRY_BYTES * header.index_count
-        self._write_entries(data, at)
+        self._file.write(at, data)
         self._slots[chained.slots] = chained.newest
         header.hash_slot_count += chained.slots_begun
         header.index_count += len(keys)
         header.end_timestamp, header.end_phy_offset = keys[-1][["store_timestamp", "physical_offset"]].item()
         self._write_header()
-
-    def _write_entries(self, data: memoryview, at: int) -> None:
-        try:
-            while data:  # a disk that is filling up takes a part first
-                written = os.pwrite(self._fd, data, at)
-                data, at = data[written:], at + written
-        except OSError as error:
-            name_file(error, self.path)
-            raise
 
     def _seconds(self, store_timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if self.header.begin_timestamp <= 0:
@@ -221,7 +198,7 @@ class IndexFile:
         )
 
     def _entries(self, count: int) -> npt.NDArray[np.void]:
-        return np.frombuffer(self._file, ENTRY_DTYPE, count, self._entries_at)
+        return np.frombuffer(self._file.content, ENTRY_DTYPE, count, self._entries_at)
 
     def find(self, key_hash: int, begin: int, end: int, limit: int) -> Steps[list[int]]:
         """Physical offsets, newest first, of entries with this hash stored between ``begin`` and ``end`` (ms).
@@ -276,7 +253,7 @@ class IndexFile:
         count = min(self.header.index_count, self._max_index_num) - number
         at = self._entries_at + ENTRY_BYTES * number
         for begin in range(0, ENTRY_BYTES * max(0, count), ZEROS_AT_ONCE):
-            os.pwrite(self._fd, bytes(min(ZEROS_AT_ONCE, ENTRY_BYTES * count - begin)), at + begin)
+            self._file.write(at + begin, bytes(min(ZEROS_AT_ONCE, ENTRY_BYTES * count - begin)))
 
     def _sound_count(self, physical_offset: int) -> int:
         """The number behind the last entry of an unbroken run that lies before ``physical_offset``."""
@@ -290,14 +267,19 @@ class IndexFile:
 
     def sync(self) -> None:
         """Bring it to the disk; may run in another thread. Raises OSError."""
-        os.fdatasync(self._fd)
+        self._file.sync()
 
 
 class KeyIndex:
     """All index files of a store, oldest first; Java's IndexService."""
 
     def __init__(
-        self, folder: Path, slot_count: int, max_index_num: int, files: Sequence[tuple[Path, Geometry]] | None = None
+        self,
+        folder: Path,
+        slot_count: int,
+        max_index_num: int,
+        files: Sequence[tuple[Path, Geometry]] | None = None,
+        disk: Disk = DISK,
     ) -> None:
         """Raises StoreError for a file of another size, OSError.
 
@@ -306,10 +288,12 @@ class KeyIndex:
         self._folder = folder
         self._slot_count = slot_count
         self._max_index_num = max_index_num
+        self._disk = disk
         if files is None:
-            files = [(path, Geometry(slot_count, max_index_num)) for path in used_index_paths(folder)]
-        self._files = [IndexFile(path, *geometry) for path, geometry in files]
+            files = [(path, Geometry(slot_count, max_index_num)) for path in used_index_paths(folder, disk)]
+        self._files = [IndexFile(path, *geometry, disk=disk) for path, geometry in files]
         self._unflushed: list[IndexFile] = []
+        self._has_new_file = False
         self._left = NO_KEYS
         """Keys that the last ``put_hashed`` was refused; some of a message's may have been put before."""
         self._added: list[IndexedKey] = []
@@ -394,11 +378,11 @@ class KeyIndex:
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
             return last
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._disk.make_folder(self._folder)
         while True:
             path = self._folder / f"{now.strftime(NAME_FORMAT)}{now.microsecond // 1000:03d}"
             try:
-                file = IndexFile(path, self._slot_count, self._max_index_num, create=True)
+                file = IndexFile(path, self._slot_count, self._max_index_num, create=True, disk=self._disk)
                 break
             except FileExistsError:
                 now += timedelta(milliseconds=1)
@@ -406,6 +390,7 @@ class KeyIndex:
             file.begin_after(last.header)
             self.full_files_timestamp = last.header.end_timestamp
         self._files.append(file)
+        self._has_new_file = True
         return file
 
     def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
@@ -435,7 +420,7 @@ class KeyIndex:
         while self._files and (self._files[-1].is_empty or self._files[-1].header.begin_phy_offset >= physical_offset):
             file = self._files.pop()
             self._unflushed = [other for other in self._unflushed if other is not file]
-            file.path.unlink()
+            self._disk.remove(file.path)
         if self._files:
             self._files[-1].truncate(physical_offset)
             self._unflushed = [*(other for other in self._unflushed if other is not self._files[-1]), self._files[-1]]
@@ -447,13 +432,16 @@ class KeyIndex:
         while len(self._files) > 1 and self._files[0].header.end_phy_offset < min_physical_offset:
             file = self._files.pop(0)
             self._unflushed = [other for other in self._unflushed if other is not file]
-            file.path.unlink()
+            self._disk.remove(file.path)
             deleted += 1
         return deleted
 
-    def take_unflushed(self) -> list[IndexFile]:
-        """The files with bytes written since the last call."""
-        unflushed, self._unflushed = self._unflushed, []
+    def take_unflushed(self) -> list[Syncable]:
+        """The files with bytes written since the last call, and the folders with new files."""
+        unflushed: list[Syncable] = [*self._unflushed]
+        if self._has_new_file:
+            unflushed += [UnflushedFolder(self._folder), UnflushedFolder(self._folder.parent)]
+        self._unflushed, self._has_new_file = [], False
         return unflushed
 
     def close(self) -> None:
@@ -462,34 +450,34 @@ class KeyIndex:
             file.close()
 
 
-def read_entries(path: Path, geometry: Geometry) -> npt.NDArray[np.void]:
+def read_entries(path: Path, geometry: Geometry, disk: Disk = DISK) -> npt.NDArray[np.void]:
     """All entries of an index file with this geometry, oldest first; a view of the file. Raises StoreError, OSError."""
-    with IndexContent(path) as content:
+    with IndexContent(path, disk) as content:
         if not content.fits(geometry):
             raise UnprovedIndexFile(path, f"it is no file of {geometry}")
         return content.entries(geometry)[1:]
 
 
-def used_index_paths(folder: Path) -> list[Path]:
+def used_index_paths(folder: Path, disk: Disk = DISK) -> list[Path]:
     """The index files, less a last one that was created, but not yet given its size, when the process died.
 
     That one is deleted. Raises OSError.
     """
-    paths = list(index_paths(folder))
-    if paths and paths[-1].stat().st_size == 0:
-        paths.pop().unlink()
+    paths = list(index_paths(folder, disk))
+    if paths and disk.size(paths[-1]) == 0:
+        disk.remove(paths.pop())
     return paths
 
 
-def new_geometry(folder: Path, max_hash_slot_num: int | None, max_index_num: int | None) -> Geometry:
+def new_geometry(folder: Path, max_hash_slot_num: int | None, max_index_num: int | None, disk: Disk = DISK) -> Geometry:
     """The geometry of index files to be made: as configured, as the newest that is proved, or the default.
 
     Raises OSError.
     """
     if max_hash_slot_num is None:
-        for path in reversed(list(index_paths(folder))):
+        for path in reversed(list(index_paths(folder, disk))):
             try:
-                return geometry_of(path)
+                return geometry_of(path, disk=disk)
             except StoreError:
                 continue
         max_hash_slot_num = DEFAULT_GEOMETRY.slots
@@ -505,7 +493,6 @@ def configured_geometry(max_hash_slot_num: int | None, max_index_num: int | None
     return Geometry(max_hash_slot_num, max_index_num or max_hash_slot_num * ENTRIES_A_SLOT)
 
 
-def index_paths(folder: Path) -> Iterator[Path]:
+def index_paths(folder: Path, disk: Disk = DISK) -> Iterator[Path]:
     """The index files of a folder in order of their names; other names are passed over, as upstream does."""
-    if folder.is_dir():
-        yield from sorted(path for path in folder.iterdir() if path.name.isdecimal() and path.is_file())
+    yield from sorted(folder / name for name, _ in disk.files_in(folder) if name.isdecimal())

@@ -15,7 +15,8 @@ from twisted.logger import Logger
 
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import is_possible_offset
-from rmqha.store.nodestate import NODE_FOLDER, replace_file
+from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.nodestate import NODE_FOLDER
 
 ENDS_FILE = "queue-ends.json"
 _log = Logger()
@@ -41,22 +42,22 @@ def end_of(queue: ConsumeQueue) -> QueueEnd:
     return QueueEnd(queue.max_offset, queue.max_physical_offset)
 
 
-def write_ends(root: Path, queues: Iterable[ConsumeQueue], log_end: int) -> None:
+def write_ends(root: Path, queues: Iterable[ConsumeQueue], log_end: int, disk: Disk = DISK) -> None:
     """Note where the queues of a log that ends at ``log_end`` end. Waits for the disk. Raises OSError."""
     topics: dict[str, dict[str, QueueEnd]] = {}
     for queue in queues:
         topics.setdefault(queue.topic, {})[str(queue.queue_id)] = end_of(queue)
-    replace_file(ends_path(root), json.dumps({"logEnd": log_end, "queues": topics}).encode("ascii"))
+    disk.replace(ends_path(root), json.dumps({"logEnd": log_end, "queues": topics}).encode("ascii"))
 
 
-def read_ends(root: Path, log_end: int) -> QueueEnds:
+def read_ends(root: Path, log_end: int, disk: Disk = DISK) -> QueueEnds:
     """The ends that the last clean stop has noted, none if it noted none. ``log_end`` is where the log ends now.
 
     Ends of a longer log do not count: it was cut since. Neither does an end that no queue of this log can have, nor a
     file that cannot be read; a warning tells of that. Raises OSError.
     """
     try:
-        content = json.loads(ends_path(root).read_bytes())
+        content = json.loads(disk.read(ends_path(root)))
         if content["logEnd"] > log_end:
             return {}
         ends = _ends_in(content["queues"])

@@ -291,14 +291,15 @@ class CommitLog:
             self.disk.sync_folder(self.folder)
         self.flushed_offset = self.max_offset
 
-    def write_again(self, start: int) -> None:
-        """Write the log's bytes from ``start`` on once more, as they are, for a flush to bring to the disk.
+    def write_again(self, start: int, end: int | None = None) -> None:
+        """Write the log's bytes from ``start`` to ``end``, or all, once more, for a flush to bring to the disk.
 
         After a flush that failed, the kernel may take them for flushed although the disk does not have them. Raises
         OSError.
         """
-        while start < self.max_offset:
-            data = self.get_data(start, REWRITE_BYTES - start % REWRITE_BYTES)
+        end = self.max_offset if end is None else min(end, self.max_offset)
+        while start < end:
+            data = self.get_data(start, min(end - start, REWRITE_BYTES - start % REWRITE_BYTES))
             assert data is not None, "they were just found"
             if data != bytes(len(data)):
                 self._find(start).write(start % self.segment_size, bytes(data))

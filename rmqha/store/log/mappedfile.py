@@ -9,10 +9,12 @@ import errno
 import mmap
 import os
 import resource
+import shutil
 import stat
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -49,6 +51,25 @@ def _punch_hole(fd: int, position: int, size: int) -> None:
     if size and _fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, position, size):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def data_ranges(fd: int, position: int, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges of a sparse file from ``position`` to ``end`` that are no holes. Raises OSError.
+
+    Where the file system does not say, all of it is one range.
+    """
+    while position < end:
+        try:
+            start = os.lseek(fd, position, os.SEEK_DATA)
+            position = os.lseek(fd, start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole follows
+                return
+            if error.errno != errno.EINVAL:
+                raise
+            start, position = position, end
+        if start < end:
+            yield start, min(position, end)
 
 
 def file_name(base_offset: int) -> str:
@@ -143,15 +164,7 @@ class MappedFile:
 
     def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
         """Ranges from ``position`` on that are no hole of the sparse file."""
-        while position < self.file_size:
-            try:
-                start = os.lseek(self._fd, position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # only a hole follows
-                    return
-                raise
-            position = os.lseek(self._fd, start, os.SEEK_HOLE)
-            yield start, position
+        return data_ranges(self._fd, position, self.file_size)
 
 
 class Syncable(Protocol):
@@ -183,10 +196,22 @@ class UnflushedFile:
             os.close(fd)
 
 
+@dataclass(frozen=True, slots=True)
+class UnflushedFolder:
+    """A folder with new files: their names are to be brought to the disk, which syncing the files does not promise."""
+
+    path: Path
+
+    def sync(self) -> None:
+        """Bring the names to the disk, if the folder is still there. Raises OSError."""
+        with suppress(FileNotFoundError):
+            sync_folder(self.path)
+
+
 def sync_all(files: Sequence[Syncable]) -> None:
     """Bring these files to the disk; very many that are on one file system, with all else there. Raises OSError."""
-    few = [file for file in files if not isinstance(file, UnflushedFile)]
-    many = [file for file in files if isinstance(file, UnflushedFile)]
+    few = [file for file in files if not isinstance(file, UnflushedFile | UnflushedFolder)]
+    many = [file for file in files if isinstance(file, UnflushedFile | UnflushedFolder)]
     if len(many) > MANY_FILES:
         _sync_file_system(many[0].path.parent)
     else:
@@ -212,7 +237,40 @@ class Readable(Protocol):
 
     def read(self, position: int, size: int) -> bytes: ...
 
+    def data_ranges(self, position: int, end: int) -> Iterator[tuple[int, int]]: ...
+
     def close(self) -> None: ...
+
+
+class Viewed(Protocol):
+    """A whole file, read. ``content`` stays valid after ``close``."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def content(self) -> mmap.mmap | bytes: ...
+
+    def data_ranges(self, position: int, end: int) -> Iterator[tuple[int, int]]: ...
+
+    def close(self) -> None: ...
+
+
+class Fronted(Protocol):
+    """A file whose first bytes are written through ``front``, and the others by ``write``. ``content`` is all of it."""
+
+    @property
+    def front(self) -> mmap.mmap | memoryview: ...
+
+    @property
+    def content(self) -> mmap.mmap | memoryview: ...
+
+    @property
+    def close(self) -> Callable[[], object]: ...
+
+    def write(self, position: int, data: Buffer) -> None: ...
+
+    def sync(self) -> None: ...
 
 
 class Lock(Protocol):
@@ -224,7 +282,7 @@ class Lock(Protocol):
 class PagesRead:
     """A file read so that only the pages looked at enter the page cache. For several threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         """Raises OSError."""
         self._fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -233,16 +291,82 @@ class PagesRead:
         """Up to ``size`` bytes. Raises OSError."""
         return os.pread(self._fd, size, position)
 
+    def data_ranges(self, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """As the function of this name."""
+        return data_ranges(self._fd, position, end)
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
 
 
-class Disk:
-    """The file system as a store uses it, but for queues and index; ``rmqha.testing.sim`` has one in memory.
+class FileView:
+    """A whole file, read through a mapping."""
 
-    Everything raises OSError.
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY)
+        try:
+            self.size: int = os.fstat(self._fd).st_size
+            self.content: mmap.mmap | bytes = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ) if self.size else b""
+        except BaseException:  # whatever it is, what was opened is given back before it travels on
+            os.close(self._fd)
+            raise
+
+    def data_ranges(self, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """As the function of this name."""
+        return data_ranges(self._fd, position, end)
+
+    def close(self) -> None:
+        """Close the file; ``content`` stays."""
+        os.close(self._fd)
+
+
+class FrontMappedFile:
+    """A sparse file whose first bytes are hit at random and written through a mapping, while all else is appended.
+
+    The blocks of the mapping are reserved: a write through it to a full disk would be a signal and not an OSError.
     """
+
+    def __init__(self, path: Path, file_size: int, front_bytes: int, create: bool) -> None:
+        """Raises FileExistsError, OSError."""
+        self._path = path
+        fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o644)
+        try:
+            if create:
+                os.ftruncate(fd, file_size)
+            # Whole pages: the kernel gives all blocks of a page room when it is written, and there SIGBUS is its error.
+            os.posix_fallocate(fd, 0, min(file_size, -(-front_bytes // mmap.PAGESIZE) * mmap.PAGESIZE))
+            self.content: mmap.mmap | memoryview = mmap.mmap(fd, file_size, access=mmap.ACCESS_READ)
+            self.front: mmap.mmap | memoryview = mmap.mmap(fd, front_bytes)
+        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
+            os.close(fd)
+            if create:  # else the next try would find it there
+                path.unlink()
+            if isinstance(error, OSError):
+                name_file(error, path)
+            raise
+        self._fd = fd
+        self.close: Callable[[], object] = weakref.finalize(self, os.close, fd)
+        """Closes the file; so does the end of the last use of this object, be it a thread's."""
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write all of it. Raises OSError."""
+        try:
+            while data:  # a disk that is filling up takes a part first
+                written = os.pwrite(self._fd, data, position)
+                data, position = memoryview(data)[written:], position + written
+        except OSError as error:
+            name_file(error, self._path)
+            raise
+
+    def sync(self) -> None:
+        """Bring every byte written so far to the disk. May run in another thread. Raises OSError."""
+        os.fdatasync(self._fd)
+
+
+class Disk:
+    """The file system as a store uses it; ``rmqha.testing.sim`` has one in memory. Everything raises OSError."""
 
     def list_segments(self, folder: Path) -> list[tuple[int, int]]:
         """As the function of this name."""
@@ -260,6 +384,31 @@ class Disk:
         """Whether there is a file or folder of this name."""
         return path.exists()
 
+    def is_folder(self, path: Path) -> bool:
+        """Whether there is a folder of this name."""
+        return path.is_dir()
+
+    def folders_in(self, folder: Path) -> list[str]:
+        """The names of the folders in a folder, in no order; empty if there is no such folder."""
+        try:
+            with os.scandir(folder) as entries:
+                return [entry.name for entry in entries if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def files_in(self, folder: Path) -> list[tuple[str, int]]:
+        """Names and sizes in bytes of the files in a folder, in no order; empty if there is no such folder."""
+        found = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # a node deletes what has expired
+                        if entry.is_file():
+                            found.append((entry.name, entry.stat().st_size))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        return found
+
     def make_folder(self, folder: Path) -> None:
         """Make a folder, and those above it, if it is not there."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -267,6 +416,18 @@ class Disk:
     def remove(self, path: Path, missing_ok: bool = False) -> None:
         """Delete a file. Raises FileNotFoundError, unless it may be missing."""
         path.unlink(missing_ok)
+
+    def remove_tree(self, path: Path) -> None:
+        """Delete a file, or a folder with all that is in it, if it is there. Of a link only the link goes."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def remove_if_empty(self, folder: Path) -> None:
+        """Delete a folder that is there and has nothing in it."""
+        with suppress(OSError):
+            folder.rmdir()
 
     def touch(self, path: Path) -> None:
         """Make an empty file if there is no file of this name."""
@@ -279,6 +440,10 @@ class Disk:
     def sync_folder(self, folder: Path) -> None:
         """Bring the folder's entries to the disk: files made, renamed and deleted in it."""
         sync_folder(folder)
+
+    def size(self, path: Path) -> int:
+        """Bytes of a file. Raises FileNotFoundError."""
+        return path.stat().st_size
 
     def modified_time(self, path: Path) -> float:
         """When the file was last written to, in seconds since the epoch."""
@@ -330,9 +495,17 @@ class Disk:
         temporary.rename(path)
         sync_folder(path.parent)
 
-    def open_pages(self, path: Path) -> Readable:
+    def open_pages(self, path: Path | str) -> Readable:
         """A file to read a few bytes of."""
         return PagesRead(path)
+
+    def open_view(self, path: Path) -> Viewed:
+        """A file to read all of."""
+        return FileView(path)
+
+    def open_fronted(self, path: Path, file_size: int, front_bytes: int, create: bool) -> Fronted:
+        """A file of this size, whose first bytes are written through a mapping. Raises FileExistsError."""
+        return FrontMappedFile(path, file_size, front_bytes, create)
 
     def lock(self, path: Path) -> Lock:
         """Lock the file, which is made if need be, for this process alone. Raises StoreInUse."""

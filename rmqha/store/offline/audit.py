@@ -218,7 +218,7 @@ def wrong_units(root: Path, log: CommitLog, settings: Settings, start: int, end:
 
     Raises StoreError, OSError.
     """
-    queues = open_queues(root, settings, owned=False)
+    queues = open_queues(root, settings, owned=False, disk=log.disk)
     try:
         for queue in queues.queues.values():
             queue.find_end()

@@ -16,8 +16,8 @@ from typing import Self
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError, StoreInUse, name_file
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.lockfile import LockFile, is_locked
-from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.mappedfile import DISK, Disk, file_name
 from rmqha.store.log.recovery import keep, log_pieces
 from rmqha.store.log.stretches import Progress, Survey, survey
 from rmqha.store.messagestore import CUT_FOLDER, LOCK_FILE, examine_store, open_log
@@ -260,21 +260,23 @@ def _first_difference(ours: memoryview, theirs: memoryview, at: int) -> int:
 class StoreRepair:
     """A store being repaired: locked, so that no node opens it meanwhile, unless nothing ``changes``."""
 
-    def __init__(self, settings: Settings, changes: bool = True) -> None:
+    def __init__(self, settings: Settings, changes: bool = True, disk: Disk = DISK) -> None:
         """Raises StoreInUse, StoreError, OSError."""
         self.settings = settings
         self.root = settings.store_path_root_dir
-        self.state = NodeState.read(self.root)
+        self.state = NodeState.read(self.root, disk)
         if not changes and is_locked(self.root / LOCK_FILE):
             raise StoreInUse(f"{self.root} is in use by another process: stop it first")
-        self._lock_file = LockFile(self.root / LOCK_FILE) if changes else None
+        self._lock_file = disk.lock(self.root / LOCK_FILE) if changes else None
         self._disk: StandInDisk | None = None
         self._mended_cuts: set[int] = set()
         """Where short files ended, once the bytes there have come back."""
         try:
             folder = settings.commit_log_folder
-            self._disk = StandInDisk(folder, file_faults(folder, settings.mapped_file_size_commit_log), changes)
-            self.log = open_log(settings, owned=changes, disk=self._disk)
+            if disk is DISK:
+                faults = file_faults(folder, settings.mapped_file_size_commit_log)
+                disk = self._disk = StandInDisk(folder, faults, changes)
+            self.log = open_log(settings, changes, disk)
         except BaseException:  # whatever it is, the lock is given back before it travels on
             self._release()
             raise
@@ -282,13 +284,11 @@ class StoreRepair:
     @property
     def faults(self) -> list[FileFault]:
         """The segment files that are missing or too short, until ``install``."""
-        assert self._disk is not None, "the log is open"
-        return self._disk.faults
+        return [] if self._disk is None else self._disk.faults
 
     def install(self) -> None:
         """Put the files that were missing or too short in place, once all gaps are mended. Raises OSError."""
-        assert self._disk is not None, "the log is open"
-        if self._disk.faults:
+        if self._disk is not None and self._disk.faults:
             self._disk.install()
 
     def __enter__(self) -> Self:
@@ -344,7 +344,7 @@ class StoreRepair:
 
     def find_as_a_start_does(self) -> list[Gap]:
         """The gaps in that part of the log which recovery looks at. Raises StoreError, OSError."""
-        return self.find(start=examine_store(self.settings).checked_from, takes_all=False)
+        return self.find(start=examine_store(self.settings, disk=self.log.disk).checked_from, takes_all=False)
 
     def _tail(self, looked: Survey, takes_all: bool) -> Iterator[Gap]:
         confirmed = 0 if self.state is None else self.state.confirmed_offset
@@ -353,7 +353,16 @@ class StoreRepair:
             yield Gap(looked.anchor, looked.end, end, is_tail=True, least=confirmed, takes_all=takes_all)
 
     def mend(self, gap: Gap) -> Mend:
-        """Begin to mend a gap."""
+        """Start to mend a gap. Waits for the disk. Raises OSError.
+
+        A master takes the request for bytes as an acknowledgement of all that is before them. So that is made durable
+        first: the node may have died before it was flushed.
+        """
+        flushed = 0 if self.state is None else self.state.flushed_offset
+        start = max(self.log.min_offset, min(flushed, gap.anchor))
+        if self._lock_file is not None:
+            self.log.write_again(start, gap.anchor)
+        self.log.sync_range(start, gap.anchor)
         return Mend(self.log, gap)
 
     def place(self, mend: Mend) -> Mended:

@@ -1,9 +1,9 @@
 """Simulates a master and its slaves, with their network, disks and clock, in one process. One seed, one run.
 
 The code under test is the real one: the HA protocols and services, and the whole ``MessageStore`` with its log, queues
-and index. Only the network, the disk and the clock below it are replaced by memory. Queues and index are real files in
-a folder in memory: the simulated disk knows what of them survives a loss of power, but no simulated process dies while
-it writes to them, and no such write fails.
+and index. Only the network, the disk and the clock below it are replaced by memory. A simulated process may die at any
+system call, and each call may fail. Two things have no system call: writes to the front of an index file go through a
+mapping, and the table of delays is a real file. No process dies between two of those.
 
 In reading order:
 

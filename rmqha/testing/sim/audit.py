@@ -1,8 +1,10 @@
 """Queues, index and deliveries held against the log, by other means than the code that makes them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rmqha.store.derived.index import INDEX_FOLDER, index_paths, read_entries
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.sim.violation import Violation
@@ -26,13 +28,14 @@ class Stored:
     record: Record
 
 
-def messages(log: CommitLog) -> Iterator[Stored]:
-    """All messages that are proved, oldest first. Raises Violation where the log has no record."""
-    at = log.min_offset
-    while at < log.verified_offset:
+def messages(log: CommitLog, start: int | None = None, end: int | None = None) -> Iterator[Stored]:
+    """Messages from ``start`` to before ``end``, by default all that are proved. Raises Violation for no record."""
+    at = log.min_offset if start is None else start
+    end = log.verified_offset if end is None else end
+    while at < end:
         data = log.get_data(at, log.segment_size)
         if data is None:
-            raise Violation(f"the log has nothing at {at}, {log.verified_offset} is its end")
+            raise Violation(f"the log has nothing at {at}, {end} is its end")
         found = decode_record(data)
         if isinstance(found, Blank):
             at += found.size
@@ -49,6 +52,7 @@ def check_derived(name: str, store: MessageStore) -> None:
     if store.derived.dispatcher.behind_bytes:
         return
     ends: dict[tuple[str, int], int] = {}
+    keys: Counter[tuple[int, int]] = Counter()
     for stored in messages(store.commit_log):
         record = stored.record
         if record.sys_flag & TRANSACTION_TYPE_MASK not in TRANSACTION_TYPES:
@@ -58,10 +62,12 @@ def check_derived(name: str, store: MessageStore) -> None:
             ends[key] = record.queue_offset + 1
             _check_unit(name, store, stored)
         if record.sys_flag & TRANSACTION_TYPE_MASK != ROLLED_BACK:
+            keys += _keys_of(stored)
             _check_keys(name, store, stored)
     for key, queue in store.derived.queues.queues.items():
         if key in ends and queue.max_offset != ends[key]:
             raise Violation(f"{name}: queue {key} ends at {queue.max_offset}, the log says {ends[key]}")
+    _check_entries(name, store, keys)
 
 
 def _check_unit(name: str, store: MessageStore, stored: Stored) -> None:
@@ -79,17 +85,47 @@ def _tags_code(record: Record) -> int:
     properties = record.properties
     if record.topic == SCHEDULE_TOPIC:
         return record.store_timestamp + 1000 * DELAY_SECONDS[int(properties["DELAY"]) - 1]
+    return _java_hash(properties.get("TAGS", ""))
+
+
+def _java_hash(text: str) -> int:
+    """As Java's String.hashCode."""
     code = 0
-    for char in properties.get("TAGS", ""):  # as Java's String.hashCode
+    for char in text:
         code = (31 * code + ord(char)) % (1 << 32)
     return code - (1 << 32) if code >= 1 << 31 else code
 
 
+def _texts(record: Record) -> list[str]:
+    """The keys that the index has of this message."""
+    properties = record.properties
+    own = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
+    return [*own, *properties.get("KEYS", "").split()]
+
+
+def _keys_of(stored: Stored) -> "Counter[tuple[int, int]]":
+    """The hash and the offset of each entry that the index has of this message."""
+    topic = stored.record.topic
+    return Counter((abs(_java_hash(f"{topic}#{key}")), stored.offset) for key in _texts(stored.record))
+
+
+def _check_entries(name: str, store: MessageStore, keys: "Counter[tuple[int, int]]") -> None:
+    """The index has these entries of messages that the log still has, and no others."""
+    index, log = store.derived.index, store.commit_log
+    assert index is not None, "simulated nodes have one"
+    found: Counter[tuple[int, int]] = Counter()
+    for path, geometry in zip(index_paths(store.root / INDEX_FOLDER, store.disk), index.geometries, strict=True):
+        for hashed, offset, _, _ in read_entries(path, geometry, store.disk).tolist():
+            if offset >= log.min_offset:
+                found[hashed, offset] += 1
+    if found != keys:
+        more, missing = found - keys, keys - found
+        raise Violation(f"{name}: the index has entries that it should not have: {more}, and misses: {missing}")
+
+
 def _check_keys(name: str, store: MessageStore, stored: Stored) -> None:
     index, record = store.derived.index, stored.record
-    properties = record.properties
-    keys = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
-    for key in [*keys, *properties.get("KEYS", "").split()]:
+    for key in _texts(record):
         assert index is not None, "simulated nodes have one"
         if stored.offset not in index.query(record.topic, key, 0, END_OF_TIME_MS, MOST_FOUND):
             raise Violation(f"{name}: the index does not lead from {key} of {record.topic} to {stored.offset}")

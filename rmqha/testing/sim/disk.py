@@ -6,19 +6,27 @@ new, and of what was done to folders and file sizes the last part may be missing
 
 import errno
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, cast
 
-from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
-from rmqha.store.derived.index import INDEX_FOLDER
 from rmqha.store.errors import StoreInUse
-from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, Disk, Lock, MappedFile, Readable, Syncable
+from rmqha.store.log.mappedfile import (
+    FILE_NAME_DIGITS,
+    Disk,
+    Fronted,
+    Lock,
+    MappedFile,
+    Readable,
+    Syncable,
+    UnflushedFile,
+    UnflushedFolder,
+    Viewed,
+)
 from rmqha.wire.record import Buffer
 
 SECTOR_BYTES = 512
+LOG_FOLDER = "commitlog"
 
 
 class Inode:
@@ -30,6 +38,8 @@ class Inode:
         self.durable = bytes(capacity)
         self.durable_size = 0
         self.dirty: set[int] = set()
+        self._clean_front = b""
+        """What was clean of the bytes that are written through a mapping."""
 
     def write(self, position: int, data: Buffer) -> None:
         """Into the page cache."""
@@ -37,8 +47,22 @@ class Inode:
         self.content[position:end] = data
         self.dirty.update(range(position // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
+    def map_front(self, size: int) -> None:
+        """From now on, this number of bytes may be written through a mapping."""
+        if size > len(self._clean_front):
+            self._clean_front = bytes(self.content[:size])
+
+    def note_mapped_writes(self) -> None:
+        """See which sectors were written through the mapping."""
+        front = bytes(self.content[: len(self._clean_front)])
+        for at in range(0, len(front), SECTOR_BYTES):
+            if front[at : at + SECTOR_BYTES] != self._clean_front[at : at + SECTOR_BYTES]:
+                self.dirty.add(at // SECTOR_BYTES)
+        self._clean_front = front
+
     def sync(self) -> None:
         """Make what is written durable."""
+        self.note_mapped_writes()
         durable = bytearray(self.durable)
         for sector in self.dirty:
             _copy_sector(sector, self.content, durable)
@@ -47,6 +71,7 @@ class Inode:
 
     def after_power_loss(self, random: Random) -> "Inode":
         """The file as it is found when the power is back."""
+        self.note_mapped_writes()
         found = Inode(len(self.content))
         found.size = found.durable_size = self.durable_size
         found.content[:] = self.durable
@@ -90,94 +115,69 @@ class SimFile(MappedFile):
 
 
 class SimPages:
-    """A file of such a disk, read."""
+    """A file of such a disk, read. Its content is that of the moment in which it was opened."""
 
     def __init__(self, inode: Inode) -> None:
         self._inode = inode
+        self.size = inode.size
+        self.content = bytes(inode.content[: inode.size])
         self.close = lambda: None
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes."""
+        """Up to ``size`` bytes, as they are now."""
         return bytes(self._inode.content[position : min(position + size, self._inode.size)])
+
+    def data_ranges(self, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """All of it: this disk does not tell of holes."""
+        if position < end:
+            yield position, end
+
+
+class SimFronted:
+    """A file of such a disk whose first bytes are written through ``front``: no system call tells of that."""
+
+    def __init__(self, disk: "SimDisk", path: Path, inode: Inode, front_bytes: int) -> None:
+        inode.map_front(front_bytes)
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self.front = memoryview(inode.content)[:front_bytes]
+        self.content = memoryview(inode.content).toreadonly()
+        self.close = lambda: None
+
+    def write(self, position: int, data: Buffer) -> None:
+        """pwrite."""
+        self._disk.write(self._path, self._inode, position, data)
+
+    def sync(self) -> None:
+        """fdatasync."""
+        self._disk.sync_file(self._path, self._inode)
 
 
 class SimLock:
     """A lock that is held until it is released, or its process ends."""
 
-    def __init__(self, locked: set[Path], path: Path) -> None:
-        self._locked = locked
+    def __init__(self, locks: dict[Path, "SimLock"], path: Path) -> None:
+        self._locks = locks
         self._path = path
+        locks[path] = self
 
     def release(self) -> None:
-        """Let others have the file."""
-        self._locked.discard(self._path)
-
-
-class RealFiles:
-    """Queues and index of a store: real files below ``root``, which is in memory; and what of them is durable.
-
-    A process that dies leaves them as they are. Without power, each sector that was not synced is the old one or the
-    new, and a file that never was may be missing.
-    """
-
-    def __init__(self, root: Path | None, random: Random) -> None:
-        """Without a root there are none."""
-        self._root = root
-        self._random = random
-        self._durable: dict[Path, bytes] = {}
-
-    def _paths(self) -> list[Path]:
-        if self._root is None:
-            return []
-        folders = (self._root / CONSUME_QUEUE_FOLDER, self._root / INDEX_FOLDER)
-        return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-
-    def sync(self, path: Path) -> None:
-        """Make what is written to the file durable, if it is still there."""
-        try:
-            self._durable[path] = path.read_bytes()
-        except FileNotFoundError:
-            self._durable.pop(path, None)
-
-    def lose_power(self) -> None:
-        """Forget what is not durable, but for what chance has brought to the disk."""
-        chance = self._random.choice((0.0, 0.5, 1.0))
-        durable, self._durable = self._durable, {}
-        for path in self._paths():
-            content = path.read_bytes()
-            known = durable.get(path)
-            if known is None and self._random.random() >= chance:
-                path.unlink()
-                continue
-            found = bytearray((known or b"").ljust(len(content), b"\0"))
-            for at in range(0, len(content), SECTOR_BYTES):
-                sector = slice(at, at + SECTOR_BYTES)
-                if found[sector] != content[sector] and self._random.random() < chance:
-                    found[sector] = content[sector]
-            path.write_bytes(found)
-            self._durable[path] = bytes(found)
-
-    def wipe(self) -> None:
-        """An empty disk in its place."""
-        self._durable.clear()
-        if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
-            self._root.mkdir(parents=True)
+        """Let others have the file. A process that is dead holds nothing any more."""
+        if self._locks.get(self._path) is self:
+            del self._locks[self._path]
 
 
 class SimDisk(Disk):
-    """A node's disk. ``system_call`` hears of each before it is done, and may raise instead.
-
-    Queues and index are in ``real_files`` below ``root``; all else is here.
+    """A node's disk. It calls ``system_call`` before each system call; that may raise instead.
 
     ``full`` refuses writes and new files with ENOSPC; ``broken_writes`` and ``broken_syncs`` count those that will fail
     with EIO. A failed sync drops the sectors' dirt, as Linux does: no later sync will write them.
     """
 
-    def __init__(self, random: Random, root: Path | None = None) -> None:
+    def __init__(self, random: Random) -> None:
         self._random = random
-        self.real_files = RealFiles(root, random)
-        self.locked: set[Path] = set()
+        self.locks: dict[Path, SimLock] = {}
         self._entries: dict[Path, Inode | None] = {}  # None for a folder
         self._durable_entries: dict[Path, Inode | None] = {}
         self._journal: list[tuple[Path | Inode, Callable[[dict[Path, Inode | None]], None]]] = []
@@ -185,7 +185,7 @@ class SimDisk(Disk):
         self.full = False
         self.broken_writes = self.broken_syncs = 0
         self.folders_renamed = 0
-        """A store renames its log's folder to begin anew, and no other folder."""
+        """How often a log's folder was renamed: a store does that to start with an empty log."""
 
     def heal(self) -> None:
         """No more errors."""
@@ -202,15 +202,19 @@ class SimDisk(Disk):
             for path, inode in self._durable_entries.items()
         }
         self._entries = dict(self._durable_entries)
-        self.real_files.lose_power()
 
     def wipe(self) -> None:
         """An empty disk in its place."""
         self._entries.clear()
         self._durable_entries.clear()
         self._journal.clear()
-        self.real_files.wipe()
         self.heal()
+
+    def rot(self, path: Path, start: int, damage: bytes) -> None:
+        """These bytes are on the disk now, and nobody has written them."""
+        inode = self._inode(path)
+        inode.content[start : start + len(damage)] = damage
+        inode.durable = inode.durable[:start] + damage + inode.durable[start + len(damage) :]
 
     def bytes_at(self, folder: Path, segment_size: int, start: int, end: int, durable: bool) -> bytes:
         """What the segments in ``folder`` hold from ``start`` to ``end``, on the disk or in the page cache too."""
@@ -266,6 +270,7 @@ class SimDisk(Disk):
         self.system_call("fdatasync", path)
         if self.broken_syncs:
             self.broken_syncs -= 1
+            inode.note_mapped_writes()
             inode.dirty.clear()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         inode.sync()
@@ -280,11 +285,7 @@ class SimDisk(Disk):
         del self._journal[:done]
 
     def list_segments(self, folder: Path) -> list[tuple[int, int]]:
-        return sorted(
-            (int(path.name), inode.size)
-            for path, inode in self._entries.items()
-            if path.parent == folder and inode is not None
-        )
+        return sorted((int(name), size) for name, size in self.files_in(folder))
 
     def open_segment(self, path: Path, file_size: int, writable: bool) -> MappedFile:
         return SimFile(self, path, self._inode(path), file_size)
@@ -316,6 +317,22 @@ class SimDisk(Disk):
     def exists(self, path: Path) -> bool:
         return path in self._entries
 
+    def is_folder(self, path: Path) -> bool:
+        return self._entries.get(path, self) is None
+
+    def folders_in(self, folder: Path) -> list[str]:
+        return [path.name for path, inode in self._entries.items() if path.parent == folder and inode is None]
+
+    def files_in(self, folder: Path) -> list[tuple[str, int]]:
+        return [
+            (path.name, inode.size)
+            for path, inode in self._entries.items()
+            if path.parent == folder and inode is not None
+        ]
+
+    def size(self, path: Path) -> int:
+        return self._inode(path).size
+
     def make_folder(self, folder: Path) -> None:
         if folder in self._entries:
             return
@@ -337,11 +354,29 @@ class SimDisk(Disk):
         if missing_ok and not self.exists(path):
             return
         self._inode(path)
+        self._drop_entry(path)
 
+    def _remove_entry(self, path: Path) -> None:
+        self.system_call("rmdir" if self.is_folder(path) else "unlink", path)
+        self._drop_entry(path)
+
+    def _drop_entry(self, path: Path) -> None:
         def drop(entries: dict[Path, Inode | None]) -> None:
             entries.pop(path, None)
 
         self._change_entries(path.parent, drop)
+
+    def remove_tree(self, path: Path) -> None:
+        """Each file and folder by a call of its own, as no file system does it at once."""
+        below = [found for found in self._entries if path in found.parents]
+        for found in sorted(below, key=lambda found: len(found.parts), reverse=True):
+            self._remove_entry(found)
+        if path in self._entries:
+            self._remove_entry(path)
+
+    def remove_if_empty(self, folder: Path) -> None:
+        if self.is_folder(folder) and not any(folder in path.parents for path in self._entries):
+            self._remove_entry(folder)
 
     def rename(self, path: Path, new_path: Path) -> None:
         self.system_call("rename", path)
@@ -350,7 +385,7 @@ class SimDisk(Disk):
             for old in [old for old in entries if old == path or path in old.parents]:
                 entries[new_path / old.relative_to(path)] = entries.pop(old)
 
-        if self._entries.get(path, self) is None:
+        if self.is_folder(path) and path.name == LOG_FOLDER:
             self.folders_renamed += 1
         self._change_entries(new_path.parent, move)
 
@@ -377,25 +412,35 @@ class SimDisk(Disk):
         self.rename(temporary, path)
         self.sync_folder(path.parent)
 
-    def open_pages(self, path: Path) -> Readable:
+    def open_pages(self, path: Path | str) -> Readable:
+        return SimPages(self._inode(Path(path)))
+
+    def open_view(self, path: Path) -> Viewed:
         return SimPages(self._inode(path))
+
+    def open_fronted(self, path: Path, file_size: int, front_bytes: int, create: bool) -> Fronted:
+        if create:
+            inode = self._create(path, file_size)
+            self.set_size(path, inode, file_size)
+        else:
+            inode = self._inode(path)
+        return SimFronted(self, path, inode, front_bytes)
 
     def lock(self, path: Path) -> Lock:
         self.system_call("open", path)
-        if path in self.locked:
+        if path in self.locks:
             raise StoreInUse(f"{path.parent} is in use by another process: stop it first")
         self.touch(path)
-        self.locked.add(path)
-        return SimLock(self.locked, path)
+        return SimLock(self.locks, path)
 
     def sync_all(self, files: Sequence[Syncable]) -> None:
         for file in files:
-            if isinstance(file, SimFile):
+            if isinstance(file, UnflushedFolder):
+                self.sync_folder(file.path)
+            elif not isinstance(file, UnflushedFile):
                 file.sync()
-            else:
-                path = cast(Any, file).path
-                self.system_call("fdatasync", path)
-                self.real_files.sync(path)
+            elif inode := self._entries.get(file.path):
+                self.sync_file(file.path, inode)
 
     def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:
         content = b"".join(pieces)

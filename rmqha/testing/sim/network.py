@@ -28,8 +28,20 @@ CONNECT_TIMEOUT_SECONDS = 30.0
 QUESTION_TIMEOUT_SECONDS = 5.0
 
 
+OUR_NETWORK = "10.0.0.0/24"
+"""Where all nodes are, and no stranger is."""
+
+
+def address_of(name: str) -> str:
+    """The IP address of a node, or of a stranger."""
+    if name == "master":
+        return "10.0.0.1"
+    kind, _, number = name.partition("-")
+    return f"10.0.0.{1 + int(number)}" if kind == "slave" else "192.0.2.1"
+
+
 class Ending(Enum):
-    """How an end hears that the other is gone: behind the bytes on their way, or instead of them."""
+    """How an end learns that the other is gone: behind the bytes on their way, or instead of them."""
 
     FIN = "FIN"
     RESET = "RST"
@@ -108,10 +120,10 @@ class End:
         self.loseConnection()
 
     def getPeer(self) -> IPv4Address:
-        return IPv4Address("TCP", self.peer_name, self._port)
+        return IPv4Address("TCP", address_of(self.peer_name), self._port)
 
     def getHost(self) -> IPv4Address:
-        return IPv4Address("TCP", self.name, self._port)
+        return IPv4Address("TCP", address_of(self.name), self._port)
 
     def loseConnection(self) -> None:
         self._close(Ending.FIN, ConnectionDone())

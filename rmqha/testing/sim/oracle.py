@@ -1,4 +1,4 @@
-"""What must hold after every step, whatever the faults were. It sees disks and offsets, and believes no node."""
+"""What must hold after every step and every fault. The oracle looks at disks and offsets, and believes no node."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -65,7 +65,9 @@ class Oracle:
         self._master = master
         self._seen: dict[str, Seen] = {}
         self.histories: list[bytearray] = [bytearray()]
-        self._told: NodeState | None = None
+        self._said: dict[str, NodeState | None] = {}
+        self._found: dict[str, bytes] = {}
+        """What was in the log's files when a node was started."""
         self.master_lost_power = False
         """Then messages may be lost that are not flushed, and so a delivery that the table of delays knows of."""
 
@@ -89,6 +91,12 @@ class Oracle:
         seen.data_lost_at = now
         self.master_lost_power |= node is self._master
 
+    def rotted(self, node: SimNode, start: int, now: float) -> None:
+        """The node's bytes from ``start`` on are not what was written: only a repair can bring them."""
+        promise = self.seen(node).promise
+        self.seen(node).promise = Promise(min(promise.after_kill, start), min(promise.after_power_loss, start))
+        self.seen(node).data_lost_at = now
+
     def wiped(self, node: SimNode, now: float) -> None:
         """The node's disk is empty."""
         self._seen[node.name] = Seen(data_lost_at=now)
@@ -96,15 +104,33 @@ class Oracle:
             self.histories.append(bytearray())
 
     def starting(self, node: SimNode) -> None:
-        """The node will recover: note what its state.json says, which others may have read."""
-        self._told = NodeState.read(node.settings.store_path_root_dir, node.disk)
+        """The node will recover: note what its log has, and what its state.json says, which others may have read."""
+        self._found[node.name] = self._log_bytes(node)
+        self._said[node.name] = NodeState.read(node.settings.store_path_root_dir, node.disk)
+
+    @staticmethod
+    def _log_bytes(node: SimNode) -> bytes:
+        """The whole log as its files are now, from where its first one begins."""
+        folder, size = node.settings.commit_log_folder, node.settings.mapped_file_size_commit_log
+        assert size is not None
+        bases = [base for base, _ in node.disk.list_segments(folder)]
+        return node.disk.bytes_at(folder, size, bases[0], bases[-1] + size, durable=False) if bases else b""
+
+    def not_repaired(self, node: SimNode) -> None:
+        """The node cannot open its log as it is: each byte is as it was, or one that its master has written."""
+        before, now = self._found[node.name], self._log_bytes(node)
+        start = next((base for base, _ in node.disk.list_segments(node.settings.commit_log_folder)), 0)
+        for at, byte in enumerate(now, start):
+            was = before[at - start : at - start + 1]
+            if was != bytes([byte]) and not any(written[at : at + 1] == bytes([byte]) for written in self.histories):
+                raise Violation(f"{node.name} has not repaired its log, and changed its byte at {at}")
 
     def _check_epoch(self, node: SimNode) -> None:
         assert node.store is not None
-        told, log, epoch = self._told, node.log, node.store.node_state.epoch
-        if told is not None and log.verified_offset < told.confirmed_offset and epoch <= told.epoch:
+        said, log, epoch = self._said.get(node.name), node.log, node.store.node_state.epoch
+        if said is not None and log.verified_offset < said.confirmed_offset and epoch <= said.epoch:
             raise Violation(
-                f"{node.name} said that {told.confirmed_offset} was confirmed, goes on at {log.verified_offset}, and "
+                f"{node.name} said that {said.confirmed_offset} was confirmed, goes on at {log.verified_offset}, and "
                 f"still is in epoch {epoch}"
             )
 
@@ -117,8 +143,8 @@ class Oracle:
             raise Violation(f"{node.name} had {seen.promise.after_kill} for sure, and recovered {log.verified_offset}")
         self._check_sound(node)
         self._check_cut(node, log.verified_offset)
+        check_derived(node.name, node.store)
         if node is self._master:
-            check_derived(node.name, node.store)
             written = self.histories[-1]
             if log.verified_offset < len(written):
                 self.histories.append(written[: log.verified_offset])
@@ -213,7 +239,13 @@ class Oracle:
         )
 
     def reported(self, node: SimNode, offset: int) -> None:
-        """A slave has told its master how far it is."""
+        """A slave reports how far it is, or from where it wants bytes to repair its log."""
+        if node.repairs:
+            folder = node.settings.commit_log_folder
+            first = next((base for base, _ in node.disk.list_segments(folder)), 0)
+            if offset > 1 and not self._holds(node, first, offset):
+                raise Violation(f"{node.name} repairs its log and reports {offset}, which is not on its disk")
+            return
         log = node.log
         if offset <= max(1, log.min_offset):
             return  # where an empty log wants to begin; byte 0 is zero in every log
@@ -316,7 +348,7 @@ def _pieces(log: CommitLog, start: int, end: int) -> Iterator[memoryview]:
 
 
 def _promise(log: CommitLog) -> Promise:
-    """What is there to be lost: whole records, and nothing of an empty log, wherever it begins."""
+    """What is there to be lost: whole records, and nothing of an empty log."""
     flushed = min(log.verified_offset, log.flushed_offset)
     start = max([log.min_offset, *log.segment_bases[:1]])  # its first segment may be about to be deleted
     flushed = log.scan(start, flushed).end if flushed > start else 0

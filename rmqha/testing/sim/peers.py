@@ -1,4 +1,4 @@
-"""Peers that are no nodes of ours: they know the conversation, and lie or hold back."""
+"""Strangers: peers that speak the protocol, and lie or hold back."""
 
 from collections.abc import Callable
 from random import Random
@@ -7,23 +7,25 @@ from twisted.internet.interfaces import ITransport
 from twisted.internet.protocol import Protocol
 
 from rmqha.testing.sim.nodes import SimNode
-from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_record
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, RecordError, decode_record, encode_record
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER, encode_report
 
 
 class Bogus(Protocol):
-    """A peer that is no node of ours: a step says what it sends; it takes what comes."""
+    """A stranger. It sends what a step says, and takes what comes."""
 
 
 class OtherMaster(Bogus):
     """Answers a slave's first report with the slave's own bytes and one more message, with one byte flipped.
 
-    The byte is one that the slave can know to be wrong: any of its own log, or one of the new message's body.
+    The byte is one that the slave can know to be wrong: any of its own log, or one of the new message's body. A slave
+    that repairs its log gets that of the master, ``written``, with one byte of a body flipped.
     """
 
     transport: ITransport
 
-    def __init__(self, node: SimNode, random: Random, say: Callable[[str], None]) -> None:
+    def __init__(self, node: SimNode, random: Random, say: Callable[[str], None], written: bytearray) -> None:
+        self._written = written
         self._node = node
         self._random = random
         self._say = say
@@ -32,9 +34,32 @@ class OtherMaster(Bogus):
     def dataReceived(self, data: bytes) -> None:
         had = len(self._heard)
         self._heard += data
-        if had < REPORT_HEADER.size <= len(self._heard) and self._node.runs:
+        if had < REPORT_HEADER.size <= len(self._heard):
             (request,) = REPORT_HEADER.unpack_from(self._heard)
-            self._answer(max(request, 0))
+            if self._node.runs:
+                self._answer(max(request, 0))
+            else:
+                self._repair(request)
+
+    def _repair(self, start: int) -> None:
+        """Send the master's bytes from there on, with one byte of a body flipped."""
+        size = self._node.settings.mapped_file_size_commit_log
+        assert size is not None
+        written, bodies, at = bytes(self._written), [], start if start > 1 else 0
+        while at < len(written):
+            try:
+                found = decode_record(written, at)
+            except RecordError:  # the slave's log is not a copy of this one: it asks from within a record
+                return
+            if isinstance(found, Record) and found.body:
+                bodies.append(written.index(found.body, at) + self._random.randrange(len(found.body)))
+            at += found.total_size if isinstance(found, Record) else found.size
+        if bodies:
+            at = self._random.choice(bodies)
+            data = bytearray(written[start:])
+            data[at - start] ^= 1 << self._random.randrange(8)
+            self._say(f"sends {len(data)} bytes from {start} to one who repairs, the one at {at} is flipped")
+            self._send(start, bytes(data), size)
 
     def _answer(self, start: int) -> None:
         log = self._node.log

@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 
 class ProcessDied(BaseException):
-    """Unwinds the stack of a process that is dead. Whoever catches it can do nothing more."""
+    """Unwinds the stack of a process that is dead. Code that catches it can do nothing more."""
 
 
 @implementer(IReactorTime)
@@ -44,7 +44,7 @@ class ProcessClock:
 
 
 class Process:
-    """A run of a node. ``died`` is called with the reason once, at whatever moment that is.
+    """A run of a node. ``died`` is called once, with the reason.
 
     Its flush thread does one job after another, when a step says so; another step tells the reactor.
     """
@@ -100,7 +100,7 @@ class Process:
 
     @property
     def has_done(self) -> bool:
-        """Whether the reactor could hear of something done."""
+        """Whether a job is done that the reactor does not know of yet."""
         return self._done is not None
 
     def do_job(self) -> str:
@@ -117,7 +117,7 @@ class Process:
         return "done" if failure is None else failure.getErrorMessage()
 
     def hear_done(self) -> None:
-        """The reactor hears of it."""
+        """Call the reactor with what came of the job."""
         assert self._done is not None
         (done, failure), self._done = self._done, None
         self.call(self._fire, done, failure)
@@ -131,5 +131,5 @@ class Process:
 
 
 def no_machine(*_: Any) -> bool:
-    """For processes that are no node's: their machine never fails."""
+    """For strangers' processes: their machine never fails."""
     return True

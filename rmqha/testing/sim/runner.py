@@ -1,4 +1,4 @@
-"""Runs seeds: ``python -m rmqha.testing.sim --seeds A..B [--jobs N] [--trace]``, or from A on until it is told to stop.
+"""Runs seeds: ``python -m rmqha.testing.sim --seeds A..B [--jobs N] [--trace]``, or from A on until ctrl-C.
 
 Ends with 1 at the first seed that fails, with the seed and its trace; with 0 and a summary otherwise, after ctrl-C too.
 """
@@ -30,7 +30,7 @@ def _seeds(text: str) -> Iterable[int]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rmqha.testing.sim", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default="0..1999", help="A, A..B (both run), or A.. for no end")
-    parser.add_argument("--jobs", type=int, default=1, help="so many processes")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--trace", action="store_true", help="show what happened, of every seed")
     return parser.parse_args()
 
@@ -53,7 +53,7 @@ def _outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Iterator[Outcome]]:
 
 
 def _batches(seeds: Iterable[int], jobs: int) -> Iterator[list[int]]:
-    """Not all at once: there may be no end of them."""
+    """Not all at once: the seeds may have no end."""
     batch: list[int] = []
     for seed in seeds:
         batch.append(seed)
@@ -72,7 +72,7 @@ class Tally:
         self._seeds = self._steps = self._puts = self._put_ok = 0
 
     def add(self, outcome: Outcome) -> None:
-        """One more; now and then a line tells of all."""
+        """One more; once a minute it prints a line."""
         self._seeds += 1
         self._steps += len(outcome.trace)
         self._puts += outcome.puts

@@ -6,7 +6,7 @@ Every step is a line of the trace, and is followed by the oracle's look at every
 import os
 import random as global_random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,12 +21,16 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
+from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
-from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, undelivered
+from rmqha.store.messagestore import examine_store, open_log
+from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, Stored, messages, undelivered
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
-from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave
+from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave, World
 from rmqha.testing.sim.oracle import Oracle, Put
 from rmqha.testing.sim.peers import Bogus, OtherMaster, SlowSlave
 from rmqha.testing.sim.process import Process, ProcessDied, no_machine
@@ -59,7 +63,7 @@ def memory_folder() -> str | None:
 
 @dataclass(frozen=True)
 class SlaveConfig:
-    """A slave: settings by RocketMQ's keys beside the common ones, and what its command line says.
+    """A slave: settings by RocketMQ's keys that are added to the common ones, and what its command line says.
 
     ``master`` may be another slave, which is configured before this one.
     """
@@ -72,12 +76,16 @@ class SlaveConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """What is simulated. ``common`` settings are those of all nodes; ``buffer_bytes`` is a line's send buffer."""
+    """What is simulated. ``common`` settings are those of all nodes; ``buffer_bytes`` is a line's send buffer.
+
+    ``allow_list`` says whose slaves all nodes take, None for all.
+    """
 
     master: Mapping[str, str] = field(default_factory=lambda: {"brokerRole": "SYNC_MASTER"})
     slaves: Sequence[SlaveConfig] = (SlaveConfig(),)
     common: Mapping[str, str] = field(default_factory=dict)
     buffer_bytes: int = 64 * 1024
+    allow_list: AllowList | None = None
 
 
 class Simulation:
@@ -99,16 +107,28 @@ class Simulation:
         """Those too that are gone: what they acknowledged counts."""
         self._bogus_processes: list[Process] = []
         self._bugs: list[str] = []
+        self._allow_list = config.allow_list
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
-        shared: tuple[Any, ...] = (self.clock, self.network, self.random, self._now_ms, self.say, self._down)
+        world = World(
+            self.clock,
+            self.network,
+            self.random,
+            self._now_ms,
+            self.say,
+            self.note,
+            self._not_repaired,
+            self._opened,
+            self._down,
+        )
         self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
-        self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, *shared)
+        self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, world, config.allow_list)
         self.slaves = [
             SimSlave(
                 f"slave-{number}",
                 self._folder / f"slave-{number}",
                 {**common, "brokerRole": "SLAVE", **slave.properties},
-                *shared,
+                world,
+                config.allow_list,
                 master_name=slave.master,
                 options=slave.options,
                 remoting=slave.remoting,
@@ -120,7 +140,7 @@ class Simulation:
 
     @contextmanager
     def running(self) -> Iterator["Simulation"]:
-        """Steps belong in here: chance is ours alone, and whatever the code logs as a failure is a violation."""
+        """Run steps in this context: it seeds all random numbers. A failure in the log is a violation."""
         state, observer = global_random.getstate(), cast(ILogObserver, self._look_at_log)
         global_random.seed(self.random.random())  # backoffPolicy's jitter
         globalLogPublisher.addObserver(observer)
@@ -146,7 +166,7 @@ class Simulation:
         return WALL_CLOCK_BEGIN_MS + self._wall_clock_step_ms + int(self.clock.seconds() * 1000)
 
     def set_wall_clock(self, step_ms: int) -> None:
-        """An operator, or NTP, sets the wall clock of all machines; nothing else that goes by time knows of it."""
+        """An operator, or NTP, sets the wall clock of all machines; no other clock changes."""
         self._wall_clock_step_ms += step_ms
         self._wall_clock_is_true = False
 
@@ -179,9 +199,19 @@ class Simulation:
                 node.say("starts")
                 self.oracle.starting(node)
                 node.start(system_calls_until_death)
-                if node.runs:
-                    self.oracle.opened(node)
                 self.check()
+
+    def _opened(self, node: SimNode) -> None:
+        self._look(self.oracle.opened, node)
+
+    def _not_repaired(self, node: SimNode) -> None:
+        self._look(self.oracle.not_repaired, node)
+
+    def _look(self, look: Callable[[SimNode], None], node: SimNode) -> None:
+        try:
+            look(node)
+        except Violation as violation:  # not into the code that has opened it
+            self.note(str(violation))
 
     def kill(self, name: str, system_calls: int = 0) -> None:
         """kill -9, at once or before that system call from now."""
@@ -207,19 +237,43 @@ class Simulation:
     def stop(self, name: str) -> None:
         """As SIGTERM does."""
         node = self.nodes[name]
-        if node.runs and not node.stopping:
-            node.say("is told to stop")
+        if (node.runs or node.repairs) and not node.stopping:
+            node.say("gets a signal to stop")
             node.stop()
         self.check()
 
     def wipe(self, name: str) -> None:
-        """An operator begins the node anew with an empty disk."""
+        """An operator gives the node an empty disk."""
         node = self.nodes[name]
         if node.process is not None:
             node.process.die("killed, for its disk to be emptied")
         node.disk.wipe()
         self.oracle.wiped(node, self.clock.seconds())
         self.check()
+
+    def rot(self, name: str) -> None:
+        """A message on the disk of a slave that is down rots, where its next start looks: one bit, or all of it."""
+        node = self.nodes[name]
+        assert node.process is None, "a node that runs may never read that again"
+        node.disk.system_call = lambda name, path: None
+        log = open_log(node.settings, owned=False, disk=node.disk)
+        examined = examine_store(node.settings, disk=node.disk)
+        found = [stored for stored in messages(log, examined.checked_from, examined.found.end) if stored.record.body]
+        if found:
+            self._rot(node, log, self.random.choice(found))
+
+    def _rot(self, node: SimNode, log: CommitLog, stored: Stored) -> None:
+        record, position = stored.record, stored.offset % log.segment_size
+        content = log.get_data(stored.offset, record.total_size)
+        assert content is not None
+        damage = bytearray(record.total_size)
+        if self.random.random() < 0.7:
+            damage[:] = content
+            at = damage.index(record.body) + self.random.randrange(len(record.body))
+            damage[at] ^= 1 << self.random.randrange(8)
+        node.disk.rot(log.folder / file_name(stored.offset - position), position, bytes(damage))
+        node.say(f"the message at {stored.offset} on its disk rots")
+        self.oracle.rotted(node, stored.offset, self.clock.seconds())
 
     def delete_first_segment(self, name: str = MASTER) -> None:
         """Retention."""
@@ -281,7 +335,7 @@ class Simulation:
             put.result = result
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
-            others = [slave.acknowledged for slave in self._slow_slaves_ever]
+            others = [slave.acknowledged for slave in self._slow_slaves_ever if self._allow_list is None]
             direct: list[SimNode] = [slave for slave in self.slaves if slave.master_name == MASTER]
             self.oracle.put_answered(put, direct, others, self.clock.seconds())
 
@@ -297,7 +351,7 @@ class Simulation:
     # Lines
 
     def cut(self, name: str, one_side: bool = False) -> None:
-        """The node's connections are reset, or only its own ends hear of it for now."""
+        """The node's connections are reset, or only its own ends for now."""
         for end in self.network.ends:
             if end.name == name and not end.closed:
                 end.reset()
@@ -320,7 +374,7 @@ class Simulation:
     def block(self, source: str, target: str) -> None:
         """Nothing gets through in this direction until ``unblock``; what is sent waits."""
         self.network.blocked.add((source, target))
-        self.say(target, f"hears nothing of {source} any more")
+        self.say(target, f"gets nothing from {source} any more")
 
     def unblock(self) -> None:
         """All lines work."""
@@ -354,7 +408,7 @@ class Simulation:
         if isinstance(attempt, Question) and attempt.view is not None:
             self.say(
                 attempt.process.name,
-                f"is told that {attempt.target} has {attempt.view.min_offset}..{attempt.view.max_offset}",
+                f"learns that {attempt.target} has {attempt.view.min_offset}..{attempt.view.max_offset}",
             )
             attempt.process.call(attempt.succeed, attempt.view)
         elif not node.runs or node.stopping:
@@ -375,21 +429,25 @@ class Simulation:
         self.say(process.name, f"is connected to {node.name}")
         near.watch = ReportWatch(self, self.nodes[process.name]) if process.name in self.nodes else None
 
-        def accept() -> None:
-            protocol = node.build_protocol(far.getPeer())
-            if protocol is None:
-                far.loseConnection()
-            else:
-                far.attach(protocol)
-
         def connected() -> None:
             protocol = attempt.factory.buildProtocol(near.getPeer())
             assert protocol is not None
             near.attach(protocol)
             attempt.succeed(protocol)
 
-        node.process.call(accept)
+        node.process.call(self._accept, node, far)
         process.call(connected)
+
+    @staticmethod
+    def _accept(node: SimNode, far: End) -> None:
+        protocol = node.build_protocol(far.getPeer())
+        if protocol is None:
+            far.loseConnection()
+        else:
+            far.attach(protocol)
+
+    def _sent_to_stranger(self, data: bytes) -> None:
+        self.note(f"{len(data)} bytes are sent to one who is not in the allow list")
 
     def intrude(self, name: str, *writes: bytes, peer: Bogus | None = None) -> End:
         """A bogus peer connects to a node and sends these bytes."""
@@ -397,7 +455,8 @@ class Simulation:
         assert node.process is not None
         near, far = self.network.make_line(self._bogus("bogus"), node.process)
         near.attach(peer or Bogus())
-        node.process.call(lambda: far.attach(node.build_protocol(far.getPeer()) or Bogus()))
+        far.watch = self._sent_to_stranger if self._allow_list is not None else None
+        node.process.call(self._accept, node, far)
         self.say("bogus", f"connects to {name}")
         for data in writes:
             self.say("bogus", f"sends {data[:24].hex()}" + (" …" if len(data) > 24 else ""))
@@ -412,9 +471,10 @@ class Simulation:
         self.intrude(name, peer=slave)
 
     def pretend_to_be(self, attempt: Attempt) -> None:
-        """Another master answers a slave that connects: its log is the slave's, but for one byte."""
+        """Another master answers a slave that connects: its log is the slave's, or the master's, but for one byte."""
         node = self.nodes[attempt.process.name]
-        self.impersonate(attempt, peer=OtherMaster(node, self.random, partial(self.say, "bogus")))
+        say = partial(self.say, "bogus")
+        self.impersonate(attempt, peer=OtherMaster(node, self.random, say, self.oracle.histories[-1]))
 
     def impersonate(self, attempt: Attempt, *writes: bytes, peer: Bogus | None = None) -> None:
         """A bogus peer answers a node that connects, and sends these bytes."""
@@ -456,14 +516,14 @@ class Simulation:
     # Threads and time
 
     def flush_step(self, name: str) -> bool:
-        """The node's flush thread works off a job, or its reactor hears of one; gives whether there was any."""
+        """The node's flush thread does a job, or its reactor gets the result of one; returns whether there was any."""
         process = self.nodes[name].process
         if process is None or not (process.has_job or process.has_done):
             return False
         if process.has_done:
             process.hear_done()
             node = self.nodes[name]
-            self.say(name, f"hears of a flush, flushed to {node.log.flushed_offset}" if node.runs else "")
+            self.say(name, f"learns of a flush, flushed to {node.log.flushed_offset}" if node.runs else "")
         else:
             came = process.do_job()
             self.say(name, f"flush thread: {came}")
@@ -471,7 +531,7 @@ class Simulation:
         return True
 
     def advance(self, seconds: float) -> None:
-        """Time goes by, from one delayed call to the next."""
+        """Time passes, from one delayed call to the next."""
         end = self.clock.seconds() + seconds
         while True:
             calls = [call.getTime() for call in self.clock.getDelayedCalls()]
@@ -486,7 +546,7 @@ class Simulation:
         self.check()
 
     def settle(self) -> None:
-        """All that can be delivered and flushed without time going by."""
+        """All that can be delivered and flushed without time passing."""
         self.advance(0)
         while self._settle_some():
             self.advance(0)
@@ -526,7 +586,10 @@ class Simulation:
         self.start()
 
     def converge(self, seconds: float = CONVERGENCE_SECONDS) -> None:
-        """Without faults all become equal, or say truly why not; those begin anew, and are equal. Raises Violation."""
+        """Without faults all become equal, or say truly why not. Those get empty disks, and then are equal.
+
+        Raises Violation.
+        """
         self.stop_faults()
         if not self._wait_until(self._are_at_rest, seconds):
             raise Violation(f"after {seconds:g} s without faults: {self._standing()}")
@@ -535,7 +598,7 @@ class Simulation:
             self.wipe(slave.name)
         self.start()
         if lost and not self._wait_until(lambda: all(map(self._is_equal, self.slaves)), seconds):
-            raise Violation(f"{seconds:g} s after the lost ones began anew: {self._standing()}")
+            raise Violation(f"{seconds:g} s after the lost ones started again: {self._standing()}")
         self.say("all", f"are equal at {self.master.log.verified_offset}")
         self._wait_until(self._is_delivered, DELIVERED_SECONDS)
         self._wait_until(self._is_dispatched, DELIVERED_SECONDS)
@@ -563,7 +626,7 @@ class Simulation:
 
     def _are_at_rest(self) -> bool:
         wanted = max(slave.options.start_from.offset or 0 for slave in self.slaves)
-        if self.master.runs and self.master.log.verified_offset <= wanted:  # else who begins there waits for ever
+        if self.master.runs and self.master.log.verified_offset <= wanted:  # else slaves that start there wait forever
             self.put(body_bytes=SEGMENT_SIZE // 4, waits=False)
             return False
         return all(self._at_rest(slave) for slave in self.slaves)
@@ -594,9 +657,15 @@ class Simulation:
         assert slave.service is not None
         state = slave.service.replica.state
         reseeds = state is ReplicaState.GAP and slave.options.on_gap is OnGap.RESEED
-        if self._cannot_learn(slave):
+        if self._cannot_learn(slave) or self._waits_for_lost_master(slave):
             return True
         return not self.oracle.fits(slave, master) and not reseeds and (state in VERDICTS or not slave.remoting)
+
+    def _waits_for_lost_master(self, slave: SimSlave) -> bool:
+        """Whether the slave wants to start after the end of another slave, whose log does not fit and does not grow."""
+        master = self.nodes[slave.master_name]
+        wanted = slave.options.start_from.offset or 0
+        return isinstance(master, SimSlave) and wanted > master.log.verified_offset and self._at_rest(master)
 
     def _standing(self) -> str:
         found = []

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
-from rmqha.testing.sim.network import Connecting
+from rmqha.testing.sim.network import OUR_NETWORK, Connecting
+from rmqha.testing.sim.nodes import SimSlave
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
@@ -19,6 +21,7 @@ FAULTS = (
     "kill",
     "kill_within",
     "lose_power",
+    "rot",
     "stop",
     "disk_full",
     "disk_error",
@@ -31,6 +34,8 @@ FAULTS = (
 )
 STEPS = (20, 40, 80, 160)
 MOST_SYSTEM_CALLS = 12
+RETRY_SECONDS = 2.75
+"""After that a slave whose connection was cut tries the next one."""
 PAUSES = (0.001, 0.01, 0.1, 0.5, 1.0, 3.0, 6.0, 21.0)
 
 
@@ -54,7 +59,7 @@ def run_seed(seed: int) -> Outcome:
             walk.run()
         except Violation as found:
             violation = str(found)
-        except Exception:  # whatever the code lets out, a reactor would have had to deal with it
+        except Exception:  # a reactor would have had to deal with it
             violation = traceback.format_exc()
     puts = walk.simulation.puts
     ok = sum(put.status is not None and put.status.name == "PUT_OK" for put in puts)
@@ -87,6 +92,9 @@ class Walk:
     def run(self) -> None:
         """All steps, and the end. Raises Violation."""
         self.simulation.start()
+        for _ in range(self.random.choice((0, 0, 4, 16))):  # so that faults meet nodes that have something to lose
+            self._put()
+            self.simulation.settle()
         for _ in range(self._steps):
             self.random.choices(self._actions, self._weights)[0]()
             self.simulation.advance(0.001)
@@ -161,6 +169,21 @@ class Walk:
     def _lose_power(self) -> None:
         self.simulation.lose_power(self._node())
 
+    def _rot(self) -> None:
+        """Of a slave: what rots on a master without one that has the bytes is lost."""
+        slave = self.random.choice(self.simulation.slaves)
+        if not slave.runs or slave.log.verified_offset > slave.log.min_offset:
+            self.simulation.kill(slave.name)
+            self.simulation.rot(slave.name)
+            if self.random.random() < 0.5:
+                self.simulation.start(slave.name)
+                self._lie_to_who_repairs(slave)
+
+    def _lie_to_who_repairs(self, slave: SimSlave) -> None:
+        attempts = [found for found in self.simulation.network.attempts if found.process is slave.process]
+        if slave.repairs and attempts and self.random.random() < 0.5:
+            self.simulation.pretend_to_be(attempts[0])
+
     def _stop(self) -> None:
         name = self._running()
         if name is not None:
@@ -182,7 +205,16 @@ class Walk:
 
     def _intrude(self) -> None:
         if self.simulation.master.runs and not self.simulation.master.stopping:
+            self._put()
             self.simulation.intrude(MASTER, *self._lies())
+            self._settle_sometimes()
+
+    def _settle_sometimes(self) -> None:
+        """What a stranger sends has an effect only if it arrives before the line is cut, and before the rest."""
+        if self.random.random() < 0.8:
+            self.simulation.deliver_between("bogus", MASTER)
+        if self.random.random() < 0.5:
+            self.simulation.settle()
 
     def _lies(self) -> list[bytes]:
         """What no slave would say."""
@@ -207,9 +239,19 @@ class Walk:
             self.simulation.impersonate(attempt, self._garbage(attempt.process.name))
 
     def _pretend(self) -> None:
-        attempts = [found for found in self.simulation.network.attempts if isinstance(found, Connecting)]
-        if attempts:
-            self.simulation.pretend_to_be(self.random.choice(attempts))
+        """Another master answers a slave that connects, one that has something to compare if there is one."""
+        slaves = [slave for slave in self.simulation.slaves if slave.runs and slave.log.last_message_offset is not None]
+        if slaves:
+            slave = self.random.choice(slaves)
+            self.simulation.cut(slave.name)
+            self.simulation.advance(RETRY_SECONDS)
+            attempts = [found for found in self.simulation.network.attempts if found.process is slave.process]
+        else:
+            attempts = list(self.simulation.network.attempts)
+        connecting = [found for found in attempts if isinstance(found, Connecting)]
+        if connecting:
+            self.simulation.pretend_to_be(self.random.choice(connecting))
+            self._settle_sometimes()
 
     def _slow_slave(self) -> None:
         """A slave of somebody else comes, or acknowledges something."""
@@ -271,12 +313,18 @@ def _config(random: Random) -> Config:
         "minInSyncReplicas": str(random.choice((1, 1, 2))),
         "haSlaveFallbehindMax": str(random.choice((1000, 20_000, 268_435_456))),
         "haTransferBatchSize": str(random.choice((100, 1000, 32_768))),
+        "haFlowControlEnable": random.choice(("false", "false", "true")),
+        "maxHaTransferByteInSecond": str(random.choice((4096, 100_000))),
     }
     common = {"flushCommitLogLeastPages": str(random.choice((0, 4)))}
-    return Config(master, slaves, common, buffer_bytes=random.choice((500, 4000, 65_536)))
+    allow_list = random.choice((None, None, AllowList.parse(OUR_NETWORK)))
+    return Config(master, slaves, common, random.choice((500, 4000, 65_536)), allow_list)
 
 
 def _slave(random: Random) -> SlaveConfig:
     start_from = random.choice((StartFrom(), StartFrom(), StartFrom(last=True), StartFrom(offset=SEGMENT_SIZE)))
     options = SlaveOptions(start_from=start_from, on_gap=random.choice(tuple(OnGap)))
-    return SlaveConfig({"flushDiskType": random.choice(FLUSH_TYPES)}, options, remoting=random.random() < 0.7)
+    properties = {"flushDiskType": random.choice(FLUSH_TYPES)}
+    if random.random() < 0.2:
+        properties["maxHaReceiveByteInSecond"] = "4096"
+    return SlaveConfig(properties, options, remoting=random.random() < 0.7)

@@ -1,6 +1,8 @@
 """Consume queues: units, files, recovery, cuts, and offsets by time (spec/store.md 6)."""
 
 import os
+from pathlib import Path
+from random import Random
 from unittest import mock
 
 import numpy as np
@@ -15,12 +17,15 @@ from rmqha.store.derived.consumequeue import (
     DEFAULT_QUEUE_FILE_SIZE,
     UNIT_DTYPE,
     ConsumeQueue,
+    Marks,
     QueueDamaged,
+    UnflushedQueues,
     Unit,
     queue_file_size,
 )
 from rmqha.store.errors import StoreError
-from rmqha.store.log.mappedfile import MAX_OPEN_FILES
+from rmqha.store.log.mappedfile import DISK, MAX_OPEN_FILES, Syncable, UnflushedFile
+from rmqha.testing.sim.disk import SimDisk
 from tests.fixtures import new_folder, open_files
 
 FILE_UNITS = 5
@@ -40,6 +45,7 @@ class ConsumeQueueTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.root = new_folder(self)
         self.folders = 0
+        self.marks = Marks()
         self.again()
 
     def again(self) -> None:
@@ -49,7 +55,7 @@ class ConsumeQueueTestCase(SynchronousTestCase):
 
     def open(self, owned: bool = True) -> ConsumeQueue:
         """As its files are."""
-        queue = ConsumeQueue(self.folder, "T", 0, FILE_SIZE, owned)
+        queue = ConsumeQueue(self.folder, "T", 0, FILE_SIZE, owned, self.marks)
         self.addCleanup(queue.close)
         return queue
 
@@ -65,6 +71,14 @@ class ConsumeQueueTestCase(SynchronousTestCase):
         queue = self.open()
         queue.recover(checked_from)
         return queue
+
+    def take_unflushed(self) -> list[Syncable]:
+        """Files and folders to be flushed, told once."""
+        return UnflushedQueues(self.marks.take_unflushed(), DISK).files()
+
+    def taken(self) -> list[int]:
+        """Where the files begin that are to be flushed."""
+        return [file.base_offset for file in self.take_unflushed() if isinstance(file, UnflushedFile)]
 
     def files(self) -> dict[int, bytes]:
         """The queue's files by the number in their name."""
@@ -511,13 +525,13 @@ class TruncateTests(ConsumeQueueTestCase):
 
     def test_what_was_cut_can_be_put_and_is_flushed(self) -> None:
         queue = self.make(12)
-        queue.take_unflushed()
+        self.taken()
         queue.put(12, unit(12))
         queue.truncate(unit(3).physical_offset)
         for number in range(3, 5):
             queue.put(number, unit(number))
         queue.write_pending()
-        self.assertEqual([file.base_offset for file in queue.take_unflushed()], [0])
+        self.assertEqual(self.taken(), [0])
 
 
 class MinOffsetTests(ConsumeQueueTestCase):
@@ -616,33 +630,50 @@ class OffsetByTimeTests(ConsumeQueueTestCase):
 
 
 class TakeUnflushedTests(ConsumeQueueTestCase):
-    def taken(self, queue: ConsumeQueue) -> list[int]:
-        return [file.base_offset for file in queue.take_unflushed()]
-
     def test_files_are_told_once_since_they_were_written(self) -> None:
         queue = self.open()
-        self.assertEqual(self.taken(queue), [])
+        self.assertEqual(self.taken(), [])
         queue.put(0, unit(0))
-        self.assertEqual(self.taken(queue), [], "it is not written yet")
+        self.assertEqual(self.taken(), [], "it is not written yet")
         queue.write_pending()
-        self.assertEqual(self.taken(queue), [0])
-        self.assertEqual(self.taken(queue), [])
+        self.assertEqual(self.taken(), [0])
+        self.assertEqual(self.taken(), [])
         for number in range(1, 13):
             queue.put(number, unit(number))
         queue.write_pending()
-        self.assertEqual(self.taken(queue), [0, FILE_SIZE, 2 * FILE_SIZE])
+        self.assertEqual(self.taken(), [0, FILE_SIZE, 2 * FILE_SIZE])
         queue.put(13, unit(13))
         queue.write_pending()
-        self.assertEqual(self.taken(queue), [2 * FILE_SIZE])
+        self.assertEqual(self.taken(), [2 * FILE_SIZE])
 
     def test_files_can_be_synced_when_the_queue_has_let_them_go(self) -> None:
         count = MAX_OPEN_FILES + 20
         queue = self.make(count * FILE_UNITS)
-        files = queue.take_unflushed()
-        self.assertEqual([file.base_offset for file in files], [number * FILE_SIZE for number in range(count)])
+        files = self.take_unflushed()
+        bases = [file.base_offset for file in files if isinstance(file, UnflushedFile)]
+        self.assertEqual(bases, [number * FILE_SIZE for number in range(count)])
+        queue.release_files()
         for file in files:
             file.sync()
 
+    def test_a_flushed_file_is_found_after_a_loss_of_power(self) -> None:
+        """With its name, whatever the file system promises of names: those of its folders too."""
+        for seed in range(20):
+            disk = SimDisk(Random(seed))
+            marks = Marks(disk=disk)
+            disk.make_folder(Path("/store"))
+            disk.sync_folder(Path("/"))
+            queue = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+            for number in range(2 * FILE_UNITS):
+                queue.put(number, unit(number))
+            disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+            disk.lose_power()
+            again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+            again.recover()
+            self.assertEqual(again.max_offset, 2 * FILE_UNITS)
+
     def test_an_opened_queue_has_nothing_to_flush(self) -> None:
         self.make(7).close()
-        self.assertEqual(self.taken(self.recovered()), [])
+        self.taken()
+        self.recovered()
+        self.assertEqual(self.taken(), [])

@@ -6,7 +6,7 @@ import os
 import shutil
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from unittest.mock import patch
 
 import pytest
@@ -25,12 +25,14 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.offline.audit import audit
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.testing.sim.simulation import memory_folder
 from tests.fixtures import copy_of, new_folder
 from tests.store.queues import Writer, check_derived
 
 NOW = datetime(2026, 11, 22)
-GEOMETRIES = st.builds(Geometry, st.integers(1, 900), st.integers(2, 4000))
-JAVA = Geometry(613, 2500)
+GEOMETRIES = st.builds(Geometry, st.integers(1, 300), st.integers(2, 1200))
+SMALL = Geometry(61, 250)
+"""Not by the default's ratio; a hundred messages or so fill a file."""
 
 
 def write_index(folder: Path, geometry: Geometry, count: int, start: int = 0) -> list[Path]:
@@ -44,10 +46,10 @@ def write_index(folder: Path, geometry: Geometry, count: int, start: int = 0) ->
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=200)
-@given(GEOMETRIES, st.integers(1, 5000), st.sampled_from((0, 91, 10**12)))
+@settings(deadline=None, max_examples=150)
+@given(GEOMETRIES, st.integers(1, 2500), st.sampled_from((0, 91, 10**12)))
 def test_a_geometry_is_found_by_the_entries_alone(geometry: Geometry, count: int, start: int) -> None:
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=memory_folder()) as folder:
         for path in write_index(Path(folder) / "index", geometry, min(count, 3 * geometry.entries - 3), start):
             assert geometry_of(path) == geometry
             assert geometry_of(path, with_slots=False) == geometry
@@ -57,10 +59,10 @@ def test_a_geometry_is_found_by_the_entries_alone(geometry: Geometry, count: int
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=150)
 @given(GEOMETRIES, st.integers(1, 500), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=5))
 def test_whatever_is_in_a_file_an_answer_comes(geometry: Geometry, count: int, changes: list[tuple[int, int]]) -> None:
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=memory_folder()) as folder:
         path = write_index(Path(folder) / "index", geometry, min(count, geometry.entries - 1), 91)[0]
         content = bytearray(path.read_bytes())
         for at, value in changes:
@@ -79,7 +81,7 @@ def test_whatever_is_in_a_file_an_answer_comes(geometry: Geometry, count: int, c
 @settings(deadline=None)
 @given(st.binary(max_size=3000))
 def test_any_bytes_are_no_error_but_a_named_one(content: bytes) -> None:
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=memory_folder()) as folder:
         path = Path(folder) / "20261122000000000"
         path.write_bytes(content)
         with contextlib.suppress(UnprovedIndexFile):
@@ -88,7 +90,13 @@ def test_any_bytes_are_no_error_but_a_named_one(content: bytes) -> None:
 
 class GeometryTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.root = new_folder(self) / "store"
+        self.root = self.new_root()
+
+    def new_root(self) -> Path:
+        """Where a store can be made; in memory if that can be, for these tests do not lose power."""
+        folder = Path(mkdtemp(prefix="rmqha-geometry-", dir=memory_folder()))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        return folder / "store"
 
     def open(self, **more: object) -> MessageStore:
         texts = {
@@ -100,7 +108,7 @@ class GeometryTests(SynchronousTestCase):
         (self.root / NODE_FOLDER).mkdir(parents=True, exist_ok=True)  # a node of ours has run on it
         return MessageStore(make_settings({key: str(value) for key, value in texts.items()}))
 
-    def grow(self, count: int, geometry: Geometry = JAVA) -> Writer:
+    def grow(self, count: int, geometry: Geometry = SMALL) -> Writer:
         store = self.open(maxHashSlotNum=geometry.slots, maxIndexNum=geometry.entries)
         writer = Writer(store.commit_log)
         writer.put_many(count)
@@ -116,9 +124,9 @@ class GeometryTests(SynchronousTestCase):
 
     @pytest.mark.long
     def test_a_store_is_opened_verified_and_rebuilt_without_being_told(self) -> None:
-        self.grow(1200)
+        self.grow(120)
         sizes = {path.stat().st_size for path in index_paths(self.root / "index")}
-        self.assertEqual(sizes, {JAVA.file_size})
+        self.assertEqual(sizes, {SMALL.file_size})
         self.check_sound()
         store = self.open()
         check_derived(self, store.commit_log, store.derived)
@@ -134,20 +142,20 @@ class GeometryTests(SynchronousTestCase):
 
     @pytest.mark.long
     def test_other_sizes_in_the_settings_are_a_warning_that_names_the_remedy(self) -> None:
-        writer = self.grow(1200)
+        writer = self.grow(120)
         before = [path.stat().st_size for path in index_paths(self.root / "index")]
-        other = Geometry(614, 2500)
-        changes = {"maxHashSlotNum": 614, "maxIndexNum": 2500, "mappedFileSizeConsumeQueue": 400}
+        other = Geometry(62, 250)
+        changes = {"maxHashSlotNum": 62, "maxIndexNum": 250, "mappedFileSizeConsumeQueue": 400}
         with capturedLogs() as logs:
             store = self.open(**changes)
         told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.warn]
         self.assertEqual(len(told), 2)
         self.assertIn("queue files have 200 bytes, and mappedFileSizeConsumeQueue says 400", told[0])
-        self.assertIn(f"index files have {JAVA}, and the settings say {other}", told[1])
+        self.assertIn(f"index files have {SMALL}, and the settings say {other}", told[1])
         for line in told:
             self.assertIn("rmqha rebuild", line)
         writer.log = store.commit_log
-        writer.put_many(2000)
+        writer.put_many(200)
         store.derived.dispatcher.catch_up()
         check_derived(self, store.commit_log, store.derived)
         self.successResultOf(store.close())
@@ -175,7 +183,7 @@ class GeometryTests(SynchronousTestCase):
 
         for rewrite in (other_sizes, odd_sizes, files_for_folders):
             for job in (["rebuild"], ["job", "rebuild"]):
-                self.root = new_folder(self) / "store"
+                self.root = self.new_root()
                 self.grow(300)
                 rewrite()
                 result = CliRunner().invoke(main, [*job, str(self.root), *options])
@@ -201,7 +209,7 @@ class GeometryTests(SynchronousTestCase):
 
     @pytest.mark.long
     def test_damaged_files_are_kept_and_made_anew(self) -> None:
-        self.grow(3000)
+        self.grow(300)
         paths = list(index_paths(self.root / "index"))
         self.assertGreater(len(paths), 2)
         for number, damage in ((1, b"\xff" * 40), (len(paths) - 1, b"\0\0\0\7" * 500)):
@@ -224,7 +232,7 @@ class GeometryTests(SynchronousTestCase):
             ("00000000000000000200", b"short"),
             ("stranger", b""),
         ):
-            self.root = new_folder(self) / "store"
+            self.root = self.new_root()
             self.grow(100)
             (self.root / "consumequeue" / "T0" / "0" / name).write_bytes(content)
             store = self.open()
@@ -238,7 +246,7 @@ class GeometryTests(SynchronousTestCase):
         """Old segments are not proved after a clean stop: what follows the damage is dispatched all the same."""
         texts = {"mappedFileSizeCommitLog": 8192}
         for damage in (bytes(100), bytes(4), b"\xff" * 8, b"\0\0\0\5"):
-            self.root = new_folder(self) / "store"
+            self.root = self.new_root()
             store = self.open(**texts)
             records = Writer(store.commit_log).put_many(400)
             self.successResultOf(store.close())
@@ -258,7 +266,7 @@ class GeometryTests(SynchronousTestCase):
         """The unit leads elsewhere, or the queue is another one's: the next offset is the log's all the same."""
         queue = "consumequeue/T0/0"
         for damage in (b"\0\0\0\0\0\0\0\x7e", b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\5"):
-            self.root = new_folder(self) / "store"
+            self.root = self.new_root()
             self.grow(100)
             (path,) = sorted((self.root / queue).iterdir())[-1:]
             content = bytearray(path.read_bytes())
@@ -273,7 +281,7 @@ class GeometryTests(SynchronousTestCase):
             check_derived(self, store.commit_log, store.derived)
             self.successResultOf(store.close())
             self.check_sound()
-        self.root = new_folder(self) / "store"
+        self.root = self.new_root()
         self.grow(100)
         shutil.rmtree(self.root / queue)
         shutil.copytree(self.root / "consumequeue/T1/1", self.root / queue)
@@ -285,7 +293,7 @@ class GeometryTests(SynchronousTestCase):
         """Zeros look like the place of the next unit: what the clean stop noted tells that units were there."""
         for units in (1, 3, 17):
             for role in ("ASYNC_MASTER", "SLAVE"):
-                self.root = new_folder(self) / "store"
+                self.root = self.new_root()
                 self.grow(100)
                 path = sorted((self.root / "consumequeue/T0/0").iterdir())[-1]
                 content = bytearray(path.read_bytes())

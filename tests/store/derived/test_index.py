@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from struct import pack_into, unpack_from
 from unittest import mock
 
@@ -16,6 +17,7 @@ from rmqha.steps import at_once
 from rmqha.store.derived.geometry import Geometry
 from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, KeyIndex, index_paths, read_entries
 from rmqha.store.errors import StoreError
+from rmqha.testing.sim.disk import SimDisk
 from rmqha.wire.javahash import index_hashes
 from tests.fixtures import new_folder, open_files
 
@@ -80,6 +82,10 @@ class IndexTestCase(SynchronousTestCase):
         if keys:
             index.put(keys, NOW)
         return index
+
+    def taken(self, index: KeyIndex) -> list[Path]:
+        """The files to be flushed."""
+        return [file.path for file in index.take_unflushed() if isinstance(file, IndexFile)]
 
     def paths(self) -> list[Path]:
         return list(index_paths(self.folder))
@@ -282,7 +288,7 @@ class QueryTests(IndexTestCase):
         index = IndexFile(self.folder / "20261122000000000", 1, 100, create=True)
         index.put([key("k", 100 * number) for number in range(1, 10)])
         for previous in (5, 7, 9):  # the fifth entry follows itself, or a later one
-            os.pwrite(index._fd, previous.to_bytes(4, "big"), 40 + 4 + 20 * 5 + 16)
+            index._file.write(40 + 4 + 20 * 5 + 16, previous.to_bytes(4, "big"))
             (key_hash,) = index_hashes(["T#k"]).tolist()
             self.assertEqual(at_once(index.find(key_hash, 0, FOREVER, 1000)), [900, 800, 700, 600, 500])
 
@@ -354,10 +360,10 @@ class TruncateTests(IndexTestCase):
         index = self.open()
         self.assertEqual(index.take_unflushed(), [])
         index.truncate(keys[3].physical_offset)
-        self.assertEqual([file.path for file in index.take_unflushed()], self.paths())
+        self.assertEqual(self.taken(index), self.paths())
         index.put(keys, NOW)
         index.truncate(0)
-        self.assertEqual((index.take_unflushed(), self.paths(), index.full_files_timestamp), ([], [], 0))
+        self.assertEqual((self.taken(index), self.paths(), index.full_files_timestamp), ([], [], 0))
 
     def test_no_more_is_vouched_for_than_stays(self) -> None:
         keys = some_keys(3 * MOST)
@@ -514,15 +520,28 @@ class FilesTests(IndexTestCase):
                 self.assertEqual(index.delete_files_before(end + more), deleted)
                 self.assertEqual(self.paths(), names[deleted:])
                 self.check_answers(index, keys[deleted * (MOST - 1) :])
-                self.assertEqual([file.path for file in index.take_unflushed()], names[deleted:])
+                self.assertEqual(self.taken(index), names[deleted:])
+
+    def test_a_flushed_file_is_found_after_a_loss_of_power(self) -> None:
+        """Header, slots, entries and its name."""
+        keys = some_keys(3 * MOST)
+        for seed in range(20):
+            disk = SimDisk(Random(seed))
+            disk.make_folder(Path("/store"))
+            disk.sync_folder(Path("/"))
+            index = KeyIndex(Path("/store/index"), SLOTS, MOST, disk=disk)
+            index.put(keys, NOW)
+            disk.sync_all(index.take_unflushed())
+            disk.lose_power()
+            self.check_answers(KeyIndex(Path("/store/index"), SLOTS, MOST, disk=disk), keys)
 
     def test_files_are_told_once_since_they_were_written(self) -> None:
         keys = some_keys(40)
         index = self.make(keys[:15])
         taken = index.take_unflushed()
-        self.assertEqual([file.path for file in taken], self.paths())
+        self.assertEqual([file.path for file in taken if isinstance(file, IndexFile)], self.paths())
         for file in taken:
             file.sync()
         self.assertEqual(index.take_unflushed(), [])
         index.put(keys[15:17], NOW)
-        self.assertEqual([file.path for file in index.take_unflushed()], self.paths()[1:])
+        self.assertEqual(self.taken(index), self.paths()[1:])

@@ -1,0 +1,194 @@
+"""The part of a node that keeps and replicates its log. ``Node`` and the simulator both make it here.
+
+``StoreOpening`` opens the store, and repairs it before if need be. ``Replicating`` then makes the services that use it.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.ha.master.serving import LogServing, confirmed_offset
+from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
+from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
+from rmqha.ha.slave.states import ReplicaState
+from rmqha.ops.statefile import StateFileService
+from rmqha.settings import Settings
+from rmqha.store.errors import StoreError
+from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.log.recovery import LogDamaged
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
+from rmqha.store.opening import Opening, OpeningStopped
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a node runs on.
+
+    ``run_in_thread`` runs a function in the thread that waits for the disk. ``disk_failed`` is called with the error
+    when the disk refuses.
+    """
+
+    clock: IReactorTime
+    run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]]
+    disk_failed: Callable[[Failure], None]
+    disk: Disk = DISK
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+
+
+class CannotRepair(StoreError):
+    """A slave's log is damaged, and its master cannot help."""
+
+    def __init__(self, damaged: LogDamaged, reason: Exception) -> None:
+        unreachable = isinstance(reason, SourceUnreachable)
+        self.exit_code = ExitCode.CANNOT_CONNECT if unreachable else ExitCode.CORRUPT
+        super().__init__(f"{damaged}; its master cannot repair it: {reason}")
+
+
+class StoreOpening:
+    """Opens a node's store in a thread. A slave first fetches what is damaged in its log from its master."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings,
+        machine: Machine,
+        way_to_master: Callable[[], IStreamClientEndpoint | None] = lambda: None,
+        once: bool = False,
+    ) -> None:
+        """``way_to_master`` is asked when there is damage. With ``once`` a repair gives up after a few attempts."""
+        self._settings = settings
+        self._machine = machine
+        self._way_to_master = way_to_master
+        self._once = once
+        self._opening = Opening(machine.clock.seconds)
+        self._repairing: Deferred[list[Mended]] | None = None
+
+    async def run(self) -> MessageStore:
+        """The open store. Meanwhile the reactor answers signals.
+
+        Raises OpeningStopped, CannotRepair for a slave, LogDamaged for a master, StoreError, OSError.
+        """
+        machine = self._machine
+        opening = partial(MessageStore, self._settings, self._opening, disk=machine.disk, now_ms=machine.now_ms)
+        store: MessageStore
+        try:
+            store = await machine.run_in_thread(opening)
+        except LogDamaged as damaged:
+            await self._repair(damaged)
+            store = await machine.run_in_thread(opening)
+        return store
+
+    async def _repair(self, damaged: LogDamaged) -> None:
+        """Recovery must not go on with the log as it is: fetch the bad bytes from the master again, once.
+
+        Raises LogDamaged if there is no master, CannotRepair, OpeningStopped, StoreError, OSError.
+        """
+        machine, master = self._machine, self._way_to_master()
+        if master is None:
+            raise damaged
+        self._log.error("REPAIRING from the master: {damage}", damage=str(damaged.damage))
+        await machine.run_in_thread(self._note_repairing)
+        repair = SelfRepair(
+            partial(StoreRepair, self._settings, disk=machine.disk),
+            master,
+            machine.clock,
+            machine.run_in_thread,
+            most_attempts=ONCE_CONNECT_ATTEMPTS if self._once else None,
+        )
+        self._repairing = Deferred.fromCoroutine(repair.run())
+        try:
+            done = await self._repairing
+        except CancelledError:
+            raise OpeningStopped("the node is to stop before its log is repaired") from None
+        except (RepairError, SourceUnreachable) as error:
+            raise CannotRepair(damaged, error) from error
+        self._log.info("{count} bad stretches are repaired; opening the store", count=len(done))
+
+    def _note_repairing(self) -> None:
+        """Tell readers of state.json what keeps the store from being opened. Raises StoreError, OSError."""
+        root, disk = self._settings.store_path_root_dir, self._machine.disk
+        known = NodeState.read(root, disk) or NodeState.new()
+        role = self._settings.broker_role.value
+        replace(known, role=role, state=ReplicaState.REPAIRING.name, peers=()).write(root, disk)
+
+    def stop(self) -> None:
+        """Give up: ``run`` raises OpeningStopped as soon as it can."""
+        self._opening.stop()
+        if self._repairing is not None and not self._repairing.called:
+            self._repairing.cancel()
+
+
+class Replicating:
+    """The services of a node that keep its log and copy it: made here, started and stopped by their owner.
+
+    ``flusher`` and the dispatch of the store run already. ``serving``, ``slave`` and ``state_file`` are None until they
+    are made.
+    """
+
+    def __init__(self, store: MessageStore, settings: Settings, machine: Machine) -> None:
+        self._store = store
+        self._settings = settings
+        self._machine = machine
+        self.flusher = store.start_flushing(machine.clock, machine.run_in_thread, machine.disk_failed)
+        store.start_dispatching(machine.clock, machine.disk_failed)
+        self.serving: LogServing | None = None
+        self.slave: HASlaveService | None = None
+        self.state_file: StateFileService | None = None
+
+    def serve_slaves(self, check: SlaveCheck, max_connections: int | None = None) -> LogServing:
+        """Make what serves the log on the HA port.
+
+        ``max_connections`` is how many the process can have open, None for no limit.
+        """
+        self.serving = LogServing(self._store, self._settings, self._machine.clock, check, max_connections)
+        return self.serving
+
+    def follow(
+        self,
+        options: SlaveOptions,
+        master: MasterAccess,
+        finished: Callable[[ExitCode, str], None],
+        in_state: Callable[[ReplicaState], None] = lambda _: None,
+    ) -> HASlaveService:
+        """Make what copies the master's log. ``finished`` and ``in_state`` are those of SlaveHooks."""
+
+        def changed(state: ReplicaState) -> None:
+            if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
+                self.state_file.write_soon()
+            in_state(state)
+
+        hooks = SlaveHooks(
+            finished,
+            self._machine.disk_failed,
+            changed,
+            queues_behind=lambda: self._store.derived.dispatcher.behind_bytes,
+            wall_clock=lambda: self._machine.now_ms() / 1000,
+        )
+        self.slave = HASlaveService(self._store, self.flusher, options, master, hooks, self._machine.clock)
+        return self.slave
+
+    def keep_state(self, current: Callable[[], NodeState]) -> StateFileService:
+        """Make what writes the node's state into state.json."""
+        machine = self._machine
+        self.state_file = StateFileService(
+            self._store.root, current, machine.clock, machine.run_in_thread, machine.disk_failed, machine.disk
+        )
+        return self.state_file
+
+
+def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | None) -> NodeState:
+    """The node's role, its log's offsets, and what its store knows of it: a part of state.json."""
+    offsets = store.offsets(confirmed_offset(store, settings, serving))
+    return replace(store.node_state, role=settings.broker_role.value, offsets=offsets)

@@ -1,0 +1,300 @@
+"""Bugs planted into the product that the simulator must find, and the search for them.
+
+Each is a change of what the product does: a method is replaced, whatever its source says. ``PLANTS`` says which seed
+found it, for the tests to start there. ``python -m tests.testing.planted [NAME…]`` searches from seed 0 and tells where
+each is found; it ends with 1 if one is not. Take over what it says after a change of the simulator.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from multiprocessing import Pool
+from struct import error as StructError
+from typing import Any
+
+import pytest
+from twisted.logger import globalLogBeginner
+
+from rmqha.broker.background.schedule import ScheduleMessageService
+from rmqha.ha.master.protocol import HAMasterProtocol
+from rmqha.ha.slave.protocol import HASlaveProtocol
+from rmqha.ha.slave.replica import MasterView, Replica
+from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.derived.dispatchrequest import DispatchRequest
+from rmqha.store.derived.index import KeyIndex
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.groupcommit import GroupCommit
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState
+from rmqha.store.offline import repair
+from rmqha.testing.sim.disk import SimFile
+from rmqha.testing.sim.walk import run_seed
+from rmqha.wire import layout, record, scan
+from rmqha.wire.delay import DelayLevels
+from rmqha.wire.record import INT32
+from rmqha.wire.transfer import Transfer
+
+SEEDS_UNTIL_FOUND = 2000
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledge_before_write(patch: pytest.MonkeyPatch) -> None:
+    """A slave reports what it has received, written or not."""
+    read_completed: Callable[[HASlaveProtocol], None] = HASlaveProtocol.read_completed
+
+    def report_first(connection: Any) -> None:
+        connection._report(connection._replica._next)
+        read_completed(connection)
+
+    patch.setattr(HASlaveProtocol, "read_completed", report_first)
+
+
+def believe_every_report(patch: pytest.MonkeyPatch) -> None:
+    """A master takes any offset for an acknowledgement."""
+
+    def acknowledge(connection: HAMasterProtocol, reports: list[int]) -> None:
+        progress = connection.progress
+        assert progress is not None
+        for offset in reports:
+            progress.reported = progress.acknowledged = offset
+            connection._port.slave_reported(progress)
+
+    patch.setattr(HAMasterProtocol, "_acknowledge", acknowledge)
+
+
+def begin_segments_one_byte_late(patch: pytest.MonkeyPatch) -> None:
+    """A master that goes on behind a segment's end skips a byte."""
+    get_data: Callable[[CommitLog, int, int], memoryview | None] = CommitLog.get_data
+
+    def late(log: CommitLog, offset: int, limit_bytes: int) -> memoryview | None:
+        data = get_data(log, offset, limit_bytes)
+        return data[1:] if data is not None and len(data) > 1 and offset and offset % log.segment_size == 0 else data
+
+    patch.setattr(CommitLog, "get_data", late)
+
+
+def end_segments_one_byte_late(patch: pytest.MonkeyPatch) -> None:
+    """A slave writes what it has collected when a segment is full and one byte more."""
+
+    def take(replica: Any, transfer: Transfer) -> None:
+        size = replica._commit_log.segment_size
+        known_bytes = max(0, min(len(transfer.body), replica._commit_log.max_offset - transfer.physic_offset))
+        replica._pending.append(transfer.body[known_bytes:])
+        replica._next = transfer.end_offset
+        if replica._next % size == 1:
+            replica._write_pending()
+
+    patch.setattr(Replica, "_take", take)
+
+
+def shorten_files_to_zero_them(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a file's end was zeroed by making it shorter for a moment, in which power could be lost."""
+
+    def zero_from(file: Any, position: int) -> None:
+        for size in (position, file.file_size):
+            file._disk.set_size(file.path, file._inode, size)
+        file._inode.write(position, bytes(file.file_size - position))
+
+    patch.setattr(SimFile, "zero_from", zero_from)
+
+
+def ask_for_more_than_is_flushed(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a slave with SYNC_FLUSH began a connection with a report of what it had not flushed."""
+    request: Callable[[Replica, MasterView], int] = Replica.request
+    patch.setattr(Replica, "request", lambda replica, master, durable_offset: request(replica, master))
+
+
+def believe_the_page_cache(patch: pytest.MonkeyPatch) -> None:
+    """Found once: after a failed flush and a restart, a flush that did nothing passed for one that worked."""
+    patch.setattr(CommitLog, "write_again", lambda log, start: None)
+
+
+def look_at_no_crc(patch: pytest.MonkeyPatch) -> None:
+    """A body that has rotted on its way passes for a sound one."""
+    plainly_sound, check_record = scan._is_plainly_sound, record.check_record
+
+    def plainly(view: memoryview, base: int, begin: int, end: int) -> bool:
+        patched = bytearray(view[:end])
+        _mend_crc(patched, begin)
+        return plainly_sound(memoryview(patched), base, begin, end)
+
+    def check(buffer: Any, position: int, offset: int, room: int) -> Any:
+        patched = bytearray(buffer)
+        _mend_crc(patched, position)
+        return check_record(patched, position, offset, room)
+
+    patch.setattr(scan, "_is_plainly_sound", plainly)
+    patch.setattr(scan, "_check_bodies", lambda segment, body_at, body_length, stored_crc: len(body_at))
+    patch.setattr(record, "check_record", check)
+
+
+def _mend_crc(data: bytearray, begin: int) -> None:
+    """Make BODYCRC of the record there what its body says, if there is a body."""
+    try:
+        (size,) = INT32.unpack_from(data, begin + layout.BODY_LENGTH_AT)
+        body_at = begin + layout.BODY_LENGTH_AT + INT32.size
+        if 0 < size <= len(data) - body_at:
+            INT32.pack_into(data, begin + layout.CRC_AT, record.body_crc(data[body_at : body_at + size]))
+    except StructError:
+        pass
+
+
+def compare_half_of_the_overlap(patch: pytest.MonkeyPatch) -> None:
+    """A slave does not look at the second half of what it holds and the master sends again."""
+    compare: Callable[[Replica, int, bytes], None] = Replica._compare
+    patch.setattr(Replica, "_compare", lambda replica, at, theirs: compare(replica, at, theirs[: len(theirs) // 2]))
+
+
+def truncate_without_fsync(patch: pytest.MonkeyPatch) -> None:
+    """What was cut off the log comes back when power is lost."""
+    truncate: Callable[[CommitLog, int], None] = CommitLog.truncate
+
+    def leave_it_to_the_kernel(log: CommitLog, offset: int) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(SimFile, "sync", lambda file: None)
+            truncate(log, offset)
+
+    patch.setattr(CommitLog, "truncate", leave_it_to_the_kernel)
+
+
+def end_waits_one_byte_early(patch: pytest.MonkeyPatch) -> None:
+    """A put is answered when all but its last byte is held."""
+    reached: Callable[[GroupCommit, int], None] = GroupCommit.reached
+    patch.setattr(GroupCommit, "reached", lambda waits, offset: reached(waits, offset + 1))
+
+
+def invert_a_deadline(patch: pytest.MonkeyPatch) -> None:
+    """When the first wait times out, those do too whose time is not over."""
+
+    def expire(waits: Any) -> None:
+        waits._timer = None
+        now = waits._clock.seconds()
+        while waits._requests and waits._requests[0].deadline >= now:
+            waits._requests.popleft().done.callback(False)
+        if waits._requests:
+            waits._timer = waits._clock.callLater(max(0.1, waits._requests[0].deadline - now), waits._expire)
+
+    patch.setattr(GroupCommit, "_expire", expire)
+
+
+def skip_a_delay_level(patch: pytest.MonkeyPatch) -> None:
+    """Nobody delivers the messages of the first level."""
+    start: Callable[[ScheduleMessageService], None] = ScheduleMessageService.startService
+
+    def skip(service: Any) -> None:
+        start(service)
+        service._levels[0].stop()
+
+    patch.setattr(ScheduleMessageService, "startService", skip)
+
+
+def put_delays_one_level_too_high(patch: pytest.MonkeyPatch) -> None:
+    """A delayed message lies in the next level's queue."""
+    tags_code: Callable[[DispatchRequest, DelayLevels], int] = DispatchRequest.tags_code
+
+    def skip(request: DispatchRequest, levels: DelayLevels) -> int:
+        delay = request.properties.get("DELAY")
+        if delay is None:
+            return tags_code(request, levels)
+        return tags_code(request._replace(properties={**request.properties, "DELAY": str(int(delay) + 1)}), levels)
+
+    patch.setattr(DispatchRequest, "tags_code", skip)
+
+
+def forget_keys(patch: pytest.MonkeyPatch) -> None:
+    """The index has the first key of each message only."""
+    index_keys: Callable[[DispatchRequest], list[str]] = DispatchRequest.index_keys
+    patch.setattr(DispatchRequest, "index_keys", lambda request: index_keys(request)[:1])
+
+
+def begin_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Confirmed bytes are taken back, and nobody who has read them is told."""
+    patch.setattr(NodeState, "after_loss", lambda state, offset: state)
+
+
+def keep_units_of_lost_records(patch: pytest.MonkeyPatch) -> None:
+    """A unit was on the disk before its record was, power is lost, and the queue keeps the unit."""
+    patch.setattr(ConsumeQueue, "truncate", lambda queue, physical_offset: None)
+
+
+def leave_the_index_uncut(patch: pytest.MonkeyPatch) -> None:
+    """What recovery has cut from the log stays in the index."""
+    patch.setattr(KeyIndex, "truncate", lambda index, physical_offset: None)
+
+
+def repair_with_unproved_bytes(patch: pytest.MonkeyPatch) -> None:
+    """A slave's repair of its own log puts bytes in place whose CRC is wrong."""
+    check_record = record.check_record
+
+    def check(buffer: Any, position: int, offset: int, room: int) -> Any:
+        patched = bytearray(buffer)
+        _mend_crc(patched, position)
+        return check_record(patched, position, offset, room)
+
+    patch.setattr(repair, "check_record", check)
+
+
+def vouch_for_unflushed_queues(patch: pytest.MonkeyPatch) -> None:
+    """The checkpoint says that queues and index are on the disk, and nobody has flushed them."""
+    patch.setattr(MessageStore, "take_unflushed", lambda store: [])
+
+
+def flush_no_names(patch: pytest.MonkeyPatch) -> None:
+    """The bytes of a new queue file are flushed, and its name is not."""
+    patch.setattr(ConsumeQueue, "folders", lambda queue: [])
+
+
+PLANTS: dict[Patch, int] = {
+    begin_no_epoch: 1,
+    look_at_no_crc: 0,
+    compare_half_of_the_overlap: 103,
+    truncate_without_fsync: 4,
+    end_waits_one_byte_early: 132,
+    invert_a_deadline: 77,
+    skip_a_delay_level: 0,
+    put_delays_one_level_too_high: 0,
+    forget_keys: 0,
+    acknowledge_before_write: 0,
+    believe_every_report: 0,
+    begin_segments_one_byte_late: 0,
+    end_segments_one_byte_late: 0,
+    shorten_files_to_zero_them: 0,
+    ask_for_more_than_is_flushed: 0,
+    believe_the_page_cache: 0,
+    keep_units_of_lost_records: 0,
+    leave_the_index_uncut: 0,
+    repair_with_unproved_bytes: 0,
+    vouch_for_unflushed_queues: 0,
+    flush_no_names: 0,
+}
+"""Each with the first seed that finds it."""
+
+
+def first_seed(plant: Patch, seeds: Iterable[int]) -> int | None:
+    """The first of these seeds that finds the bug, None if none does."""
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        return next((seed for seed in seeds if run_seed(seed).violation is not None), None)
+
+
+def _search(name: str) -> tuple[str, int | None]:
+    return name, first_seed(globals()[name], range(SEEDS_UNTIL_FOUND))
+
+
+def _log_nothing() -> None:
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+
+
+def main(names: list[str]) -> int:
+    """Search from seed 0 for the bugs of these names, or for all. Gives the exit code."""
+    names = names or [plant.__name__ for plant in PLANTS]
+    missed = 0
+    with Pool(2, _log_nothing, maxtasksperchild=1) as pool:
+        for name, seed in pool.imap_unordered(_search, names):
+            print(f"    {name}: {seed}," if seed is not None else f"{name} is not found", flush=True)
+            missed += seed is None
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
