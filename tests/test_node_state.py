@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.node import Node, NodePlan
+from rmqha.replicating import Machine
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
@@ -93,7 +94,8 @@ class StopTests(SynchronousTestCase):
         self.ends: list[tuple[ExitCode, str]] = []
         node = Node(NodePlan(settings), self.clock, lambda code, reason: self.ends.append((code, reason)))
         store = MessageStore(settings)
-        for name, replacement in (("_store", store), ("_run_in_thread", execute), ("_run_in_table_thread", execute)):
+        machine = Machine(self.clock, execute, node._disk_failed)
+        for name, replacement in (("_store", store), ("_machine", machine), ("_run_in_table_thread", execute)):
             self.patch(node, name, replacement)
         node._start_services(store)
         node._services.startService()
