@@ -206,8 +206,9 @@ class Walk:
     def _intrude(self) -> None:
         if self.simulation.master.runs and not self.simulation.master.stopping:
             self._put()
-            self.simulation.intrude(MASTER, *self._lies())
-            self._settle_sometimes()
+            if self.simulation.master.runs:  # the put may be the last thing that it does
+                self.simulation.intrude(MASTER, *self._lies())
+                self._settle_sometimes()
 
     def _settle_sometimes(self) -> None:
         """What a stranger sends has an effect only if it arrives before the line is cut, and before the rest."""
