@@ -9,4 +9,7 @@ In reading order:
 - ``standins``: stands in for segment files that are missing or too short, for a repair.
 - ``repair``: brings bad bytes back from another copy of the log.
 - ``restore``: puts back the bytes that recovery has cut and kept.
+- ``target``: finds the place in a log at which a restore ends.
+- ``copying``: copies files, sharing their blocks where the file system can.
+- ``prefix``: copies the start of a store into a new one.
 """
