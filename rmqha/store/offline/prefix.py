@@ -173,12 +173,11 @@ def copy_store(plan: CopyPlan, settings: Settings, progress: Progress = lambda _
         _write_tables(plan, folder)
         done = _settle(plan, settings, folder, copied)
         sync_file_system(folder)
-        (folder / NODE_FOLDER / INCOMPLETE_FILE).unlink()
-        sync_folder(folder / NODE_FOLDER)
         with suppress(FileNotFoundError):
             plan.output.rmdir()  # it is empty: the plan has seen to that
         folder.rename(plan.output)
-        sync_folder(plan.output.parent)
+        sync_folder(plan.output.absolute().parent)
+        (plan.output / NODE_FOLDER / INCOMPLETE_FILE).unlink()
     return done
 
 
@@ -222,7 +221,7 @@ def _new_folder(plan: CopyPlan) -> Iterator[Path]:
     folder = output.with_name(f".{output.name}.incomplete")
     output.parent.mkdir(parents=True, exist_ok=True)
     marker = folder / NODE_FOLDER / INCOMPLETE_FILE
-    if folder.exists() and not marker.exists():
+    if not marker.exists() and any(path.is_file() for path in folder.rglob("*")):
         raise OutputExists(f"{folder} exists, and rmqha has not made it: move it away")
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_bytes(orjson.dumps({"source": str(plan.source), "end": plan.end, "kind": plan.kind.value}))
