@@ -9,6 +9,7 @@ In reading order:
 - ``recover``: ``rmqha recover`` and ``rmqha rebuild``: recover a store and rebuild its queues while no node runs.
 - ``repair``: ``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log.
 - ``restore``: ``rmqha restore`` and ``rmqha backup``: copy a store, up to a place in its log or as it is now.
+- ``rewind``: ``rmqha rewind``: takes a store back to where its log parts from a master's.
 - ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
 
 The jobs of ``rmqha job`` are in ``pipeline.cli``.
@@ -22,6 +23,7 @@ from rmqha.cli.messages import pull, put
 from rmqha.cli.recover import rebuild, recover
 from rmqha.cli.repair import repair, restore_cut
 from rmqha.cli.restore import backup, restore
+from rmqha.cli.rewind import rewind
 from rmqha.cli.shared import Commands
 from rmqha.cli.status import status
 from rmqha.cli.verify import verify
@@ -38,5 +40,20 @@ def main() -> None:
     """
 
 
-for _command in (backup, dump, job, pull, put, queues, rebuild, recover, repair, restore, restore_cut, status, verify):
+for _command in (
+    backup,
+    dump,
+    job,
+    pull,
+    put,
+    queues,
+    rebuild,
+    recover,
+    repair,
+    restore,
+    restore_cut,
+    rewind,
+    status,
+    verify,
+):
     main.add_command(_command)

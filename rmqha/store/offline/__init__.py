@@ -12,4 +12,6 @@ In reading order:
 - ``target``: finds the place in a log at which a restore ends.
 - ``copying``: copies files, sharing their blocks where the file system can.
 - ``prefix``: copies the start of a store into a new one.
+- ``fork``: finds where two logs part.
+- ``rewind``: takes a store back to there.
 """

@@ -311,12 +311,12 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
     opened = MessageStore(own)
     end = opened.commit_log.verified_offset
     if end != plan.end:
-        opened.close()
+        opened.abandon()
         raise StoreError(f"the copy's log ends at {end}, and not at {plan.end}: is the source sound? See rmqha verify")
     ends = {key: queue.max_offset for key, queue in opened.derived.queues.queues.items()}
     clamped = clamp_offsets(folder / CONFIG_FOLDER, ends)
     final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())
-    opened.close(final_state=lambda: final)
+    opened.close_now(lambda: final)
     return CopyDone(copied, len(ends), clamped)
 
 
