@@ -9,6 +9,7 @@ In reading order:
 - ``recover``: ``rmqha recover`` and ``rmqha rebuild``: recover a store and rebuild its queues while no node runs.
 - ``repair``: ``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log.
 - ``restore``: ``rmqha restore`` and ``rmqha backup``: copy a store, up to a place in its log or as it is now.
+- ``promote``: ``rmqha promote``: makes a slave a master.
 - ``rewind``: ``rmqha rewind``: takes a store back to where its log parts from a master's.
 - ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
 
@@ -20,6 +21,7 @@ import click
 from rmqha import __version__
 from rmqha.cli.dump import dump, queues
 from rmqha.cli.messages import pull, put
+from rmqha.cli.promote import promote
 from rmqha.cli.recover import rebuild, recover
 from rmqha.cli.repair import repair, restore_cut
 from rmqha.cli.restore import backup, restore
@@ -44,6 +46,7 @@ for _command in (
     backup,
     dump,
     job,
+    promote,
     pull,
     put,
     queues,

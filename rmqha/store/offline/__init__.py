@@ -14,4 +14,6 @@ In reading order:
 - ``prefix``: copies the start of a store into a new one.
 - ``fork``: finds where two logs part.
 - ``rewind``: takes a store back to there.
+- ``clamping``: offsets that are past the end of their queues.
+- ``promote``: makes a slave's store a master's.
 """

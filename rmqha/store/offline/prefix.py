@@ -23,11 +23,11 @@ from rmqha.store.log.lockfile import LockFile, is_locked
 from rmqha.store.log.mappedfile import file_name, list_segments, sync_file_system, sync_folder
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
-from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffsetTable
+from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState
+from rmqha.store.offline.clamping import clamp_offsets
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
-from rmqha.wire.delay import SCHEDULE_TOPIC
 
 INCOMPLETE_FILE = "incomplete.json"
 """In ``rmqha`` of a folder that is being made: it says of what, and that the folder may be removed."""
@@ -318,32 +318,3 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
     final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())
     opened.close_now(lambda: final)
     return CopyDone(copied, len(ends), clamped)
-
-
-def clamp_offsets(config: Path, ends: dict[tuple[str, int], int]) -> int:
-    """Let no consumer group and no delay level go on after the end of its queue; gives how many would have.
-
-    ``ends`` are the next offsets of queues, by topic and queue id. A group that is after the end would miss what is put
-    next. Raises StoreError, OSError.
-    """
-    consumers = ConsumerOffsetTable.read(config)
-    clamped = 0
-    for key, offsets in consumers.offset_table.items():
-        topic = key.partition("@")[0]
-        for queue_id, offset in offsets.items():
-            end = ends.get((topic, queue_id), 0)
-            if offset > end:
-                offsets[queue_id] = end
-                clamped += 1
-    if clamped:
-        consumers.write(config)
-    delays = DelayOffsetTable.read(config)
-    late = {
-        level: end
-        for level, offset in delays.offset_table.items()
-        if offset > (end := ends.get((SCHEDULE_TOPIC, level - 1), 0))
-    }
-    if late:
-        delays.offset_table.update(late)
-        delays.write(config)
-    return clamped + len(late)

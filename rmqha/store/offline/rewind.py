@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.epochs import forget_promotion
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import STOPPED
@@ -81,6 +82,7 @@ def rewind(settings: Settings, offset: int) -> Rewound:
     except BaseException:  # whatever it is, the store is let go of before it travels on
         opened.abandon()
         raise
-    state = replace(opened.node_state, state=STOPPED, peers=(), offsets=opened.offsets(offset))
+    forget_promotion(opened.root)
+    state = replace(opened.node_state, state=STOPPED, verdict=None, peers=(), offsets=opened.offsets(offset))
     opened.close_now(lambda: state)
     return Rewound(offset, state.epoch, kept_in)
