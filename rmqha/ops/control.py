@@ -8,15 +8,16 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.internet.interfaces import IListeningPort, IReactorUNIX
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.protocols.policies import LimitTotalConnectionsFactory
@@ -101,17 +102,9 @@ class ControlService(Service):
 
     def startService(self) -> None:
         Service.startService(self)
-        orders = self._orders
-
-        class ControlFactory(Factory):
-            noisy = False
-
-            def buildProtocol(self, addr: object) -> ControlProtocol:
-                return ControlProtocol(orders)
-
-        limited = LimitTotalConnectionsFactory()
+        limited: Any = LimitTotalConnectionsFactory()
         limited.connectionLimit, limited.noisy = MAX_CONNECTIONS, False
-        limited.wrappedFactory = ControlFactory()
+        limited.protocol = partial(ControlProtocol, self._orders)
         path = self._folder / CONTROL_SOCKET
         try:
             self._folder.mkdir(exist_ok=True)
@@ -128,10 +121,11 @@ class ControlService(Service):
         """Fires when no socket is left: Twisted removes it."""
         Service.stopService(self)
         port, self._port = self._port, None
-        stopped: Deferred[None] = maybeDeferred(port.stopListening) if port is not None else succeed(None)
+        stopping = port.stopListening() if port is not None else None
+        stopped: Deferred[None] = succeed(None) if stopping is None else stopping
         return stopped.addBoth(self._close_folder)
 
-    def _close_folder(self, result: None | Failure) -> None | Failure:
+    def _close_folder(self, result: Failure | None) -> Failure | None:
         if self._folder_fd is not None:
             os.close(self._folder_fd)
             self._folder_fd = None

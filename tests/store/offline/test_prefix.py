@@ -181,7 +181,7 @@ class GeneratedTests(SynchronousTestCase):
             self.assertEqual(found.end, made.end if offset == made.end else after if inclusive else before)
 
     def test_no_queue_is_needed_to_find_a_message(self) -> None:
-        made = _fixed_log()
+        made = fixed_log()
         with store_of(made) as (store, settings):
             shutil.rmtree(store / "consumequeue")
             for message in made.messages:
@@ -190,7 +190,7 @@ class GeneratedTests(SynchronousTestCase):
                 self.assertEqual(cut_of(settings, made.end, target).end, message.start)
 
 
-def _fixed_log(count: int = 40) -> Made:
+def fixed_log(count: int = 40) -> Made:
     content, messages, starts = bytearray(), [], []
     for number in range(count):
         record = Record(
@@ -213,7 +213,7 @@ def _fixed_log(count: int = 40) -> Made:
 
 class CopyTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.made = _fixed_log()
+        self.made = fixed_log()
         opened = store_of(self.made)
         self.store, self.settings = opened.__enter__()
         self.addCleanup(opened.__exit__, None, None, None)
