@@ -26,7 +26,7 @@ async def greet(order: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("depth", [1, 30])
-@pytest_twisted.ensureDeferred
+@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
 async def test_an_order_is_carried_out_refused_or_fails_and_the_socket_goes(tmp_path: Path, depth: int) -> None:
     store = tmp_path.joinpath(*["a long name of a folder"] * depth)
     store.mkdir(parents=True)
@@ -50,7 +50,7 @@ async def test_an_order_is_carried_out_refused_or_fails_and_the_socket_goes(tmp_
         await give_order(store, {"order": "greet"}, reactor)
 
 
-@pytest_twisted.ensureDeferred
+@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
 async def test_the_socket_of_a_node_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / "rmqha").mkdir()
     with socket.socket(socket.AF_UNIX) as left:
