@@ -41,6 +41,7 @@ from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
+from rmqha.wire.scan import Scan
 
 ABORT_FILE = "abort"
 CHECKPOINT_FILE = "checkpoint"
@@ -130,7 +131,7 @@ class MessageStore:
         if known is not None:  # a store that is refused gets no state of ours
             self._opening.write_state = self._write_opening_state
         self._keeps_state = known is not None or self._is_a_nodes
-        self._examined = examine_store(
+        self._examined = self._opening.known_log or examine_store(
             self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end), self.disk
         )
         if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends again what is gone
@@ -406,6 +407,12 @@ class MessageStore:
         self._tell_loss(log.min_offset)
         self._reopen_derived()
         return aside
+
+    def known_log(self) -> Examination:
+        """The log as it is now: for an opening right after a clean close, which need not prove it again."""
+        log = self.commit_log
+        found = Scan(log.verified_offset, 0, log.last_message_offset, log.last_store_timestamp)
+        return Examination(True, log.min_offset, log.verified_offset, found, log.verified_offset)
 
     def cut_back(self, offset: int) -> Path | None:
         """Take back the log from ``offset``, the end of a record, on; gives the file in which the cut bytes are kept.

@@ -7,21 +7,22 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshotService
+from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
+from rmqha.services import PeriodicService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable
 from rmqha.store.tablesnapshots import read_snapshot, snapshot_offsets, snapshot_path
 from tests.fixtures import new_folder
 
 
-class TableSnapshotServiceTests(SynchronousTestCase):
+class TableSnapshotsTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.root = new_folder(self)
         self.log = SimpleNamespace(verified_offset=100, min_offset=0)
         self.clock = Clock()
-        self.waiting: list[Deferred[Any]] = []
         store = cast(MessageStore, SimpleNamespace(root=self.root, commit_log=self.log))
-        self.service = TableSnapshotService(store, self.clock, self.run_at_once, lambda: 1_795_000_000_000)
+        snapshots = TableSnapshots(store, self.run_at_once, lambda: 1_795_000_000_000)
+        self.service = PeriodicService("a snapshot", SNAPSHOT_SECONDS, snapshots.write_if_changed, self.clock)
         self.consumed(1)
 
     def run_at_once(self, call: Any) -> Deferred[Any]:
@@ -71,18 +72,7 @@ class TableSnapshotServiceTests(SynchronousTestCase):
     def test_a_disk_that_refuses_is_tried_again(self) -> None:
         (self.root / "rmqha").write_text("in the way")
         self.start()
+        self.assertEqual(len(self.flushLoggedErrors()), 1)
         (self.root / "rmqha").unlink()
         self.next_at(200)
         self.assertEqual(snapshot_offsets(self.root), [200])
-
-    def test_stopping_waits_for_the_write(self) -> None:
-        def wait(call: Any) -> Deferred[Any]:
-            self.waiting.append(Deferred())
-            return self.waiting[-1]
-
-        self.service._run_in_thread = wait
-        self.service.startService()
-        stopped = self.service.stopService()
-        self.assertNoResult(stopped)
-        self.waiting[0].callback(None)
-        self.successResultOf(stopped)
