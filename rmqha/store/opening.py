@@ -33,9 +33,7 @@ class Opening:
 
     _log = Logger()
 
-    def __init__(
-        self, seconds: Callable[[], float] = time.monotonic, known_log: Examination | None = None
-    ) -> None:
+    def __init__(self, seconds: Callable[[], float] = time.monotonic, known_log: Examination | None = None) -> None:
         """``seconds`` is a clock that never goes back; it is asked in the thread that opens the store.
 
         ``known_log`` tells the end of a log that this process has just closed: it is not proved again.

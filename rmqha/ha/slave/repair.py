@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from rmqha.connecting import reason_of
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.replica import HEARTBEATS_THAT_PROVE_SILENCE
-from rmqha.store.offline.repair import Gap, Mended, RepairError, StoreRepair
+from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair
 from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
 
