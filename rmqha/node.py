@@ -466,7 +466,7 @@ class Node(ProcessService):
         if not self._is_stopping:
             self._start_services(self._store)
         self._log.warn(
-            "this node is a {role} now, epoch {epoch}, from {end} on",
+            "this node is the {role} now, epoch {epoch}, from {end} on",
             role=role.value,
             epoch=promotion.epoch,
             end=promotion.end,

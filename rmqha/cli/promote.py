@@ -2,12 +2,14 @@
 
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.cli.restore import DRY_RUN
 from rmqha.cli.shared import (
@@ -29,11 +31,13 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ops.control import NoNode, OrderRefused, give_order
 from rmqha.remoting.asking import NODE_STATE_KEY, ask_config, ask_runtime_info
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.errors import StoreError
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.promote import NotPromotable, check_promotable, plan_promotion, promotion_as_json
 from rmqha.store.offline.promote import promote as promote_store
+from rmqha.tls.endpoints import ClientTLS
 
 CONNECT_SECONDS = 3.0
 MAX_ROWS_SHOWN = 20
@@ -76,41 +80,57 @@ def promote(
     When the old master comes back it must not run as a master: see rmqha rewind.
     """
     store = Path(where)
-    if not store.is_dir():
-        store = _store_of(where, tls_files(tls_cert, tls_key, tls_ca).client())
-    if is_locked(store / LOCK_FILE):
-        found = _order(store, ROLES[role], dry_run, force)
-    else:
+    order = {"order": "promote", "role": ROLES[role].value, "dryRun": dry_run, "force": force}
+    if store.is_dir() and not is_locked(store / LOCK_FILE):
         found = _offline(settings_of(store, conf, sets), ROLES[role], dry_run, force)
+    else:
+        endpoint = None if store.is_dir() else _endpoint_of(where, tls_files(tls_cert, tls_key, tls_ca).client())
+        store, found = _ordered(where, endpoint, order)
     if as_json:
         print_json({**found, "applied": not dry_run})
     else:
         _tell(store, found, dry_run)
 
 
-def _store_of(address: str, tls: Any) -> Path:
-    """The store, on this machine, of the node at this remoting port. Raises Trouble."""
-    reactor = the_reactor()
+def _endpoint_of(address: str, tls: ClientTLS) -> IStreamClientEndpoint:
     try:
-        endpoint = make_endpoint(reactor, address, tls)
+        return make_endpoint(the_reactor(), address, tls)
     except ValueError as error:
         raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
 
-    async def ask() -> tuple[dict[str, str], dict[str, str]]:
-        return await ask_config(endpoint, reactor), await ask_runtime_info(endpoint, reactor)
+
+def _ordered(
+    where: str, endpoint: IStreamClientEndpoint | None, order: Mapping[str, Any]
+) -> tuple[Path, dict[str, Any]]:
+    """Let the running node do it: that of a store, or that at a remoting port. Raises Trouble."""
+    reactor = the_reactor()
+
+    async def give() -> tuple[Path, dict[str, Any]]:
+        store = Path(where) if endpoint is None else await _store_of(where, endpoint, reactor)
+        return store, await give_order(store, order, reactor)
 
     try:
-        config, info = run_reactor(reactor, ask)
+        return run_reactor(reactor, give)
+    except OrderRefused as refused:
+        raise Trouble(refused.code, f"{where} is not promoted: {refused}") from refused
+    except NoNode as error:
+        raise Trouble(ExitCode.IN_USE, f"{where} is not promoted: {error}") from error
+
+
+async def _store_of(address: str, endpoint: IStreamClientEndpoint, reactor: Any) -> Path:
+    """The store, on this machine, of the node at this remoting port. Raises Trouble."""
+    try:
+        config, info = await ask_config(endpoint, reactor), await ask_runtime_info(endpoint, reactor)
     except CancelledError:
         raise
-    except Exception as error:  # whatever it is, it does not tell
+    except Exception as error:  # after any error, it does not tell
         raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {reason_of(error)}") from error
     if NODE_STATE_KEY not in info:
         raise Trouble(ExitCode.USAGE, f"{address} is not a node of rmqha: it cannot be promoted")
     theirs = NodeState.from_json(info[NODE_STATE_KEY])
     store = Path(config.get("storePathRootDir", ""))
     ours = None
-    with suppress(Exception):
+    with suppress(StoreError, OSError):
         ours = NodeState.read(store)
     if ours is None or ours.store_id != theirs.store_id:
         raise Trouble(
@@ -119,23 +139,6 @@ def _store_of(address: str, tls: Any) -> Path:
             "only from its own machine",
         )
     return store
-
-
-def _order(store: Path, role: BrokerRole, dry_run: bool, force: bool) -> dict[str, Any]:
-    """Let the running node do it. Raises Trouble."""
-    reactor = the_reactor()
-    order = {"order": "promote", "role": role.value, "dryRun": dry_run, "force": force}
-
-    async def give() -> dict[str, Any]:
-        found: dict[str, Any] = await give_order(store, order, reactor)
-        return found
-
-    try:
-        return run_reactor(reactor, give)
-    except OrderRefused as refused:
-        raise Trouble(refused.code, f"{store} is not promoted: {refused}") from refused
-    except NoNode as error:
-        raise Trouble(ExitCode.IN_USE, f"{store} is not promoted: {error}") from error
 
 
 def _offline(settings: Settings, role: BrokerRole, dry_run: bool, force: bool) -> dict[str, Any]:
@@ -170,7 +173,7 @@ def _is_alive(address: str) -> bool:
 
 def _tell(store: Path, found: dict[str, Any], dry_run: bool) -> None:
     verb = "would be" if dry_run else "is now"
-    say(f"{store} {verb} a {found['role']}, epoch {found['epoch']}; its log is {found['min']} to {found['end']}")
+    say(f"{store} {verb} the {found['role']}, epoch {found['epoch']}; its log is {found['min']} to {found['end']}")
     if found["cutBytes"]:
         say(f"{found['cutBytes']} bytes after that are part of a record that never came whole")
     say(_risk(found))

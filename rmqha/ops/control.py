@@ -164,7 +164,7 @@ class _Asking(LineOnlyReceiver):
             self.answer.errback(NoNode("the node hung up before it had answered: its log tells why"))
 
 
-async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> Any:
+async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> dict[str, Any]:
     """Let the node that runs on ``store`` carry out an order; gives what it did.
 
     Raises OrderRefused, and NoNode if none listens.
@@ -187,4 +187,5 @@ async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> Any
     found = await answer
     if "refused" in found:
         raise OrderRefused(ExitCode(found["code"]), str(found["refused"]))
-    return found["done"]
+    done: dict[str, Any] = found["done"]
+    return done
