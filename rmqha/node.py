@@ -439,7 +439,7 @@ class Node(ProcessService):
     async def _become_master(self, role: BrokerRole, before: NodeState) -> Promotion:
         """Stop being a slave, promote the store, and go on as its master. Raises StoreError, OSError.
 
-        Whatever fails, the node ends: what is on the disk then is a slave's store, or a promoted one.
+        After a failure the node ends. The disk then has a slave's store, or a promoted one.
         """
         try:
             return await self._reopen_as_master(role, before)

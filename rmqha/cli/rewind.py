@@ -136,7 +136,7 @@ class _Way:
             return MasterRange(*log_range(table), is_ours=NODE_STATE_KEY in table)
         except CancelledError:  # Ctrl-C
             raise
-        except Exception as error:  # whatever it is, it does not tell
+        except Exception as error:  # of any kind: the range stays unknown
             raise _NoRange(
                 f"{self.remoting} does not tell the range of the master's log ({reason_of(error)}): give "
                 "--master-remoting=HOST:PORT, or none"

@@ -179,7 +179,7 @@ async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> dic
         await connectProtocol(endpoint, asking)
     except CancelledError:
         raise
-    except Exception as error:  # whatever it is, nobody listens
+    except Exception as error:  # of any kind: no node listens
         raise NoNode(f"the process that has {store} open takes no orders ({error or type(error).__name__})") from error
     finally:
         if folder_fd is not None:

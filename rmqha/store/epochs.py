@@ -1,7 +1,7 @@
 """``<store>/rmqha/epochs.json`` and ``promoted.json``: which node wrote the log from where on, and that it may.
 
 An epoch begins when a node takes over, or when confirmed bytes are taken back. Each is on the disk before the node acts
-on it. The list is short: it grows only when somebody promotes or rewinds.
+on it. The list is short: it grows only with promotions and rewinds.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NODE_FOLDER
 
 MAX_EPOCHS = 1000
-"""The list keeps so many; older ones are dropped."""
+"""Older ones are dropped from the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def read_epochs(store: Path, disk: Disk = DISK) -> list[Epoch]:
 
 
 def add_epoch(store: Path, epoch: Epoch, disk: Disk = DISK) -> None:
-    """Note an epoch durably, before anybody acts on it. Raises StoreError for one that is not new, OSError."""
+    """Note an epoch durably, before the node acts on it. Raises StoreError if its number is not new, OSError."""
     known = read_epochs(store, disk)
     if known and epoch.epoch <= known[-1].epoch:
         raise StoreError(f"epoch {epoch.epoch} is not after {known[-1].epoch}, which {epochs_path(store)} has already")

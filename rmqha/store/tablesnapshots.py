@@ -2,7 +2,7 @@
 
 The log alone cannot tell them: a restore to an earlier place takes the last snapshot at or before it. A file is named
 by its offset, 20 digits. Its content is JSON: ``offset``, ``time`` (ISO 8601, UTC) and ``tables``, the texts of the
-files of ``config`` by their names. The texts stay as they are: Java's are no strict JSON.
+files of ``config`` by their names. The texts stay as they are: Java does not write strict JSON.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class TableSnapshot:
 
 
 def snapshot_offsets(store: Path) -> list[int]:
-    """The offsets of the snapshots beside a store's log, ascending. Raises OSError."""
+    """The offsets of the snapshots of a store, ascending. Raises OSError."""
     folder = store / NODE_FOLDER / TABLES_FOLDER
     if not folder.is_dir():
         return []

@@ -70,14 +70,14 @@ async def find_fork_with_master(
     master: IStreamClientEndpoint,
     ask_range: Callable[[], Awaitable[MasterRange]] | None,
     clock: IReactorTime,
-    told: Callable[[str], None] = lambda _: None,
+    notice: Callable[[str], None] = lambda _: None,
 ) -> Fork:
     """Where our log, whose sound records end at ``our_end``, parts from that of the master.
 
     ``ask_range`` asks the master's remoting port; without it the master's last segment is compared from its start.
-    ``told`` gets a line for people if something takes long.
+    ``notice`` is called with a line for people if something takes long.
 
-    Raises NothingInCommon, SourceUnreachable, RepairError if the port is no HA port, StoreError, what ``ask_range``
+    Raises NothingInCommon, SourceUnreachable, RepairError if the port is not an HA port, StoreError, what ``ask_range``
     raises, OSError.
     """
     if ask_range is not None:
@@ -86,7 +86,7 @@ async def find_fork_with_master(
     else:
         their_min, their_end = await _last_segment(master, clock), None
     if ask_range is None or not theirs.is_ours:
-        told(f"waiting {OBSERVER_QUIET_SECONDS:.0f} s: until then a Java master may take our questions for a replica's")
+        notice(f"waiting {OBSERVER_QUIET_SECONDS:.0f} s: a Java master may take our questions for a replica's reports")
         await deferLater(clock, OBSERVER_QUIET_SECONDS)
 
     async def compare(start: int, end: int) -> Compared:
@@ -102,9 +102,9 @@ async def _last_segment(master: IStreamClientEndpoint, clock: IReactorTime) -> i
     """Where the master's last segment begins. Raises SourceUnreachable, RepairError."""
     try:
         return await probe_last_segment(master, clock)
-    except CancelledError:  # whoever asked has given up
+    except CancelledError:  # the caller has given up
         raise
     except FrameError as error:
-        raise RepairError(f"it is no HA port: {error}") from error
-    except Exception as error:  # whatever kept it from connecting or from an answer, it may pass
+        raise RepairError(f"it is not an HA port: {error}") from error
+    except Exception as error:  # any failure to connect may be temporary
         raise SourceUnreachable(f"cannot connect: {error or type(error).__name__}") from error

@@ -233,7 +233,7 @@ class CopyTests(SynchronousTestCase):
         assert state is not None
         self.assertEqual((state.store_id, state.epoch, state.state), ("1f", 4, "STOPPED"))
 
-    def test_tables_are_those_of_the_last_snapshot_before_and_no_offset_is_past_its_queue(self) -> None:
+    def test_tables_are_of_the_last_snapshot_and_offsets_within_queues(self) -> None:
         config = self.store / CONFIG_FOLDER
         for offset, consumed in ((self.made.messages[4].start, 2), (self.middle, 15), (self.made.end, 19)):
             write_snapshot(
