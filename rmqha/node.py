@@ -7,13 +7,13 @@ then, and the lock of a store does not survive that.
 import gc
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import orjson
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -34,21 +34,26 @@ from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.cleaning import CleaningService, Hold
+from rmqha.ops.control import ControlService, OrderRefused
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.ops.process import MAX_FILES, Leave, ProcessService
+from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
 from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.replicating import CannotRepair, Machine, Replicating, StoreOpening, state_of_log
-from rmqha.services import OrderedServices
+from rmqha.services import OrderedServices, PeriodicService
 from rmqha.settings import BrokerRole, Settings, TlsMode
+from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.flush import Flusher
+from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promote_open_store, promotion_as_json
 from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
 
@@ -91,14 +96,16 @@ class Node(ProcessService):
         self._plan = plan
         self._store: MessageStore | None = None
         self._machine = Machine(IReactorTime(reactor), self._run_in_thread, self._disk_failed)
-        once = plan.slave.once
-        self._opening = StoreOpening(plan.settings, self._machine, self._master_before_open, once)
+        self._opening = self._opening_of_plan()
         self._opened: Deferred[None] | None = None
         self._is_stopping = False
         self._services = OrderedServices()
         self._replicating: Replicating | None = None
         self._flusher: Flusher | None = None
         self._slave: HASlaveService | None = None
+        self._control: ControlService | None = None
+        self._is_promoting = False
+        self._verdict: str | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
         self._searched_master: MasterSearch | None = None
@@ -108,6 +115,11 @@ class Node(ProcessService):
         self._started_at = time.time()
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
         self._table_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
+
+    def _opening_of_plan(self, known_log: Examination | None = None) -> StoreOpening:
+        """What opens the store as the plan says. ``known_log``: see ``Opening``."""
+        plan = self._plan
+        return StoreOpening(plan.settings, self._machine, self._master_before_open, plan.slave.once, known_log)
 
     def open(self) -> None:
         """Start to open the store. When it is open, the services of the node's role start."""
@@ -122,6 +134,8 @@ class Node(ProcessService):
 
     async def _open(self) -> None:
         try:
+            await self._run_in_thread(self._take_promoted_role)
+            self._check_not_stopping()
             store = self._store = await self._opening.run()
             if not self._is_stopping:
                 self._start_services(store)
@@ -137,6 +151,29 @@ class Node(ProcessService):
             self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
+
+    def _check_not_stopping(self) -> None:
+        if self._is_stopping:
+            raise OpeningStopped("the node stops before its store is open")
+
+    def _take_promoted_role(self) -> None:
+        """Run as the master that a promotion has made of this store, although the options say slave.
+
+        Raises StoreError, OSError.
+        """
+        settings = self._plan.settings
+        role = promoted_role(settings.store_path_root_dir)
+        if role is None or settings.broker_role is not BrokerRole.SLAVE:
+            return
+        if self._plan.slave.once:
+            raise UnsupportedStore(f"{settings.store_path_root_dir} was promoted to {role}: it copies no master")
+        self._log.warn(
+            "the store was promoted to {role}: this node runs as {role}, not as a slave. Start it with --role of a "
+            "master from now on; rmqha rewind makes the store a slave's again",
+            role=role,
+        )
+        self._plan = _as_master(self._plan, BrokerRole(role))
+        self._opening = self._opening_of_plan()
 
     def _master_before_open(self) -> IStreamClientEndpoint | None:
         """How a slave reaches its master before its store is open; None for a master, or if the address is unknown."""
@@ -172,7 +209,15 @@ class Node(ProcessService):
         acknowledged = self._serving.factory.acknowledged if self._serving is not None else dict
         self._services.add("retention", CleaningService(store, plan.hold, acknowledged, clock, self._disk_failed))
         self._services.add("state file", replicating.keep_state(self.state))
+        snapshots = TableSnapshots(store, self._run_in_table_thread, self._machine.now_ms)
+        self._services.add(
+            "table snapshots",
+            PeriodicService("a snapshot of the tables", SNAPSHOT_SECONDS, snapshots.write_if_changed, clock),
+        )
         self._services.setServiceParent(self)
+        if self._control is None:
+            self._control = ControlService(store.root, {"promote": self._promote}, self._reactor)
+            self._control.setServiceParent(self)
         gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
 
@@ -318,6 +363,10 @@ class Node(ProcessService):
 
     def _slave_in_state(self, state: ReplicaState) -> None:
         """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
+        if state in VERDICTS:
+            self._verdict = state.name
+        elif state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC):
+            self._verdict = None
         if self._broker is not None and self._plan.settings.unregister_unfit_slave:
             self._broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
@@ -345,7 +394,84 @@ class Node(ProcessService):
             "since": slave.since,
             "reason": slave.reason,
             "tables": None if self._broker is None else self._broker.slave_synchronize.facts(),
+            "verdict": self._verdict,
         }
+
+    async def _promote(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out an order of ``rmqha promote``. Raises OrderRefused, StoreError, OSError."""
+        try:
+            role, dry_run, force = BrokerRole(order["role"]), bool(order["dryRun"]), bool(order["force"])
+        except (KeyError, ValueError) as error:
+            raise OrderRefused(ExitCode.USAGE, f"the order does not say which role: {error}") from error
+        self._check_promotable(force)
+        settings, before = self._plan.settings, self.state()
+        if dry_run:
+            planning = partial(plan_promotion, settings, role, before)
+            found: Promotion = await deferToThreadPool(self._reactor, self._table_threads, planning)
+            return self._promotion_answer(found)
+        self._is_promoting = True
+        try:
+            return self._promotion_answer(await self._become_master(role, before))
+        finally:
+            self._is_promoting = False
+
+    def _check_promotable(self, force: bool) -> None:
+        """Raises OrderRefused for a node that is a master, or whose master is alive, or whose log does not fit."""
+        if self._is_promoting or self._is_stopping:
+            raise OrderRefused(ExitCode.IN_USE, "the node is being promoted, or stopped, already")
+        if self._slave is None:
+            raise OrderRefused(ExitCode.USAGE, "its node is a master already")
+        state = self._slave.replica.state
+        if self._verdict in UNFIT and not force:
+            reason = f"it is {self._verdict} ({self._slave.reason}): promote another slave. --force promotes this one"
+            raise OrderRefused(UNFIT[self._verdict], reason)
+        if state is not ReplicaState.CONNECTING and not force:
+            raise OrderRefused(
+                ExitCode.IN_USE,
+                f"it is {state.name}: its master at {self._master_ha_address()} is alive. Stop that one first; --force "
+                "makes two masters",
+            )
+
+    def _promotion_answer(self, promotion: Promotion) -> dict[str, Any]:
+        names = [name for name, _ in self._plan.name_servers]
+        return {**promotion_as_json(promotion), "nameServers": names}
+
+    async def _become_master(self, role: BrokerRole, before: NodeState) -> Promotion:
+        """Stop being a slave, promote the store, and go on as its master. Raises StoreError, OSError.
+
+        After a failure the node ends. The disk then has a slave's store, or a promoted one.
+        """
+        try:
+            return await self._reopen_as_master(role, before)
+        except Exception as error:
+            self.stop_with(ExitCode.IO_ERROR, f"the promotion failed: {error}")
+            raise
+
+    async def _reopen_as_master(self, role: BrokerRole, before: NodeState) -> Promotion:
+        self._log.warn("promoted to {role}: this node stops following its master", role=role.value)
+        await maybeDeferred(self._services.disownServiceParent)
+        old = self.store
+        known = old.known_log()
+        await old.close(self._flusher, self._final_state)
+        if old.is_broken:
+            raise OSError("the disk refused the last flush")
+        self._plan = _as_master(self._plan, role)
+        self._services, self._opening = OrderedServices(), self._opening_of_plan(known)
+        self._slave = self._broker = self._serving = self._flusher = self._replicating = None
+        self._store = await self._opening.run()
+        now_ms = self._machine.now_ms()
+        promoting = partial(promote_open_store, self._store, role, now_ms, before, "promoted")
+        promotion: Promotion = await self._run_in_thread(promoting)
+        self._started_at = time.time()
+        if not self._is_stopping:
+            self._start_services(self._store)
+        self._log.warn(
+            "this node is the {role} now, epoch {epoch}, from {end} on",
+            role=role.value,
+            epoch=promotion.epoch,
+            end=promotion.end,
+        )
+        return promotion
 
     def _warnings(self) -> list[str]:
         """What an operator should know in any state."""
@@ -398,10 +524,18 @@ class Node(ProcessService):
                     threads.stop()
 
 
+def _as_master(plan: NodePlan, role: BrokerRole) -> NodePlan:
+    """The plan of the same node as a master."""
+    settings = replace(plan.settings, broker_role=role, broker_id=0, ha_master_address="")
+    return replace(
+        plan, settings=settings, slave=SlaveOptions(), master=None, master_remoting=None, master_address=None
+    )
+
+
 def _facts_of_master(started_at: float) -> dict[str, Any]:
     """The facts of a node that has no master."""
-    unknown = dict.fromkeys(("lag_bytes", "lag_seconds", "master", "last_contact", "contact_limit", "reason", "tables"))
-    return {"state": "SERVING", "since": iso_of(started_at), **unknown}
+    unknown = ("lag_bytes", "lag_seconds", "master", "last_contact", "contact_limit", "reason", "tables", "verdict")
+    return {"state": "SERVING", "since": iso_of(started_at), **dict.fromkeys(unknown)}
 
 
 def _open_files() -> int:

@@ -24,7 +24,7 @@ from rmqha.ops.statefile import StateFileService
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
-from rmqha.store.log.recovery import LogDamaged
+from rmqha.store.log.recovery import Examination, LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
@@ -66,13 +66,17 @@ class StoreOpening:
         machine: Machine,
         way_to_master: Callable[[], IStreamClientEndpoint | None] = lambda: None,
         once: bool = False,
+        known_log: Examination | None = None,
     ) -> None:
-        """``way_to_master`` is asked when there is damage. With ``once`` a repair gives up after a few attempts."""
+        """``way_to_master`` is asked when there is damage. With ``once`` a repair gives up after a few attempts.
+
+        ``known_log`` is the end of a log that this process has just closed: see ``Opening``.
+        """
         self._settings = settings
         self._machine = machine
         self._way_to_master = way_to_master
         self._once = once
-        self._opening = Opening(machine.clock.seconds)
+        self._opening = Opening(machine.clock.seconds, known_log)
         self._repairing: Deferred[list[Mended]] | None = None
 
     async def run(self) -> MessageStore:

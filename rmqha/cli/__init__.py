@@ -8,6 +8,9 @@ In reading order:
 - ``verify``: ``rmqha verify``: checks a store, alone or against another one.
 - ``recover``: ``rmqha recover`` and ``rmqha rebuild``: recover a store and rebuild its queues while no node runs.
 - ``repair``: ``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log.
+- ``restore``: ``rmqha restore`` and ``rmqha backup``: copy a store, up to a place in its log or as it is now.
+- ``promote``: ``rmqha promote``: makes a slave a master.
+- ``rewind``: ``rmqha rewind``: takes a store back to where its log parts from a master's.
 - ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
 
 The jobs of ``rmqha job`` are in ``pipeline.cli``.
@@ -18,8 +21,11 @@ import click
 from rmqha import __version__
 from rmqha.cli.dump import dump, queues
 from rmqha.cli.messages import pull, put
+from rmqha.cli.promote import promote
 from rmqha.cli.recover import rebuild, recover
 from rmqha.cli.repair import repair, restore_cut
+from rmqha.cli.restore import backup, restore
+from rmqha.cli.rewind import rewind
 from rmqha.cli.shared import Commands
 from rmqha.cli.status import status
 from rmqha.cli.verify import verify
@@ -36,5 +42,21 @@ def main() -> None:
     """
 
 
-for _command in (dump, job, pull, put, queues, rebuild, recover, repair, restore_cut, status, verify):
+for _command in (
+    backup,
+    dump,
+    job,
+    promote,
+    pull,
+    put,
+    queues,
+    rebuild,
+    recover,
+    repair,
+    restore,
+    restore_cut,
+    rewind,
+    status,
+    verify,
+):
     main.add_command(_command)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -23,12 +24,14 @@ from rmqha.cli.shared import (
 )
 from rmqha.exitcodes import ExitCode
 from rmqha.store.derived.derived import open_queues
+from rmqha.store.offline.restore import KeptReader, kept_file
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.times import parse_time
 from rmqha.wire.record import Blank, Record
 
 PREVIEW_BYTES = 60
 UNPRINTABLE = "\ufffd"
+Reader = StoreReader | KeptReader
 Records = Iterator[tuple[int, Record | Blank]]
 
 
@@ -77,14 +80,14 @@ def dump(
     sets: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print the records of the commit log, one on each line.
+    """Print the records of the commit log, one on each line. STORE may also be a file of STORE/rmqha/cut.
 
     --tail reads only as many of the log's last segments as it needs. Exit code 1 if bytes are not a valid record; the
     records before them are printed.
     """
     if first is not None and tail is not None:
         raise Trouble(ExitCode.USAGE, "-n and --tail exclude each other")
-    with open_store(store, settings_of(store, conf, sets)) as reader:
+    with _open(store, conf, sets) as reader:
         wanted = _wanted(reader, start, end, topic)
         if tail is not None:
             wanted = iter(_last(reader, partial(_wanted, reader, end=end, topic=topic), start, tail))
@@ -95,7 +98,18 @@ def dump(
                 say(record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record)))
 
 
-def _wanted(reader: StoreReader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
+@contextmanager
+def _open(path: Path, conf: Path | None, sets: tuple[str, ...]) -> Iterator[Reader]:
+    """A store, or bytes that were cut off one and kept."""
+    kept = kept_file(path)
+    if kept is not None:
+        yield KeptReader(kept, settings_of(path.absolute().parent.parent.parent, conf, sets))
+        return
+    with open_store(path, settings_of(path, conf, sets)) as reader:
+        yield reader
+
+
+def _wanted(reader: Reader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
     """The requested records. Blanks are included only if all topics are."""
     offset = _segment_of_time(reader, start.timestamp) if isinstance(start, StoredSince) else start
     is_reached = not isinstance(start, StoredSince)
@@ -106,12 +120,12 @@ def _wanted(reader: StoreReader, start: int | StoredSince, end: int | None, topi
             yield at, record
 
 
-def _segments(reader: StoreReader) -> list[int]:
+def _segments(reader: Reader) -> list[int]:
     """The start offsets of the log's segments."""
     return list(range(reader.log.min_offset, max(reader.limit, reader.log.min_offset + 1), reader.log.segment_size))
 
 
-def _segment_of_time(reader: StoreReader, timestamp: int) -> int:
+def _segment_of_time(reader: Reader, timestamp: int) -> int:
     """The segment before the first one whose first message was stored at ``timestamp`` or later."""
     before = reader.log.min_offset
     for base in _segments(reader):
@@ -123,7 +137,7 @@ def _segment_of_time(reader: StoreReader, timestamp: int) -> int:
 
 
 def _last(
-    reader: StoreReader, wanted: Callable[[int | StoredSince], Records], start: int | StoredSince, count: int
+    reader: Reader, wanted: Callable[[int | StoredSince], Records], start: int | StoredSince, count: int
 ) -> Iterable[tuple[int, Record | Blank]]:
     """The last ``count`` of the records from ``start`` on, found from the log's end."""
     bases = [] if isinstance(start, StoredSince) else [base for base in _segments(reader) if base > start]

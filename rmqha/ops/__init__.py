@@ -6,6 +6,8 @@ In reading order:
 - ``listening``: a port that is open while a process runs.
 - ``logs``: where log events go: text for people, or JSON lines for machines.
 - ``statefile``: keeps state.json current while a node runs.
+- ``snapshots``: keeps snapshots of the tables while a node runs, for ``rmqha restore``.
+- ``control``: the socket on which a running node takes orders from commands on its machine.
 - ``status``: what ``rmqha status`` shows.
 - ``cleaning``: deletes old segments while a node runs (retention).
 """

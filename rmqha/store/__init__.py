@@ -4,6 +4,7 @@ In reading order:
 
 - ``errors``: what can be wrong with a store.
 - ``nodestate``: the folder ``rmqha``: our own small files, state.json among them.
+- ``epochs``: which node wrote the log from where on, and whether the store was promoted.
 - ``dledger``: recognizes a store of DLedger, which we do not read.
 - ``log/``: the commit log: segments, recovery, flushing.
 - ``derived/``: what is built from the log: consume queues and index.
@@ -13,6 +14,7 @@ In reading order:
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.
 - ``metadata``: topics.json and the other files of the config folder.
+- ``tablesnapshots``: the tables as they were, by the log offset they belong to.
 - ``opening``: how far the opening of a store is, and how to stop it.
 - ``messagestore``: the facade: opens, owns and closes everything above.
 - ``offline/``: for stores that no node of this process has open: reading, checking, repairing.

@@ -18,18 +18,30 @@ from rmqha.steps import Steps
 from rmqha.store.derived.derived import Derived, forget_sizes, note_sizes, noted_sizes, remove_derived, settings_anew
 from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
-from rmqha.store.errors import is_disk_full
+from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable
-from rmqha.store.log.mappedfile import DISK, Disk
-from rmqha.store.log.recovery import Examination, LogDamaged, MayCut, Recovery, Vouched, check_may_cut, examine, settle
+from rmqha.store.log.mappedfile import DISK, Disk, file_name
+from rmqha.store.log.recovery import (
+    Examination,
+    LogDamaged,
+    MayCut,
+    Recovery,
+    Vouched,
+    check_may_cut,
+    examine,
+    keep,
+    log_pieces,
+    settle,
+)
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
+from rmqha.wire.scan import Scan
 
 ABORT_FILE = "abort"
 CHECKPOINT_FILE = "checkpoint"
@@ -119,7 +131,7 @@ class MessageStore:
         if known is not None:  # a store that is refused gets no state of ours
             self._opening.write_state = self._write_opening_state
         self._keeps_state = known is not None or self._is_a_nodes
-        self._examined = examine_store(
+        self._examined = self._opening.known_log or examine_store(
             self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end), self.disk
         )
         if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends again what is gone
@@ -395,6 +407,53 @@ class MessageStore:
         self._tell_loss(log.min_offset)
         self._reopen_derived()
         return aside
+
+    def known_log(self) -> Examination:
+        """The log as it is now: for an opening right after a clean close, which need not prove it again."""
+        log = self.commit_log
+        found = Scan(log.verified_offset, 0, log.last_message_offset, log.last_store_timestamp)
+        return Examination(True, log.min_offset, log.verified_offset, found, log.verified_offset)
+
+    def cut_back(self, offset: int) -> Path | None:
+        """Take back the log from ``offset``, the end of a record, on; gives the file in which the cut bytes are kept.
+
+        Nothing may use the store meanwhile. The new epoch is on the disk before the log is cut. Raises StoreError,
+        OSError.
+        """
+        log = self.commit_log
+        found = log.scan(max(log.min_offset, (offset - 1) // log.segment_size * log.segment_size), offset)
+        if found.end != offset:
+            raise StoreError(f"{offset} is not the end of a record: the record before it ends at {found.end}")
+        self.derived.dispatcher.stop()
+        end, kept_in = log.max_offset, None
+        if end > offset:
+            kept_in = keep(
+                self.disk, log_pieces(log, offset, end), self.root / NODE_FOLDER / CUT_FOLDER, file_name(offset)
+            )
+        state = self.node_state.after_loss(offset)
+        confirmed = min(offset, state.offsets.confirmed)
+        self.node_state = replace(state, offsets=replace(self.offsets(confirmed), verified=offset, written=offset))
+        self.node_state.write(self.root, self.disk)
+        self.derived.close()
+        log.trust(found)
+        log.sync()
+        self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
+        self._open_derived(Recovery(True, log.min_offset, checked_from=offset, end=offset, messages=0))
+        if self._dispatching is not None:
+            self._dispatching()
+        return kept_in
+
+    def close_now(self, final_state: Callable[[], NodeState] | None = None) -> None:
+        """Close a store that nothing flushes but this, as commands do. Raises OSError."""
+        failures: list[Failure] = []
+        self.close(final_state=final_state).addErrback(failures.append)
+        if failures:
+            failures[0].raiseException()
+
+    def abandon(self) -> None:
+        """Let go of the store as it is, as a process that dies does: the next start recovers it."""
+        self._broken = True
+        self._release(None)
 
     def offsets(self, confirmed: int) -> Offsets:
         """The log's offsets now."""

@@ -11,6 +11,8 @@ from enum import Enum
 
 from twisted.logger import Logger
 
+from rmqha.store.log.recovery import Examination
+
 LOG_SECONDS = 5.0
 STATE_SECONDS = 1.0
 
@@ -31,8 +33,12 @@ class Opening:
 
     _log = Logger()
 
-    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
-        """``seconds`` is a clock that never goes back; it is asked in the thread that opens the store."""
+    def __init__(self, seconds: Callable[[], float] = time.monotonic, known_log: Examination | None = None) -> None:
+        """``seconds`` is a clock that never goes back; it is asked in the thread that opens the store.
+
+        ``known_log`` tells the end of a log that this process has just closed: it is not proved again.
+        """
+        self.known_log = known_log
         self._stopped = threading.Event()
         self._seconds = seconds
         self._next_line = self._next_state = seconds()

@@ -8,4 +8,5 @@ In reading order:
 - ``contact``: when a slave last heard from its master, and how large its lag is.
 - ``service``: keeps a slave connected, and decides when it is done.
 - ``repair``: fetches bad bytes of a log again over an HA connection.
+- ``forkprobe``: finds where our log parts from a master's.
 """

@@ -6,7 +6,7 @@ that the store holds in sound condition, so a SYNC_MASTER cannot mistake it for 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.application.internet import backoffPolicy
 from twisted.internet.defer import CancelledError, Deferred
@@ -46,13 +46,33 @@ class SourceUnreachable(Exception):
     heard = True
 
 
+class Wanted(Protocol):
+    """Bytes of another log that are asked for: a gap to be mended, or a range to be compared."""
+
+    done: bool
+
+    @property
+    def ask(self) -> int:
+        """The offset from which bytes are wanted next."""
+
+    @property
+    def end(self) -> int:
+        """How far it has come, for the progress."""
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take bytes. Raises RepairError, OSError."""
+
+    def source_ended(self, reason: str) -> None:
+        """The other log has no more bytes. Raises RepairError if more are needed."""
+
+
 class RepairProtocol(TransferReceiver, TimeoutMixin):
-    """One connection that fetches one gap. ``finished`` fires when the gap is complete.
+    """One connection that fetches one range. ``finished`` fires when the range is complete.
 
     It fails with RepairError, SourceUnreachable or OSError.
     """
 
-    def __init__(self, mend: Mend, clock: IReactorTime, progress: Callable[[int], None]) -> None:
+    def __init__(self, mend: Wanted, clock: IReactorTime, progress: Callable[[int], None]) -> None:
         super().__init__()
         self._mend = mend
         self._clock = clock
@@ -137,9 +157,9 @@ class RepairProtocol(TransferReceiver, TimeoutMixin):
 
 
 async def fetch(
-    endpoint: IStreamClientEndpoint, clock: IReactorTime, mend: Mend, progress: Callable[[int], None] = lambda _: None
+    endpoint: IStreamClientEndpoint, clock: IReactorTime, mend: Wanted, progress: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Fetch a gap from the HA port at ``endpoint`` into ``mend``.
+    """Fetch a gap, or a range to compare, from the HA port at ``endpoint`` into ``mend``.
 
     ``progress`` is called with the end of what has arrived. Raises RepairError, SourceUnreachable or OSError.
     """

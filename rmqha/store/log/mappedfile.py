@@ -213,14 +213,15 @@ def sync_all(files: Sequence[Syncable]) -> None:
     few = [file for file in files if not isinstance(file, UnflushedFile | UnflushedFolder)]
     many = [file for file in files if isinstance(file, UnflushedFile | UnflushedFolder)]
     if len(many) > MANY_FILES:
-        _sync_file_system(many[0].path.parent)
+        sync_file_system(many[0].path.parent)
     else:
         few += many
     for file in few:
         file.sync()
 
 
-def _sync_file_system(folder: Path) -> None:
+def sync_file_system(folder: Path) -> None:
+    """Bring all that was written to the file system of this folder to the disk. Raises OSError."""
     while not folder.exists():  # what was written there is gone since
         folder = folder.parent
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -9,4 +9,11 @@ In reading order:
 - ``standins``: stands in for segment files that are missing or too short, for a repair.
 - ``repair``: brings bad bytes back from another copy of the log.
 - ``restore``: puts back the bytes that recovery has cut and kept.
+- ``target``: finds the place in a log at which a restore ends.
+- ``copying``: copies files, sharing their blocks where the file system can.
+- ``prefix``: copies the start of a store into a new one.
+- ``fork``: finds where two logs part.
+- ``rewind``: takes a store back to there.
+- ``clamping``: offsets that are past the end of their queues.
+- ``promote``: makes a slave's store a master's.
 """

@@ -13,11 +13,13 @@ import numpy as np
 
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError, StoreInUse, name_file
+from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.lockfile import LockFile, is_locked
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, sync_folder
 from rmqha.store.log.stretches import Survey, survey
 from rmqha.store.messagestore import ABORT_FILE, CUT_FOLDER, LOCK_FILE, open_log
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.wire.record import Blank, Record, RecordError, check_record
 from rmqha.wire.scan import Scan, scan_records
 
 COPY_BYTES = 1 << 20
@@ -87,6 +89,11 @@ class KeptLog:
         self._base = -1
         self._view = memoryview(b"")
 
+    @property
+    def min_offset(self) -> int:
+        """Where the kept bytes begin."""
+        return self._kept.offset
+
     def segment_from(self, offset: int) -> tuple[int, memoryview]:
         """As a log's; the first segment's bytes begin where the kept ones do. Raises OSError."""
         start = offset - offset % self.segment_size
@@ -131,6 +138,34 @@ class KeptLog:
             end = min(limit, start - start % self.segment_size + self.segment_size)
             yield start, end
             start = end
+
+
+class KeptReader:
+    """The records of kept bytes, read as ``StoreReader`` reads those of a store."""
+
+    def __init__(self, kept: Kept, settings: Settings) -> None:
+        """``settings`` say how long segments are, if no store around the file shows it. Raises StoreError, OSError."""
+        store = kept.path.absolute().parent.parent.parent
+        size = segment_size_of(store / "commitlog", settings.mapped_file_size_commit_log)
+        self.log = KeptLog(kept, size)
+        self.limit = kept.end
+
+    def records(self, start: int, end: int | None) -> Iterator[tuple[int, Record | Blank]]:
+        """Records and blanks with their offsets, proved one by one, from the first at or after ``start``.
+
+        Ends before ``end``, or with StoreError at bytes that are no record. Raises OSError.
+        """
+        at = self.log.min_offset
+        limit = self.limit if end is None else min(end, self.limit)
+        while at < limit:
+            base, view = self.log.segment_from(at)
+            try:
+                found = check_record(view, at - base, at, self.log.segment_size - at % self.log.segment_size)
+            except RecordError as error:
+                raise StoreError(f"the bytes at {at} are no record: {error}") from error
+            if at >= start:
+                yield at, found
+            at += found.size if isinstance(found, Blank) else found.total_size
 
 
 class Restorer:

@@ -1,0 +1,218 @@
+"""``rmqha rewind``: takes a store back to where its log parts from a master's."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IStreamClientEndpoint
+
+from rmqha.cli.restore import DRY_RUN
+from rmqha.cli.shared import (
+    JSON,
+    SETTINGS,
+    STORE,
+    TLS,
+    Trouble,
+    print_json,
+    progress_bar,
+    run_reactor,
+    say,
+    settings_of,
+    the_reactor,
+    tls_files,
+    with_options,
+)
+from rmqha.connecting import reason_of
+from rmqha.endpoints import make_endpoint
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
+from rmqha.ha.slave.repair import SourceUnreachable
+from rmqha.printing import printable
+from rmqha.remoting.asking import NODE_STATE_KEY, ask_runtime_info, log_range
+from rmqha.settings import Settings
+from rmqha.store.errors import StoreInUse
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.recovery import LogDamaged
+from rmqha.store.messagestore import LOCK_FILE, examine_store, open_log
+from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.fork import Fork, NothingInCommon
+from rmqha.store.offline.repair import RepairError
+from rmqha.store.offline.rewind import Rewound, Tail, tail_of
+from rmqha.store.offline.rewind import rewind as rewind_store
+from rmqha.times import iso_time
+from rmqha.tls.endpoints import ClientTLS
+
+MAX_TOPICS_SHOWN = 20
+
+
+@click.command()
+@STORE
+@click.option(
+    "--to",
+    "master",
+    required=True,
+    metavar="HOST:PORT",
+    help="The HA port of the master to follow, ours or Java's; tls:HOST:PORT for TLS.",
+)
+@click.option(
+    "--master-remoting",
+    default=None,
+    metavar="HOST:PORT|none",
+    help="Its remoting port; default: one below the HA port. none: it cannot be asked; then more bytes are compared.",
+)
+@DRY_RUN
+@with_options(TLS)
+@SETTINGS
+@JSON
+def rewind(
+    store: Path,
+    master: str,
+    master_remoting: str | None,
+    dry_run: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    conf: Path | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Cut STORE back to the last record that it has in common with a master, so that it can follow that master.
+
+    This is for the old master after another node took its place, and for a slave that is AHEAD or DIVERGED. The cut
+    messages are kept in a file below STORE/rmqha/cut: rmqha dump shows them, and rmqha restore-cut puts them back. Stop
+    the node first; then start it with --role=slave.
+
+    Exit status 0: rewound, or nothing was to do. 5: the logs have nothing in common. 7: the master cannot be reached.
+    """
+    settings = settings_of(store, conf, sets)
+    if not settings.commit_log_folder.is_dir():
+        raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
+    if is_locked(store / LOCK_FILE):
+        raise StoreInUse(f"{store} is in use by another process: stop it first")
+    state = NodeState.read(store)
+    examined = examine_store(settings)
+    if examined.damage is not None:
+        raise LogDamaged(store, examined.damage)
+    way = _Way(master, master_remoting, tls_files(tls_cert, tls_key, tls_ca).client())
+    log = open_log(settings, owned=False)
+    try:
+        fork = _find(store, way, log, examined.found.end)
+        with progress_bar("counting what is cut", fork.offset, fork.our_end) as progress:
+            tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, progress)
+    finally:
+        log.close()
+    done = None if dry_run or fork.offset == fork.our_end else rewind_store(settings, fork.offset)
+    if as_json:
+        print_json(_as_json(fork, tail, done))
+    else:
+        _tell(settings, fork, tail, done)
+
+
+class _Way:
+    """How the master is reached: ``master`` is its HA port, ``ask_range`` asks its remoting port, if there is one."""
+
+    def __init__(self, master: str, remoting: str | None, tls: ClientTLS) -> None:
+        """Raises Trouble."""
+        self._tls = tls
+        self._reactor = the_reactor()
+        self.name = master
+        self.master = self._endpoint_of(master)
+        self.remoting = _remoting_of(master) if remoting is None else remoting
+        self._asked = None if self.remoting == "none" else self._endpoint_of(self.remoting)
+        self.ask_range = None if self._asked is None else self._ask_range
+
+    def _endpoint_of(self, text: str) -> IStreamClientEndpoint:
+        try:
+            return make_endpoint(self._reactor, text, self._tls)
+        except ValueError as error:
+            raise Trouble(ExitCode.USAGE, str(error)) from error
+
+    async def _ask_range(self) -> MasterRange:
+        assert self._asked is not None, "there is a remoting port"
+        try:
+            table = await ask_runtime_info(self._asked, self._reactor)
+            return MasterRange(*log_range(table), is_ours=NODE_STATE_KEY in table)
+        except CancelledError:  # Ctrl-C
+            raise
+        except Exception as error:  # of any kind: the range stays unknown
+            raise _NoRange(
+                f"{self.remoting} does not tell the range of the master's log ({reason_of(error)}): give "
+                "--master-remoting=HOST:PORT, or none"
+            ) from error
+
+    def find_fork(self, log: CommitLog, end: int) -> Fork:
+        """Where the logs part. Raises as ``find_fork_with_master``."""
+        return run_reactor(
+            self._reactor,
+            lambda: find_fork_with_master(
+                log, end, self.master, self.ask_range, self._reactor, lambda line: say(line, err=True)
+            ),
+        )
+
+
+class _NoRange(Exception):
+    """The remoting port does not tell the range of the master's log."""
+
+
+def _find(store: Path, way: _Way, log: CommitLog, end: int) -> Fork:
+    try:
+        return way.find_fork(log, end)
+    except NothingInCommon as error:
+        raise Trouble(ExitCode.DIVERGED, f"{store} is not rewound: {error}") from error
+    except (SourceUnreachable, RepairError) as error:
+        raise Trouble(ExitCode.CANNOT_CONNECT, f"{store} is not rewound: {way.name}: {error}") from error
+    except _NoRange as error:
+        raise Trouble(ExitCode.CANNOT_CONNECT, f"{store} is not rewound: {error}") from error
+
+
+def _remoting_of(master: str) -> str:
+    """The default of a master whose HA port this is: listenPort is one below haListenPort."""
+    host, _, port = master.rpartition(":")
+    try:
+        return f"{host}:{int(port) - 1}"
+    except ValueError:
+        raise Trouble(ExitCode.USAGE, f"{master} is not HOST:PORT") from None
+
+
+def _tell(settings: Settings, fork: Fork, tail: Tail, done: Rewound | None) -> None:
+    store = settings.store_path_root_dir
+    if fork.offset == fork.our_end:
+        say(f"nothing to rewind: the master has all that {store} has, up to {fork.offset}")
+        return
+    why = "the master's log ends there" if fork.is_theirs_shorter else "the next record differs"
+    say(f"both logs are the same up to {fork.offset}: {why}")
+    if tail.first is not None:
+        first = tail.first
+        say(
+            f"the first message that only {store} has: queue {first.queue_id} of {printable(first.topic)}, offset "
+            f"{first.queue_offset}, stored {iso_time(first.store_timestamp)}"
+        )
+    verb = "cut" if done is not None else "would cut"
+    say(f"{verb} {tail.end - tail.start} bytes with {sum(tail.messages.values())} messages")
+    if tail.confirmed_bytes:
+        say(f"{tail.confirmed_bytes} of these bytes were confirmed")
+    for topic, count in tail.messages.most_common(MAX_TOPICS_SHOWN):
+        say(f"{count:>12}  {printable(topic)}")
+    if len(tail.messages) > MAX_TOPICS_SHOWN:
+        say(f"and {len(tail.messages) - MAX_TOPICS_SHOWN} more topics")
+    if done is None:
+        say("nothing was changed")
+    else:
+        say(f"{store} ends at {done.end} now, epoch {done.epoch}; the cut messages are kept in {done.kept_in}")
+        say(f"next: start it with --role=slave. 'rmqha dump {done.kept_in}' shows the cut messages")
+
+
+def _as_json(fork: Fork, tail: Tail, done: Rewound | None) -> dict[str, Any]:
+    return {
+        "offset": fork.offset,
+        "ourEnd": fork.our_end,
+        "masterIsShorter": fork.is_theirs_shorter,
+        "cutBytes": tail.end - tail.start,
+        "confirmedBytes": tail.confirmed_bytes,
+        "messages": dict(tail.messages),
+        "applied": done is not None,
+        "epoch": None if done is None else done.epoch,
+        "keptIn": None if done is None or done.kept_in is None else str(done.kept_in),
+    }

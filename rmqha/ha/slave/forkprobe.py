@@ -1,0 +1,110 @@
+"""Finds where our log parts from a master's, over the HA conversation (spec/ha.md 4): any master's, Java's too.
+
+Each comparison is a connection of its own that asks for a range and hangs up. To a Java SYNC_MASTER the place that it
+asks for is also a word that all before it was copied. So nothing after the master's end is asked for, and a Java
+master's end counts only when all puts that may wait for it have ended.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.task import deferLater
+
+from rmqha.ha.slave.repair import SourceUnreachable, fetch
+from rmqha.ha.slave.service import OBSERVER_QUIET_SECONDS, probe_last_segment
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.offline.fork import Compared, Fork, find_fork
+from rmqha.store.offline.repair import RepairError
+from rmqha.wire.transfer import FrameError
+
+
+class MasterRange(NamedTuple):
+    """The range of a master's log, and whether the master is a node of ours: such a one takes no question for an
+    acknowledgement.
+    """
+
+    min: int
+    end: int
+    is_ours: bool
+
+
+class ComparedRange:
+    """A range of our log that the bytes of another one are held against, as they come."""
+
+    def __init__(self, log: CommitLog, start: int, end: int) -> None:
+        self._commit_log = log
+        self.end = start
+        self._limit = end
+        self.differs_at: int | None = None
+        self.done = start >= end
+
+    @property
+    def ask(self) -> int:
+        """The offset from which bytes are wanted next."""
+        return self.end
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Compare these bytes. Raises OSError."""
+        view = memoryview(data)
+        while view and not self.done:
+            ours = self._commit_log.get_data(self.end, min(len(view), self._limit - self.end))
+            assert ours is not None, "our log holds the range"
+            if ours != view[: len(ours)]:
+                self.differs_at = self.end + next(at for at, byte in enumerate(ours) if byte != view[at])
+                self.end, self.done = self.differs_at, True
+                return
+            self.end += len(ours)
+            view = view[len(ours) :]
+            self.done = self.end >= self._limit
+
+    def source_ended(self, reason: str) -> None:
+        """The other log ends here: so does the comparison."""
+        self.done = True
+
+
+async def find_fork_with_master(
+    log: CommitLog,
+    our_end: int,
+    master: IStreamClientEndpoint,
+    ask_range: Callable[[], Awaitable[MasterRange]] | None,
+    clock: IReactorTime,
+    notice: Callable[[str], None] = lambda _: None,
+) -> Fork:
+    """Where our log, whose sound records end at ``our_end``, parts from that of the master.
+
+    ``ask_range`` asks the master's remoting port; without it the master's last segment is compared from its start.
+    ``notice`` is called with a line for people if something takes long.
+
+    Raises NothingInCommon, SourceUnreachable, RepairError if the port is not an HA port, StoreError, what ``ask_range``
+    raises, OSError.
+    """
+    if ask_range is not None:
+        theirs = await ask_range()
+        their_min, their_end = theirs.min, theirs.end
+    else:
+        their_min, their_end = await _last_segment(master, clock), None
+    if ask_range is None or not theirs.is_ours:
+        notice(f"waiting {OBSERVER_QUIET_SECONDS:.0f} s: a Java master may take our questions for a replica's reports")
+        await deferLater(clock, OBSERVER_QUIET_SECONDS)
+
+    async def compare(start: int, end: int) -> Compared:
+        wanted = ComparedRange(log, start, end)
+        if not wanted.done:
+            await fetch(master, clock, wanted)
+        return Compared(wanted.differs_at, wanted.end)
+
+    return await find_fork(log, our_end, their_min, their_end, compare)
+
+
+async def _last_segment(master: IStreamClientEndpoint, clock: IReactorTime) -> int:
+    """Where the master's last segment begins. Raises SourceUnreachable, RepairError."""
+    try:
+        return await probe_last_segment(master, clock)
+    except CancelledError:  # the caller has given up
+        raise
+    except FrameError as error:
+        raise RepairError(f"it is not an HA port: {error}") from error
+    except Exception as error:  # any failure to connect may be temporary
+        raise SourceUnreachable(f"cannot connect: {error or type(error).__name__}") from error

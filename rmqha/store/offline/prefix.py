@@ -1,0 +1,320 @@
+"""Copies the start of a store into a new one: what ``rmqha restore`` and ``rmqha backup`` do.
+
+Every prefix of the log is a consistent store (spec/store.md 8): queues and index are trimmed to it, and tables are
+taken as they were then. The copy is made in a folder of its own beside the output, and gets the output's name when it
+is complete and on the disk. Whoever is killed meanwhile leaves the output as it was.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from struct import Struct
+
+import orjson
+
+from rmqha.settings import BrokerRole, Settings
+from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
+from rmqha.store.derived.index import INDEX_FOLDER
+from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.log.lockfile import LockFile, is_locked
+from rmqha.store.log.mappedfile import file_name, list_segments, sync_file_system, sync_folder
+from rmqha.store.log.recovery import LogDamaged
+from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
+from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState
+from rmqha.store.offline.clamping import clamp_offsets
+from rmqha.store.offline.copying import Copied, Copier, data_bytes
+from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
+
+INCOMPLETE_FILE = "incomplete.json"
+"""In ``rmqha`` of a folder that is being made: it says of what, and that the folder may be removed."""
+ROOM_LEFT_BYTES = 64 << 20
+"""What a copy leaves free on the disk."""
+FIRST_UNIT = Struct(">qi")
+INDEX_HEADER = Struct(">qqqq")
+COPIED_NAMES = frozenset({CONSUME_QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, NODE_FOLDER, CHECKPOINT_FILE, "commitlog"})
+IGNORED_NAMES = frozenset({LOCK_FILE, ABORT_FILE})
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that are copied or shared so far."""
+
+
+class CopyKind(Enum):
+    """What the copy is for."""
+
+    BACKUP = "backup"
+    """The same store once more: its id and epoch stay, tables are as they are now."""
+    RESTORE = "restore"
+    """A store of its own: it gets a new id and epoch, and tables as they were at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What a copy will do. ``end`` is where its log ends; ``bytes`` of files are to be copied or shared.
+
+    ``tables_from`` is the offset of the table snapshot that is used, None for the tables as they are now. ``left_out``
+    are files and folders of the source that the copy does not have.
+    """
+
+    source: Path
+    output: Path
+    kind: CopyKind
+    min_offset: int
+    end: int
+    bytes: int
+    tables_from: int | None
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDone:
+    """What a copy did. ``clamped`` counts the consumer and delay offsets that were past the end of their queues."""
+
+    copied: Copied
+    queues: int
+    clamped: int
+
+
+class OutputExists(NoStore):
+    """There is something at the output already: it is never overwritten."""
+
+
+def sound_end(settings: Settings, state: NodeState | None) -> int:
+    """Where the source's log ends, for a copy: confirmed if a node of ours runs on it, else as a start would find.
+
+    Raises LogDamaged, StoreError, OSError.
+    """
+    root = settings.store_path_root_dir
+    if is_locked(root / LOCK_FILE):
+        if state is None:
+            return _end_of_others(settings)
+        return state.confirmed_offset
+    examined = examine_store(settings)
+    if examined.damage is not None:
+        raise LogDamaged(root, examined.damage)
+    return examined.found.end
+
+
+def _end_of_others(settings: Settings) -> int:
+    """The end of the last whole record of a log that another kind of broker is writing. Raises StoreError, OSError."""
+    log = open_log(settings, owned=False)
+    try:
+        end = log.min_offset
+        for base in reversed(log.segment_bases):
+            end = log.scan(base).end
+            if end > base:
+                break
+        return end
+    finally:
+        log.close()
+
+
+def plan_copy(settings: Settings, output: Path, kind: CopyKind, end: int) -> CopyPlan:
+    """What copying the store of ``settings`` up to ``end``, the end of a record, will do. Changes nothing.
+
+    Raises OutputExists, StoreError, OSError.
+    """
+    source = settings.store_path_root_dir
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise OutputExists(f"{output} exists and is not empty: name a new folder")
+    if source.resolve() == output.resolve() or source.resolve() in output.resolve().parents:
+        raise OutputExists(f"{output} lies in the source {source}: name a folder outside of it")
+    snapshot = read_snapshot(source, end) if kind is CopyKind.RESTORE else None
+    segments = list_segments(settings.commit_log_folder)
+    bytes_ = sum(data_bytes(path, limit) for path, limit, _ in _log_files(settings, end))
+    bytes_ += sum(data_bytes(path, path.stat().st_size) for path in _derived_files(source, end))
+    left_out = sorted(path.name for path in source.iterdir() if path.name not in COPIED_NAMES | IGNORED_NAMES)
+    return CopyPlan(
+        source,
+        output,
+        kind,
+        min((base for base, _ in segments), default=0),
+        end,
+        bytes_,
+        None if snapshot is None else snapshot.offset,
+        tuple(left_out),
+    )
+
+
+def _log_files(settings: Settings, end: int) -> Iterator[tuple[Path, int, int]]:
+    """Each segment that starts before ``end``: its path, how many of its bytes are wanted, and its size."""
+    folder = settings.commit_log_folder
+    for base, size in list_segments(folder):
+        if base < end:
+            yield folder / file_name(base), min(size, end - base), size
+
+
+def _derived_files(source: Path, end: int) -> Iterator[Path]:
+    """The files of queues and index that have something of the log before ``end``. Raises OSError."""
+    for path in sorted((source / CONSUME_QUEUE_FOLDER).glob("*/*/*")):
+        if path.is_file() and _first_numbers(path, FIRST_UNIT)[0] < end:
+            yield path
+    for path in sorted((source / INDEX_FOLDER).glob("*")):
+        if path.is_file() and _first_numbers(path, INDEX_HEADER)[2] < end:
+            yield path
+
+
+def _first_numbers(path: Path, layout: Struct) -> tuple[int, ...]:
+    with path.open("rb") as file:
+        return layout.unpack(file.read(layout.size).ljust(layout.size, b"\0"))
+
+
+def copy_store(plan: CopyPlan, settings: Settings, progress: Progress = lambda _: None) -> CopyDone:
+    """Make the copy. Raises StoreInUse if another copy is being made there, StoreError, OSError.
+
+    If it fails or is interrupted, what was made of it is removed.
+    """
+    _check_room(plan)
+    with _new_folder(plan) as folder:
+        copied = _copy_files(plan, settings, folder, progress)
+        _write_tables(plan, folder)
+        done = _settle(plan, settings, folder, copied)
+        sync_file_system(folder)
+        with suppress(FileNotFoundError):
+            plan.output.rmdir()  # it is empty: the plan has seen to that
+        folder.rename(plan.output)
+        sync_folder(plan.output.absolute().parent)
+        (plan.output / NODE_FOLDER / INCOMPLETE_FILE).unlink()
+    return done
+
+
+def _check_room(plan: CopyPlan) -> None:
+    """Raises StoreError if the disk has no room for the copy, and cannot share blocks either."""
+    parent = _existing_parent(plan.output)
+    free = shutil.disk_usage(parent).free
+    if plan.bytes + ROOM_LEFT_BYTES > free and not _shares_blocks(plan.source, parent):
+        raise NoRoom(f"{plan.bytes} bytes are to be copied, and {parent} has room for {free}: nothing was changed")
+
+
+class NoRoom(StoreError):
+    """The disk is too small for the copy."""
+
+
+def _existing_parent(path: Path) -> Path:
+    path = path.absolute().parent
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _shares_blocks(source: Path, parent: Path) -> bool:
+    """Whether files of the source can share their blocks with files of this folder."""
+    from tempfile import NamedTemporaryFile, TemporaryDirectory
+
+    if source.stat().st_dev != parent.stat().st_dev:
+        return False
+    with TemporaryDirectory(dir=parent, prefix=".rmqha-") as name, NamedTemporaryFile(dir=name) as file:
+        file.write(b"1" * 4096)
+        file.flush()
+        copier = Copier()
+        copier.copy(Path(file.name), Path(name) / "copy", 4096, 4096)
+        return bool(copier.done.shared)
+
+
+@contextmanager
+def _new_folder(plan: CopyPlan) -> Iterator[Path]:
+    """A folder beside the output in which the copy is made; it is removed if anything fails."""
+    output = plan.output.absolute()
+    folder = output.with_name(f".{output.name}.incomplete")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    marker = folder / NODE_FOLDER / INCOMPLETE_FILE
+    if not marker.exists() and any(path.is_file() for path in folder.rglob("*")):
+        raise OutputExists(f"{folder} exists, and rmqha has not made it: move it away")
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.write_bytes(orjson.dumps({"source": str(plan.source), "end": plan.end, "kind": plan.kind.value}))
+    lock = LockFile(marker)
+    try:
+        _empty(folder, marker)
+        yield folder
+    except BaseException:  # whatever it is: nobody can use what is there
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        lock.release()
+
+
+def _empty(folder: Path, marker: Path) -> None:
+    """Remove what a copy that was killed has left."""
+    for path in [*folder.iterdir(), *marker.parent.iterdir()]:
+        if path.is_dir() and path != marker.parent:
+            shutil.rmtree(path)
+        elif not path.is_dir() and path != marker:
+            path.unlink()
+
+
+def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Progress) -> Copied:
+    source = plan.source
+    total = 0
+
+    def step(size: int) -> None:
+        nonlocal total
+        total += size
+        progress(total)
+
+    copier = Copier(step)
+    if (source / CHECKPOINT_FILE).exists():  # first: what it vouches for is in the files that are copied after it
+        copier.copy(
+            source / CHECKPOINT_FILE, folder / CHECKPOINT_FILE, *[(source / CHECKPOINT_FILE).stat().st_size] * 2
+        )
+    (folder / "commitlog").mkdir()
+    try:
+        for path, limit, size in _log_files(settings, plan.end):
+            copier.copy(path, folder / "commitlog" / path.name, limit, size)
+        for path in _derived_files(source, plan.end):
+            target = folder / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            size = path.stat().st_size
+            copier.copy(path, target, size, size)
+    except FileNotFoundError as error:
+        raise StoreError(f"{error.filename} is gone: the source's node has deleted it meanwhile. Try again") from error
+    return copier.done
+
+
+def _write_tables(plan: CopyPlan, folder: Path) -> None:
+    """The tables as they were at the copy's end, or as they are; and the snapshots before that end. Raises OSError."""
+    snapshot = None if plan.tables_from is None else read_snapshot(plan.source, plan.end)
+    tables = read_tables(plan.source) if snapshot is None else snapshot.tables
+    (folder / CONFIG_FOLDER).mkdir(exist_ok=True)
+    for name, text in tables.items():
+        (folder / CONFIG_FOLDER / Path(name).name).write_text(text)
+    for path in sorted((plan.source / CONFIG_FOLDER).glob("*.json")):
+        if not (folder / CONFIG_FOLDER / path.name).exists():  # a table that no snapshot has, such as consumerFilter
+            shutil.copyfile(path, folder / CONFIG_FOLDER / path.name)
+    snapshots = folder / NODE_FOLDER / TABLES_FOLDER
+    snapshots.mkdir()
+    for offset in snapshot_offsets(plan.source):
+        if offset <= plan.end:
+            path = snapshot_path(plan.source, offset)
+            shutil.copyfile(path, snapshots / path.name)
+
+
+def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) -> CopyDone:
+    """Open the copy as after a crash, so that queues and index are trimmed to the log, and close it cleanly.
+
+    Raises StoreError, OSError.
+    """
+    known = NodeState.read(plan.source)
+    state = NodeState.new() if known is None or plan.kind is CopyKind.RESTORE else known
+    if plan.kind is CopyKind.RESTORE and known is not None:
+        state = replace(state, epoch=known.epoch + 1, epoch_start=plan.end)
+    (folder / ABORT_FILE).touch()
+    own = replace(
+        settings,
+        store_path_root_dir=folder,
+        store_path_commit_log=None,
+        broker_role=BrokerRole.ASYNC_MASTER,
+    )
+    state.write(folder)
+    opened = MessageStore(own)
+    end = opened.commit_log.verified_offset
+    if end != plan.end:
+        opened.abandon()
+        raise StoreError(f"the copy's log ends at {end}, and not at {plan.end}: is the source sound? See rmqha verify")
+    ends = {key: queue.max_offset for key, queue in opened.derived.queues.queues.items()}
+    clamped = clamp_offsets(folder / CONFIG_FOLDER, ends)
+    final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())
+    opened.close_now(lambda: final)
+    return CopyDone(copied, len(ends), clamped)

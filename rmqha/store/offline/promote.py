@@ -1,0 +1,278 @@
+"""Makes a slave's store a master's, and tells before what that means (spec/ha.md 9, spec/store.md 9).
+
+The order on the disk: the unproved tail is cut, as any start does; the new epoch; tables; the note that the store was
+promoted. A power failure between any two of them leaves a slave's store that opens, and can be promoted again.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rmqha.exitcodes import ExitCode
+from rmqha.settings import BrokerRole, Settings
+from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.derived.derived import open_queues
+from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
+from rmqha.store.errors import StoreError
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.recovery import LogDamaged
+from rmqha.store.messagestore import MessageStore, examine_store, open_log
+from rmqha.store.metadata import (
+    CONFIG_FOLDER,
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.offline.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
+from rmqha.store.offline.target import proved_records
+from rmqha.times import iso_time
+from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.record import QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
+
+HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+UNFIT = {"GAP": ExitCode.GAP, "DIVERGED": ExitCode.DIVERGED}
+"""A slave in one of these states has another log than its master, or an old one."""
+
+
+class NotPromotable(StoreError):
+    """The store must not be promoted as it is. Nothing was changed. ``code`` is the exit code that says why."""
+
+    def __init__(self, code: ExitCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What a promotion does, or did. Offsets are of the log, but those of ``queue_ends`` and ``moved``.
+
+    ``end`` is where the log ends after it, ``cut_bytes`` what a crash left after that. ``lag_bytes`` is how far the old
+    master was ahead when it was last heard, at ``last_contact``: such messages are not here. None if that is not known.
+    ``delayed`` counts delayed messages that are still to be delivered, ``half_messages`` those of the half topic from
+    the place on where the transaction check goes on: some of these have ended.
+    """
+
+    role: BrokerRole
+    epoch: int
+    min_offset: int
+    end: int
+    cut_bytes: int
+    confirmed: int
+    lag_bytes: int | None
+    last_contact: str | None
+    master: str | None
+    queue_ends: QueueEnds
+    delayed: int
+    half_messages: int
+    moved: tuple[Moved, ...]
+
+
+def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
+    """The promotion as commands print it, and as a node answers."""
+    queues: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), end in sorted(promotion.queue_ends.items()):
+        queues.setdefault(topic, {})[str(queue_id)] = end
+    return {
+        "role": promotion.role.value,
+        "epoch": promotion.epoch,
+        "min": promotion.min_offset,
+        "end": promotion.end,
+        "cutBytes": promotion.cut_bytes,
+        "confirmed": promotion.confirmed,
+        "lagBytes": promotion.lag_bytes,
+        "lastContact": promotion.last_contact,
+        "master": promotion.master,
+        "delayedMessages": promotion.delayed,
+        "halfMessages": promotion.half_messages,
+        "movedOffsets": [moved._asdict() for moved in promotion.moved],
+        "queues": queues,
+    }
+
+
+def check_promotable(store: Path, state: NodeState | None, force: bool) -> None:
+    """Raises NotPromotable for a master's store, one that was promoted already, or one that is in GAP or DIVERGED.
+
+    Raises StoreError, OSError.
+    """
+    role = promoted_role(store)
+    if force:
+        return
+    if role is not None:
+        reason = f"{store} was promoted to {role} already: start its node. --force gives it a new epoch"
+        raise NotPromotable(ExitCode.USAGE, reason)
+    if state is None:
+        reason = f"{store} has no state.json: no node of ours has copied it from a master. --force promotes it"
+        raise NotPromotable(ExitCode.USAGE, reason)
+    if state.role != BrokerRole.SLAVE.value:
+        reason = f"{store} is not a slave's store: its node was a {state.role or 'node without a role'}"
+        raise NotPromotable(ExitCode.USAGE, reason)
+    unfit = state.state if state.state in UNFIT else state.verdict
+    if unfit in UNFIT:
+        told = state.reason or "its log is not its master's"
+        reason = f"{store} is {unfit} ({told}): promote another slave. --force promotes this one as it is"
+        raise NotPromotable(UNFIT[unfit], reason)
+
+
+def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None) -> Promotion:
+    """What promoting a store that no process has open would do. Changes nothing.
+
+    Raises LogDamaged, StoreError, OSError.
+    """
+    root = settings.store_path_root_dir
+    examined = examine_store(settings)
+    if examined.damage is not None:
+        raise LogDamaged(root, examined.damage)
+    end = examined.found.end
+    log = open_log(settings, owned=False)
+    try:
+        ends = ends_of_queues(settings, log, end)
+    finally:
+        log.close()
+    epoch = next_epoch(root, 1 if state is None else state.epoch)
+    return _promotion(root, role, epoch, examined.min_offset, end, examined.written_end - end, ends, state)
+
+
+def _promotion(
+    root: Path,
+    role: BrokerRole,
+    epoch: int,
+    min_offset: int,
+    end: int,
+    cut_bytes: int,
+    ends: QueueEnds,
+    state: NodeState | None,
+) -> Promotion:
+    consumers = ConsumerOffsetTable.read(root / CONFIG_FOLDER).offset_table
+    delays = DelayOffsetTable.read(root / CONFIG_FOLDER).offset_table
+    moved = clamp_to_ends(consumers, ends)
+    half_from = consumers.get(f"{HALF_TOPIC}@{TRANSACTION_GROUP}", {}).get(0, 0)
+    return Promotion(
+        role,
+        epoch,
+        min_offset,
+        end,
+        cut_bytes,
+        0 if state is None else state.confirmed_offset,
+        None if state is None else state.lag_bytes,
+        None if state is None else state.last_contact,
+        None if state is None else state.master,
+        ends,
+        sum(
+            max(0, queue_end - delays.get(queue_id + 1, 0))
+            for (topic, queue_id), queue_end in ends.items()
+            if topic == SCHEDULE_TOPIC
+        ),
+        max(0, ends.get((HALF_TOPIC, 0), 0) - half_from),
+        tuple(moved),
+    )
+
+
+def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[str, int], int]:
+    """The next offset of each queue once the log, which ends at ``end``, is dispatched. Changes nothing.
+
+    Raises StoreError if the log is damaged after what the queues have, OSError.
+    """
+    queues = open_queues(settings.store_path_root_dir, settings, owned=False, problems={})
+    ends: dict[tuple[str, int], int] = {}
+    built_until = log.min_offset
+    try:
+        for key, queue in queues.queues.items():
+            queue.find_end()
+            ends[key] = _end_in_log(queue, end)
+            if queue.max_physical_offset <= end:
+                built_until = max(built_until, queue.max_physical_offset)
+            queue.release_files()
+    finally:
+        queues.close()
+    for records in proved_records(log, built_until, end):
+        begins, lengths = records.topic
+        columns = (begins, lengths, records.ints("queueId"), records.ints("queueOffset"), records.sys_flag)
+        for at, length, queue_id, queue_offset, flags in zip(*(column.tolist() for column in columns), strict=True):
+            if flags & TRANSACTION_TYPE_MASK not in QUEUED_TRANSACTION_TYPES:
+                continue
+            topic = bytes(records.buffer[at : at + length]).decode("utf-8", "replace")
+            ends[topic, queue_id] = max(ends.get((topic, queue_id), 0), queue_offset + 1)
+    return ends
+
+
+def _end_in_log(queue: ConsumeQueue, end: int) -> int:
+    """The next offset of the queue without units of messages that the log does not have."""
+    offset = queue.max_offset
+    while offset > queue.min_offset:
+        unit = queue.unit(offset - 1)
+        if unit is None or unit.is_blank or unit.physical_offset + unit.size <= end:
+            break
+        offset -= 1
+    return offset
+
+
+def promote(settings: Settings, role: BrokerRole, now_ms: int, cause: str = "promoted") -> Promotion:
+    """Make the store, which no process has open, that of a master of this role. Raises LogDamaged, StoreError, OSError.
+
+    Nothing is cut but what any start cuts. The node that is started on it next runs as this master.
+    """
+    root = settings.store_path_root_dir
+    before = NodeState.read(root)
+    opened = MessageStore(replace(settings, broker_role=role))
+    try:
+        promotion = promote_open_store(opened, role, now_ms, before, cause)
+    except BaseException:  # whatever it is, the store is let go of before it travels on
+        opened.abandon()
+        raise
+    state = replace(opened.node_state, offsets=opened.offsets(promotion.end))
+    opened.close_now(lambda: state)
+    return promotion
+
+
+def promote_open_store(
+    opened: MessageStore, role: BrokerRole, now_ms: int, before: NodeState | None, cause: str
+) -> Promotion:
+    """The same for a store that is open as a master's already: epoch, tables and the note of the promotion.
+
+    Raises StoreError, OSError.
+    """
+    root, end, time = opened.root, opened.commit_log.verified_offset, iso_time(now_ms)
+    epoch = next_epoch(root, opened.node_state.epoch)
+    add_epoch(root, Epoch(epoch, end, time, cause))
+    opened.node_state = replace(
+        opened.node_state,
+        epoch=epoch,
+        epoch_start=end,
+        role=role.value,
+        state=STOPPED,
+        reason=f"{cause} to {role.value} at {end}",
+        since=time,
+        verdict=None,
+        peers=(),
+        warnings=(),
+        master=None,
+        tables=None,
+        lag_bytes=None,
+        lag_seconds=None,
+    )
+    opened.node_state.write(root)
+    promotion = _promotion(
+        root,
+        role,
+        epoch,
+        opened.commit_log.min_offset,
+        end,
+        opened.recovery.cut_bytes,
+        opened.derived.queue_offsets(),
+        before,
+    )
+    _write_tables(root / CONFIG_FOLDER, promotion, now_ms)
+    note_promotion(root, role.value, epoch, time)
+    return promotion
+
+
+def _write_tables(config: Path, promotion: Promotion, now_ms: int) -> None:
+    """No offset past the end of its queue, and versions after the old master's. Raises StoreError, OSError."""
+    clamp_offsets(config, promotion.queue_ends)
+    for table in (TopicConfigTable.read(config), SubscriptionGroupTable.read(config)):
+        if table.rows:
+            table.data_version = table.data_version.next(now_ms)
+            table.write(config)

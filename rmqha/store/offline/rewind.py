@@ -1,0 +1,88 @@
+"""Takes a store back to the place where its log parts from a master's, so that it can follow that master.
+
+What is cut is kept below ``rmqha/cut`` first: ``rmqha dump`` reads it, ``rmqha restore-cut`` puts it back. The order on
+the disk is: the kept bytes, the new epoch in state.json, the cut. A power failure between any two of them leaves a
+store that opens, and rewinding can be done again.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from rmqha.settings import BrokerRole, Settings
+from rmqha.store.epochs import forget_promotion
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import STOPPED
+from rmqha.store.offline.fork import Fork
+from rmqha.store.offline.target import Progress, proved_records
+from rmqha.wire.record import Blank, Record, decode_record
+
+MAX_TOPICS_COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a rewind cuts: the bytes of our log from ``start`` to ``end``.
+
+    ``messages`` counts the messages by topic; of very many topics the rest are counted under "…". ``confirmed_bytes``
+    of the tail were confirmed. ``first`` is the first message that is cut, None if there is none.
+    """
+
+    start: int
+    end: int
+    messages: Counter[str]
+    confirmed_bytes: int
+    first: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """What a rewind did. ``kept_in`` is the file with the bytes that were cut, None if there were none."""
+
+    end: int
+    epoch: int
+    kept_in: Path | None
+
+
+def tail_of(log: CommitLog, fork: Fork, confirmed: int, progress: Progress = lambda _: None) -> Tail:
+    """What follows the fork in our log. Raises StoreError, OSError."""
+    messages: Counter[str] = Counter()
+    for records in proved_records(log, fork.offset, fork.our_end, progress):
+        begins, lengths = records.topic
+        for at, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+            topic = np.asarray(records.buffer[at : at + length]).tobytes().decode("utf-8", "replace")
+            messages[topic if topic in messages or len(messages) < MAX_TOPICS_COUNTED else "…"] += 1
+    return Tail(fork.offset, fork.our_end, messages, max(0, confirmed - fork.offset), record_at(log, fork))
+
+
+def record_at(log: CommitLog, fork: Fork) -> Record | None:
+    """Our first message after the fork, None if our log ends there. Raises OSError."""
+    at = fork.offset
+    while at < fork.our_end:
+        data = log.get_data(at, log.segment_size)
+        assert data is not None, "it lies in the log"
+        found = decode_record(data)
+        if not isinstance(found, Blank):
+            return found
+        at += found.size
+    return None
+
+
+def rewind(settings: Settings, offset: int) -> Rewound:
+    """Take the store back to ``offset``, the end of a record of its log, and close it.
+
+    Raises StoreInUse, StoreError, OSError.
+    """
+    opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE))
+    try:
+        kept_in = opened.cut_back(offset)
+    except BaseException:  # whatever it is, the store is let go of before it travels on
+        opened.abandon()
+        raise
+    forget_promotion(opened.root)
+    state = replace(opened.node_state, state=STOPPED, verdict=None, peers=(), offsets=opened.offsets(offset))
+    opened.close_now(lambda: state)
+    return Rewound(offset, state.epoch, kept_in)

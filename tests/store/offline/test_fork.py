@@ -1,0 +1,133 @@
+"""Where two logs part is found, over generated logs, with few bytes read."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.offline import fork
+from rmqha.store.offline.fork import Compared, Fork, NothingInCommon, find_fork
+from rmqha.wire.record import BLANK_HEADER, BLANK_MAGIC_CODE, Record
+from tests.fixtures import new_folder
+from tests.store.damages import UNHURRIED
+
+SEGMENT_SIZE = 2048
+
+
+def write(folder: Path, common: int, own: int, seed: int, sizes: Callable[[random.Random], int]) -> CommitLog:
+    """A log of ``common`` records that every such log has, and ``own`` ones that only this one has."""
+    log = CommitLog(folder, SEGMENT_SIZE)
+    log.verify()
+    shared, mine = random.Random(0), random.Random(seed)
+    for number in range(common + own):
+        rng = shared if number < common else mine
+        is_own = number >= common
+        log.append(
+            Record(
+                "T",
+                rng.randbytes(sizes(rng)),
+                "k\x01v",
+                queue_offset=number,
+                store_timestamp=1_795_000_000_000 + 10 * number + (seed if is_own else 0),
+            )
+        )
+    return log
+
+
+class ForkTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.compared = 0
+        for name, size in (("PROBE_BYTES", 64), ("STREAM_BYTES", 512), ("PROOF_BYTES", 1024)):
+            self.patch(fork, name, size)
+
+    def find(self, ours: CommitLog, theirs: CommitLog, knows_end: bool) -> Fork:
+        async def compare(start: int, end: int) -> Compared:
+            at = start
+            while at < end:
+                one, other = ours.get_data(at, end - at), theirs.get_data(at, end - at)
+                if one is None or other is None:
+                    break
+                size = min(len(one), len(other))
+                self.compared += size
+                if one[:size] != other[:size]:
+                    place = next(i for i in range(size) if one[i] != other[i])
+                    return Compared(at + place, at + place)
+                at += size
+            return Compared(None, at)
+
+        their_min = theirs.min_offset if knows_end or not theirs.segment_bases else theirs.segment_bases[-1]
+        their_end = theirs.max_offset if knows_end else None
+        finding = Deferred.fromCoroutine(find_fork(ours, ours.max_offset, their_min, their_end, compare))
+        failures: list[Failure] = []
+        finding.addErrback(failures.append)
+        if failures:
+            failures[0].raiseException()
+        return self.successResultOf(finding)
+
+    @staticmethod
+    def rolls_at(log: CommitLog, offset: int) -> bool:
+        head = log.get_data(offset, BLANK_HEADER.size)
+        return head is not None and BLANK_HEADER.unpack(head)[1] == BLANK_MAGIC_CODE
+
+    @UNHURRIED
+    @given(
+        common=st.integers(1, 80),
+        our_own=st.integers(0, 60),
+        their_own=st.integers(0, 60),
+        knows_end=st.booleans(),
+        alike=st.booleans(),
+    )
+    def test_the_fork_is_where_the_first_record_differs(
+        self, common: int, our_own: int, their_own: int, knows_end: bool, alike: bool
+    ) -> None:
+        def sizes(rng: random.Random) -> int:
+            return 40 if alike else rng.randint(0, 300)
+
+        folder = new_folder(self)
+        ours = write(folder / "ours", common, our_own, 1, sizes)
+        theirs = write(folder / "theirs", common, their_own, 2, sizes)
+        only_common = write(folder / "common", common, 0, 3, sizes)
+        try:
+            found = self.find(ours, theirs, knows_end)
+            end = only_common.max_offset
+            # where both go on with a blank, that is common too
+            blank_end = end - end % SEGMENT_SIZE + SEGMENT_SIZE
+            both_rolled = all(self.rolls_at(log, end) for log in (ours, theirs))
+            self.assertEqual(found.offset, blank_end if both_rolled else end)
+            self.assertEqual(found.is_theirs_shorter, not their_own and bool(our_own))
+        finally:
+            for log in (ours, theirs, only_common):
+                log.close()
+
+    def test_few_bytes_are_read_of_long_logs(self) -> None:
+        folder = new_folder(self)
+        ours = write(folder / "ours", 2000, 1000, 1, lambda _: 100)
+        theirs = write(folder / "theirs", 2000, 1200, 2, lambda _: 100)
+        found = self.find(ours, theirs, knows_end=True)
+        self.assertEqual(ours.scan(found.offset).messages, 1000)
+        self.assertLess(self.compared, ours.max_offset // 50)
+
+    def test_unrelated_logs_have_no_fork(self) -> None:
+        folder = new_folder(self)
+        ours = write(folder / "ours", 0, 50, 1, lambda _: 100)
+        for theirs in (write(folder / "theirs", 0, 60, 2, lambda _: 100), CommitLog(folder / "empty", SEGMENT_SIZE)):
+            with self.assertRaises(NothingInCommon):
+                self.find(ours, theirs, knows_end=True)
+
+    def test_a_record_that_differs_far_before_equal_ones_is_the_fork(self) -> None:
+        """Equal records after it prove nothing: our copy has been written over, or has rotted, in the middle."""
+        folder = new_folder(self)
+        ours = write(folder / "ours", 100, 5, 1, lambda _: 100)
+        theirs = write(folder / "theirs", 100, 5, 2, lambda _: 100)
+        with (folder / "theirs" / f"{8 * SEGMENT_SIZE:020d}").open("r+b") as file:
+            file.seek(300)
+            file.write(b"\x00" * 8)
+        fork_without = ours.scan(0, 8 * SEGMENT_SIZE).end
+        found = self.find(ours, theirs, knows_end=True)
+        self.assertGreaterEqual(found.offset, fork_without)

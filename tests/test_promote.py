@@ -1,0 +1,131 @@
+"""The day the master dies, on real nodes: promote the slave, go on, and take the old master back as a slave."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rmqha.exitcodes import ExitCode
+from rmqha.store.nodestate import NodeState
+from rmqha.testing.nodes import PutNode, TwistdNode, free_port
+from tests.test_rewind import SMALL, run
+
+pytestmark = pytest.mark.process
+
+
+class Pair:
+    """A master that takes messages, and its slave."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.ports = (free_port(), free_port())
+        self.stores = (work / "one", work / "two")
+
+    def master(self, number: int) -> PutNode:
+        options = ["--role=async-master", f"--port={self.ports[number]}", *SMALL]
+        return PutNode(self.work, options, self.stores[number], f"master-{number}")
+
+    def slave(self, number: int) -> TwistdNode:
+        port = self.ports[1 - number]
+        ways = [f"--master=127.0.0.1:{port + 1}", f"--master-remoting=127.0.0.1:{port}"]
+        options = ["--role=slave", *ways, f"--port={self.ports[number]}", *SMALL]
+        return TwistdNode(self.work, options, self.stores[number], f"slave-{number}")
+
+    def way(self, number: int) -> str:
+        return f"127.0.0.1:{self.ports[number]}"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def in_sync(slave: TwistdNode, end: int) -> None:
+    slave.wait_for_state(lambda state: state.state == "IN_SYNC" and state.offsets.flushed >= end, f"IN_SYNC at {end}")
+
+
+def serving(node: TwistdNode, role: str) -> NodeState:
+    return node.wait_for_state(lambda state: state.state == "SERVING" and state.role == role, f"a serving {role}")
+
+
+def put_one(way: str, body: str) -> str:
+    return run("put", "--broker", way, "PutNode", body)
+
+
+def test_a_running_slave_becomes_the_master_and_the_old_one_follows_it(pair: Pair) -> None:
+    with pair.master(0) as old, pair.slave(1) as slave:
+        end = old.put(300, in_flight=10)["end"]
+        in_sync(slave, end)
+        assert "is alive" in run("promote", pair.stores[1], code=ExitCode.IN_USE)
+        old.kill()
+        slave.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
+        before = (pair.stores[1] / "config").exists()
+        told = json.loads(run("promote", pair.stores[1], "--dry-run", "--json"))
+        assert (told["end"], told["applied"], told["role"]) == (end, False, "ASYNC_MASTER")
+        assert (pair.stores[1] / "config").exists() == before
+        told = json.loads(run("promote", pair.way(1), "--json"))
+        assert (told["end"], told["applied"], told["queues"]["PutNode"]) == (end, True, {str(n): 75 for n in range(4)})
+        state = serving(slave, "ASYNC_MASTER")
+        assert state.epoch == told["epoch"]
+        assert "is a master already" in run("promote", pair.stores[1], code=ExitCode.USAGE)
+        put_one(pair.way(1), "after the promotion")
+        assert slave.stop() == 0
+        # started again by its old service, as a slave
+        slave.start()
+        serving(slave, "ASYNC_MASTER")
+        assert slave.events("the store was promoted to ASYNC_MASTER")
+        put_one(pair.way(1), "after a restart")
+        # the old master had more than it had sent
+        with pair.master(0) as alone:
+            alone.put(20)
+            assert alone.stop() == 0
+        told = json.loads(run("rewind", pair.stores[0], "--to", f"127.0.0.1:{pair.ports[1] + 1}", "--json"))
+        assert (told["offset"], sum(told["messages"].values())) == (end, 20)
+        with pair.slave(0) as back:
+            back.wait_for_state(lambda state: state.state == "IN_SYNC", "IN_SYNC")
+            assert back.stop() == 0
+        assert slave.stop() == 0
+    assert "identical" in run("verify", pair.stores[0], "--against", pair.stores[1])
+
+
+def test_a_stopped_slaves_store_is_promoted_and_its_node_runs_as_the_master(pair: Pair) -> None:
+    with pair.master(0) as old:
+        with pair.slave(1) as slave:
+            end = old.put(100, in_flight=10)["end"]
+            in_sync(slave, end)
+            assert slave.stop() == 0
+        assert "takes connections" in run("promote", pair.stores[1], code=ExitCode.IN_USE)
+        assert old.stop() == 0
+    told = run("promote", pair.stores[1])
+    assert "is now the ASYNC_MASTER" in told
+    assert "already" in run("promote", pair.stores[1], code=ExitCode.USAGE)
+    with pair.slave(1) as promoted:
+        serving(promoted, "ASYNC_MASTER")
+        put_one(pair.way(1), "new")
+        assert promoted.stop() == 0
+    run("verify", pair.stores[1])
+
+
+def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
+    with pair.master(0) as old, pair.slave(1) as slave:
+        in_sync(slave, old.put(50)["end"])
+        assert slave.stop() == 0
+        assert old.stop() == 0
+        other = PutNode(pair.work, ["--role=async-master", "--port=0", *SMALL], pair.stores[1], "other")
+        with other:
+            other.put(5)
+            assert other.stop() == 0
+        old.start()
+        old.put(9)
+        slave.start()
+        slave.wait_for_state(lambda state: state.state == "DIVERGED", "DIVERGED")
+        assert "DIVERGED" in run("promote", pair.stores[1], code=ExitCode.DIVERGED)
+        assert slave.stop() == 0
+        assert old.stop() == 0
+    assert "DIVERGED" in run("promote", pair.stores[1], code=ExitCode.DIVERGED)
+
+
+def test_what_is_no_slave_is_named(tmp_path: Path) -> None:
+    assert "no such store" in run("promote", tmp_path / "nothing", code=ExitCode.USAGE)
+    (tmp_path / "empty").mkdir()
+    assert "no such store" in run("promote", tmp_path / "empty", code=ExitCode.USAGE)
