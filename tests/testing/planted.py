@@ -263,9 +263,9 @@ PLANTS: dict[Patch, int] = {
     believe_the_page_cache: 0,
     keep_units_of_lost_records: 1,
     leave_the_index_uncut: 51,
-    repair_with_unproved_bytes: 707,
+    repair_with_unproved_bytes: 719,
     vouch_for_unflushed_queues: 116,
-    flush_no_names: 707,
+    flush_no_names: 1213,
 }
 """Each with the first seed that finds it."""
 
