@@ -95,7 +95,7 @@ def rewind(
     examined = examine_store(settings)
     if examined.damage is not None:
         raise LogDamaged(store, examined.damage)
-    way = _Way(master, master_remoting, tls_files(tls_cert, tls_key, tls_ca).client())
+    way = Way(master, master_remoting, tls_files(tls_cert, tls_key, tls_ca).client())
     log = open_log(settings, owned=False)
     try:
         fork = _find(store, way, log, examined.found.end)
@@ -110,7 +110,7 @@ def rewind(
         _tell(settings, fork, tail, done)
 
 
-class _Way:
+class Way:
     """How the master is reached: ``master`` is its HA port, ``ask_range`` asks its remoting port, if there is one."""
 
     def __init__(self, master: str, remoting: str | None, tls: ClientTLS) -> None:
@@ -156,7 +156,7 @@ class _NoRange(Exception):
     """The remoting port does not tell the range of the master's log."""
 
 
-def _find(store: Path, way: _Way, log: CommitLog, end: int) -> Fork:
+def _find(store: Path, way: Way, log: CommitLog, end: int) -> Fork:
     try:
         return way.find_fork(log, end)
     except NothingInCommon as error:
