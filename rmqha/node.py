@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -25,11 +26,13 @@ from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.slavesync import Connect
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits, connect_nowhere
+from rmqha.connecting import reason_of
 from rmqha.endpoints import LoopbackEndpoint, ToldEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
+from rmqha.ha.slave.forkprobe import find_fork_with_master
 from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.namesrv.service import NameServerService, name_server_limits
@@ -39,7 +42,7 @@ from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.ops.process import MAX_FILES, Leave, ProcessService
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
-from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
+from rmqha.remoting.asking import NODE_STATE_KEY, ask_master_range, view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
@@ -53,9 +56,14 @@ from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promote_open_store, promotion_as_json
+from rmqha.store.offline.rewind import Rewound, rewind
 from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
+
+REWIND_PAUSE_SECONDS = 60.0
+"""After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,9 @@ class Node(ProcessService):
         self._flusher: Flusher | None = None
         self._slave: HASlaveService | None = None
         self._control: ControlService | None = None
-        self._is_promoting = False
+        self._is_changing = False
+        """Whether the node is being promoted, or cuts its log back: the store is closed and opened again."""
+        self._next_rewind = 0.0
         self._verdict: str | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
@@ -270,7 +280,9 @@ class Node(ProcessService):
         ask = None if remoting is None else partial(view_of_master, remoting, clock)
         access = MasterAccess(master, ask, self._master_ha_address)
         assert self._replicating is not None, "the store is open"
-        self._slave = self._replicating.follow(plan.slave, access, self._leave, self._slave_in_state)
+        self._slave = self._replicating.follow(
+            plan.slave, access, self._leave, self._slave_in_state, self._start_rewind
+        )
         self._services.add("slave", self._slave)
         if not plan.slave.once:
             self._serve_slaves(store)
@@ -409,16 +421,16 @@ class Node(ProcessService):
             planning = partial(plan_promotion, settings, role, before)
             found: Promotion = await deferToThreadPool(self._reactor, self._table_threads, planning)
             return self._promotion_answer(found)
-        self._is_promoting = True
+        self._is_changing = True
         try:
             return self._promotion_answer(await self._become_master(role, before))
         finally:
-            self._is_promoting = False
+            self._is_changing = False
 
     def _check_promotable(self, force: bool) -> None:
         """Raises OrderRefused for a node that is a master, or whose master is alive, or whose log does not fit."""
-        if self._is_promoting or self._is_stopping:
-            raise OrderRefused(ExitCode.IN_USE, "the node is being promoted, or stopped, already")
+        if self._is_changing or self._is_stopping:
+            raise OrderRefused(ExitCode.IN_USE, "the node is being promoted, rewound or stopped")
         if self._slave is None:
             raise OrderRefused(ExitCode.USAGE, "its node is a master already")
         state = self._slave.replica.state
@@ -450,14 +462,10 @@ class Node(ProcessService):
     async def _reopen_as_master(self, role: BrokerRole, before: NodeState) -> Promotion:
         self._log.warn("promoted to {role}: this node stops following its master", role=role.value)
         await maybeDeferred(self._services.disownServiceParent)
-        old = self.store
-        known = old.known_log()
-        await old.close(self._flusher, self._final_state)
-        if old.is_broken:
-            raise OSError("the disk refused the last flush")
+        known = self.store.known_log()
+        await self._close_to_open_again()
         self._plan = _as_master(self._plan, role)
-        self._services, self._opening = OrderedServices(), self._opening_of_plan(known)
-        self._slave = self._broker = self._serving = self._flusher = self._replicating = None
+        self._opening = self._opening_of_plan(known)
         self._store = await self._opening.run()
         now_ms = self._machine.now_ms()
         promoting = partial(promote_open_store, self._store, role, now_ms, before, "promoted")
@@ -472,6 +480,62 @@ class Node(ProcessService):
             end=promotion.end,
         )
         return promotion
+
+    async def _close_to_open_again(self) -> None:
+        """Close the store after its services have stopped. Raises OSError."""
+        store = self.store
+        await store.close(self._flusher, self._final_state)
+        if store.is_broken:
+            raise OSError("the disk refused the last flush")
+        self._store = self._slave = self._broker = self._serving = self._flusher = self._replicating = None
+        self._services = OrderedServices()
+
+    def _start_rewind(self) -> bool:
+        """Cut the log back to where it and the master's part; false if that has just failed, or another change runs."""
+        clock = IReactorTime(self._reactor)
+        if self._is_changing or self._is_stopping or clock.seconds() < self._next_rewind:
+            return False
+        self._is_changing, self._next_rewind = True, clock.seconds() + REWIND_PAUSE_SECONDS
+        self._opened = Deferred.fromCoroutine(self._rewind())  # a stop waits for it
+        self._opened.addErrback(self._cannot_start)
+        return True
+
+    async def _rewind(self) -> None:
+        """Stop the services, cut the log back, and follow the master. Raises StoreError, OSError."""
+        settings = self._plan.settings
+        await deferLater(IReactorTime(self._reactor), 0)  # the caller is one of the services
+        await maybeDeferred(self._services.disownServiceParent)
+        try:
+            fork = await self._find_fork()
+            await self._close_to_open_again()
+            if fork is not None and fork.offset < fork.our_end:
+                done: Rewound = await self._run_in_thread(partial(rewind, settings, fork.offset))
+                self._log.warn(
+                    "rewound to {end}, where the master's log and ours part: {size} bytes are cut, and kept in {kept}; "
+                    "epoch {epoch}",
+                    end=done.end,
+                    size=fork.our_end - done.end,
+                    kept=str(done.kept_in),
+                    epoch=done.epoch,
+                )
+        finally:
+            self._is_changing = False
+        self._opening = self._opening_of_plan()
+        self._check_not_stopping()
+        await self._open()
+
+    async def _find_fork(self) -> Fork | None:
+        """Where our log and the master's part; None, and a line in the log, if that cannot be told."""
+        master, remoting = self._ways_to_master()
+        clock, log = IReactorTime(self._reactor), self.store.commit_log
+        ask_range = None if remoting is None else partial(ask_master_range, remoting, clock)
+        try:
+            return await find_fork_with_master(
+                log, log.verified_offset, master, ask_range, clock, run=self._run_in_thread
+            )
+        except Exception as error:  # of any kind: nothing was changed, and the slave tries again
+            self._log.error("the log is not rewound: {reason}", reason=reason_of(error))
+            return None
 
     def _warnings(self) -> list[str]:
         """What an operator should know in any state."""

@@ -165,8 +165,9 @@ class Replicating:
         master: MasterAccess,
         finished: Callable[[ExitCode, str], None],
         in_state: Callable[[ReplicaState], None] = lambda _: None,
+        rewind: Callable[[], bool] = lambda: False,
     ) -> HASlaveService:
-        """Make what copies the master's log. ``finished`` and ``in_state`` are those of SlaveHooks."""
+        """Make what copies the master's log. ``finished``, ``in_state`` and ``rewind`` are those of SlaveHooks."""
 
         def changed(state: ReplicaState) -> None:
             if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
@@ -179,6 +180,7 @@ class Replicating:
             changed,
             queues_behind=lambda: self._store.derived.dispatcher.behind_bytes,
             wall_clock=lambda: self._machine.now_ms() / 1000,
+            rewind=rewind,
         )
         self.slave = HASlaveService(self._store, self.flusher, options, master, hooks, self._machine.clock)
         return self.slave

@@ -13,7 +13,7 @@ from rmqha.confkeys import judge_keys, parse_override
 from rmqha.endpoints import make_endpoint, remoting_address_of
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
-from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
 from rmqha.node import Node, NodePlan
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.logs import LogFormat
@@ -86,6 +86,14 @@ class Options(ProcessOptions):
             "slave: what to do if the master has deleted the next bytes: 'stop', or 'reseed' (start a new log and keep "
             "the old one aside)",
         ],
+        [
+            "on-diverged",
+            None,
+            "stop",
+            "slave: what to do if the master's log is another one: 'stop', or 'rewind' (cut ours back to where they "
+            "part, and keep what is cut)",
+        ],
+        ["on-ahead", None, "stop", "slave: the same if the master's log is shorter than ours"],
         ["name", None, None, "brokerName"],
         ["cluster", None, None, "brokerClusterName"],
         ["broker-id", None, None, "brokerId; greater than 0 for a slave"],
@@ -169,6 +177,8 @@ class Options(ProcessOptions):
                 self.choice(OnGap, "on-gap"),
                 bool(self["once"]),
                 bool(self["observer"]),
+                self.choice(OnFork, "on-diverged"),
+                self.choice(OnFork, "on-ahead"),
             )
             self.log_format = self.choice(LogFormat, "log-format")
             self.hold = self._make_hold()

@@ -25,10 +25,10 @@ class Pair:
         options = ["--role=async-master", f"--port={self.ports[number]}", *SMALL]
         return PutNode(self.work, options, self.stores[number], f"master-{number}")
 
-    def slave(self, number: int) -> TwistdNode:
+    def slave(self, number: int, *more: str) -> TwistdNode:
         port = self.ports[1 - number]
         ways = [f"--master=127.0.0.1:{port + 1}", f"--master-remoting=127.0.0.1:{port}"]
-        options = ["--role=slave", *ways, f"--port={self.ports[number]}", *SMALL]
+        options = ["--role=slave", *ways, f"--port={self.ports[number]}", *SMALL, *more]
         return TwistdNode(self.work, options, self.stores[number], f"slave-{number}")
 
     def way(self, number: int) -> str:
@@ -129,3 +129,45 @@ def test_what_is_no_slave_is_named(tmp_path: Path) -> None:
     assert "no such store" in run("promote", tmp_path / "nothing", code=ExitCode.USAGE)
     (tmp_path / "empty").mkdir()
     assert "no such store" in run("promote", tmp_path / "empty", code=ExitCode.USAGE)
+
+
+@pytest.mark.parametrize("way", ["diverged", "ahead"])
+def test_a_slave_that_may_rewinds_by_itself_and_follows(pair: Pair, way: str) -> None:
+    with pair.master(0) as old:
+        with pair.slave(1) as slave:
+            common = old.put(120, in_flight=10)["end"]
+            in_sync(slave, common)
+            assert slave.stop() == 0
+        assert old.stop() == 0
+        own = PutNode(pair.work, ["--role=async-master", "--port=0", *SMALL], pair.stores[1], "own")
+        with own:
+            own.put(7)
+            assert own.stop() == 0
+        old.start()
+        end = old.put(300, in_flight=10)["end"] if way == "diverged" else common
+        with pair.slave(1, f"--on-{way}=rewind") as slave:
+            slave.wait_for_event("rewound to")
+            in_sync(slave, end)
+            state = slave.state()
+            assert state is not None
+            assert state.verdict is None
+            assert slave.stop() == 0
+        assert old.stop() == 0
+    assert "identical" in run("verify", pair.stores[1], "--against", pair.stores[0])
+    [kept] = (pair.stores[1] / "rmqha" / "cut").iterdir()
+    assert kept.name == f"{common:020d}"
+    assert run("dump", kept, "--topic", "PutNode").count("\n") == 7
+
+
+def test_a_slave_of_another_log_is_not_rewound_and_stays_diverged(pair: Pair) -> None:
+    with pair.master(0) as old:
+        old.put(50)
+        own = PutNode(pair.work, ["--role=async-master", "--port=0", *SMALL], pair.stores[1], "own")
+        with own:
+            own.put(7)
+            assert own.stop() == 0
+        with pair.slave(1, "--on-diverged=rewind", "--on-ahead=rewind") as slave:
+            slave.wait_for_event("the log is not rewound")
+            slave.wait_for_state(lambda state: state.state == "DIVERGED", "DIVERGED")
+            assert slave.stop() == 0
+        assert old.stop() == 0

@@ -29,7 +29,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.printing import printable
-from rmqha.remoting.asking import NODE_STATE_KEY, ask_runtime_info, log_range
+from rmqha.remoting.asking import ask_master_range
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
@@ -132,8 +132,7 @@ class Way:
     async def _ask_range(self) -> MasterRange:
         assert self._asked is not None, "there is a remoting port"
         try:
-            table = await ask_runtime_info(self._asked, self._reactor)
-            return MasterRange(*log_range(table), is_ours=NODE_STATE_KEY in table)
+            return await ask_master_range(self._asked, self._reactor)
         except CancelledError:  # Ctrl-C
             raise
         except Exception as error:  # of any kind: the range stays unknown

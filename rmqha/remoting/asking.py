@@ -8,6 +8,7 @@ import orjson
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
+from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.protocol import RemotingError, call_once
 from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
@@ -52,6 +53,12 @@ def log_range(table: Mapping[str, str]) -> tuple[int, int]:
     if not 0 <= smallest <= largest:
         raise RemotingError(f"the runtime info says the commit log is {smallest} to {largest}")
     return smallest, largest
+
+
+async def ask_master_range(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> MasterRange:
+    """The range of a master's log. Raises RemotingError, TimeoutError or what connecting raises."""
+    table = await ask_runtime_info(endpoint, clock)
+    return MasterRange(*log_range(table), is_ours=NODE_STATE_KEY in table)
 
 
 def segment_size_of(config: Mapping[str, str]) -> int | None:

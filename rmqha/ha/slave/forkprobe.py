@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
 from rmqha.ha.slave.service import OBSERVER_QUIET_SECONDS, probe_last_segment
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.offline.fork import Compared, Fork, find_fork
+from rmqha.store.offline.fork import Compared, Fork, Run, find_fork, run_here
 from rmqha.store.offline.repair import RepairError
 from rmqha.wire.transfer import FrameError
 
@@ -71,11 +71,12 @@ async def find_fork_with_master(
     ask_range: Callable[[], Awaitable[MasterRange]] | None,
     clock: IReactorTime,
     notice: Callable[[str], None] = lambda _: None,
+    run: Run = run_here,
 ) -> Fork:
     """Where our log, whose sound records end at ``our_end``, parts from that of the master.
 
     ``ask_range`` asks the master's remoting port; without it the master's last segment is compared from its start.
-    ``notice`` is called with a line for people if something takes long.
+    ``notice`` is called with a line for people if something takes long. ``run`` runs what reads a whole segment.
 
     Raises NothingInCommon, SourceUnreachable, RepairError if the port is not an HA port, StoreError, what ``ask_range``
     raises, OSError.
@@ -95,7 +96,7 @@ async def find_fork_with_master(
             await fetch(master, clock, wanted)
         return Compared(wanted.differs_at, wanted.end)
 
-    return await find_fork(log, our_end, their_min, their_end, compare)
+    return await find_fork(log, our_end, their_min, their_end, compare, run)
 
 
 async def _last_segment(master: IStreamClientEndpoint, clock: IReactorTime) -> int:

@@ -22,6 +22,8 @@ from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.contact import Contact, iso_of
 from rmqha.ha.slave.protocol import ConnectionOptions, HASlaveFactory, HASlaveProtocol, IConnectionOwner, SlaveTimes
 from rmqha.ha.slave.replica import (
+    Ahead,
+    Diverged,
     Gap,
     MasterView,
     Misfit,
@@ -69,6 +71,13 @@ class OnGap(Enum):
     RESEED = "reseed"
 
 
+class OnFork(Enum):
+    """What to do when our log and the master's part."""
+
+    STOP = "stop"
+    REWIND = "rewind"
+
+
 @dataclass(frozen=True, slots=True)
 class SlaveOptions:
     """Options of a slave that are not settings."""
@@ -77,6 +86,8 @@ class SlaveOptions:
     on_gap: OnGap = OnGap.STOP
     once: bool = False
     observer: bool = False
+    on_diverged: OnFork = OnFork.STOP
+    on_ahead: OnFork = OnFork.STOP
 
 
 class ProbeProtocol(TransferReceiver):
@@ -143,7 +154,8 @@ class SlaveHooks:
 
     ``finished`` is called with an exit code when a ``--once`` run is done, ``disk_failed`` when a read or write of the
     disk fails, ``in_state`` after each change of state. ``queues_behind`` gives how many bytes of the log are in no
-    queue yet, ``wall_clock`` the seconds since 1970.
+    queue yet, ``wall_clock`` the seconds since 1970. ``rewind`` is called if the log is to be cut back to where it and
+    the master's part; it returns false if the node cannot do that now.
     """
 
     finished: Callable[[ExitCode, str], None]
@@ -151,6 +163,7 @@ class SlaveHooks:
     in_state: Callable[[ReplicaState], None] = lambda _: None
     queues_behind: Callable[[], int] = lambda: 0
     wall_clock: Callable[[], float] = time.time
+    rewind: Callable[[], bool] = lambda: False
 
 
 @implementer(IConnectionOwner)
@@ -179,6 +192,7 @@ class HASlaveService(Service):
         self._disk_failed = hooks.disk_failed
         self._in_state = hooks.in_state
         self._queues_behind = hooks.queues_behind
+        self._rewind = hooks.rewind
         self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._target: int | None = None
         self._fruitless_connections = 0
@@ -540,7 +554,7 @@ class HASlaveService(Service):
             self.replica.give_up(error)
             if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED and self._holds_records():
                 Deferred.fromCoroutine(self._reseed()).addErrback(self._disk_failed)
-            else:
+            elif not (self._may_rewind(error) and self._rewind()):
                 self._finish(error.exit_code, f"{error.state.name}: {error}")
         elif isinstance(error, ReplicaError):
             if not self._is_quiet:
@@ -549,6 +563,11 @@ class HASlaveService(Service):
             self._disk_failed(failure)
         else:
             self._log.failure("closing the connection to the master", failure)
+
+    def _may_rewind(self, verdict: Verdict) -> bool:
+        if isinstance(verdict, Ahead):
+            return self._options.on_ahead is OnFork.REWIND
+        return isinstance(verdict, Diverged) and self._options.on_diverged is OnFork.REWIND
 
     def _tell_verdict(self, verdict: Verdict) -> None:
         """Log a verdict, but only once while it stays the same. Retries have their own log lines."""

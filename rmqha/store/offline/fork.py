@@ -7,7 +7,8 @@ in both, so that equal records lie at equal places.
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
@@ -32,6 +33,20 @@ Compare = Callable[[int, int], Awaitable[Compared]]
 """Compares our bytes from an offset to before another one with theirs. It ends early where theirs end."""
 
 
+Found = TypeVar("Found")
+
+
+class Run(Protocol):
+    """Runs a function that takes long, perhaps in a thread."""
+
+    def __call__(self, function: Callable[[], Found], /) -> Awaitable[Found]: ...
+
+
+async def run_here(function: Callable[[], Found], /) -> Found:
+    """Run it at once."""
+    return function()
+
+
 class NothingInCommon(StoreError):
     """No record of both logs is the same: they are not two copies of one log."""
 
@@ -49,8 +64,12 @@ class Fork:
     is_theirs_shorter: bool
 
 
-async def find_fork(log: CommitLog, our_end: int, their_min: int, their_end: int | None, compare: Compare) -> Fork:
+async def find_fork(
+    log: CommitLog, our_end: int, their_min: int, their_end: int | None, compare: Compare, run: Run = run_here
+) -> Fork:
     """Where the log, whose sound records end at ``our_end``, parts from the one that ``compare`` reads.
+
+    ``run`` runs what reads a whole segment.
 
     ``their_min`` is the first offset that the other log has, or the start of its last segment if ``their_end`` is None
     for not known. Raises NothingInCommon, StoreError if our log is damaged, what ``compare`` raises, OSError.
@@ -75,7 +94,7 @@ async def find_fork(log: CommitLog, our_end: int, their_min: int, their_end: int
     equal, different = await _last_equal(places, is_equal)
     if equal < 0:
         raise NothingInCommon(f"already the records at {places[0]} differ: these are not two copies of one log")
-    bounds = _bounds(log, places[equal], our_end)
+    bounds = await run(partial(_bounds, log, places[equal], our_end))
     limit = min(top, places[different] + PROBE_BYTES if different < len(places) else top)
     low, high = 0, len(bounds)
     while high - low > 1 and (bounds[high] if high < len(bounds) else limit) - bounds[low] > STREAM_BYTES:
