@@ -525,7 +525,7 @@ class Node(ProcessService):
         await self._open()
 
     async def _find_fork(self) -> Fork | None:
-        """Where our log and the master's part; None, and a line in the log, if that cannot be told."""
+        """Where our log and the master's part; None if it is unknown: the log says why."""
         master, remoting = self._ways_to_master()
         clock, log = IReactorTime(self._reactor), self.store.commit_log
         ask_range = None if remoting is None else partial(ask_master_range, remoting, clock)

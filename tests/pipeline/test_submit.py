@@ -87,4 +87,4 @@ def test_a_query_and_a_job_run_on_executors_that_are_processes_of_their_own(tmp_
     counts, executors, verified = map(json.loads, done.stdout.splitlines())
     assert counts == Counter(line["topic"] for line in expected() if "blank" not in line)
     assert executors == 3  # the driver is counted
-    assert (verified["messages"], verified["to"]) == (facts()["records"], max_offset("slave"))
+    assert (verified["messages"], verified["end"]) == (facts()["records"], max_offset("slave"))
