@@ -115,6 +115,7 @@ class Node(ProcessService):
         self._is_changing = False
         """Whether the node is being promoted, or cuts its log back: the store is closed and opened again."""
         self._next_rewind = 0.0
+        self._finding_fork: Deferred[Fork] | None = None
         self._verdict: str | None = None
         self._told_master = ToldEndpoint(reactor)
         self._told_master_remoting = ToldEndpoint(reactor, wait_seconds=0)
@@ -421,11 +422,12 @@ class Node(ProcessService):
             planning = partial(plan_promotion, settings, role, before)
             found: Promotion = await deferToThreadPool(self._reactor, self._table_threads, planning)
             return self._promotion_answer(found)
-        self._is_changing = True
+        self._is_changing, self._opened = True, Deferred()  # a stop waits for it
         try:
             return self._promotion_answer(await self._become_master(role, before))
         finally:
             self._is_changing = False
+            self._opened.callback(None)
 
     def _check_promotable(self, force: bool) -> None:
         """Raises OrderRefused for a node that is a master, or whose master is alive, or whose log does not fit."""
@@ -521,18 +523,18 @@ class Node(ProcessService):
         finally:
             self._is_changing = False
         self._opening = self._opening_of_plan()
-        self._check_not_stopping()
-        await self._open()
+        if not self._is_stopping:
+            await self._open()
 
     async def _find_fork(self) -> Fork | None:
         """Where our log and the master's part; None if it is unknown: the log says why."""
         master, remoting = self._ways_to_master()
         clock, log = IReactorTime(self._reactor), self.store.commit_log
         ask_range = None if remoting is None else partial(ask_master_range, remoting, clock)
+        finding = find_fork_with_master(log, log.verified_offset, master, ask_range, clock, run=self._run_in_thread)
+        self._finding_fork = Deferred.fromCoroutine(finding)
         try:
-            return await find_fork_with_master(
-                log, log.verified_offset, master, ask_range, clock, run=self._run_in_thread
-            )
+            return await self._finding_fork
         except Exception as error:  # of any kind: nothing was changed, and the slave tries again
             self._log.error("the log is not rewound: {reason}", reason=reason_of(error))
             return None
@@ -568,6 +570,8 @@ class Node(ProcessService):
     async def _stop(self) -> None:
         self._is_stopping = True
         self._opening.stop()
+        if self._finding_fork is not None:
+            self._finding_fork.cancel()
         if self._opened is not None:
             await self._opened
         try:
