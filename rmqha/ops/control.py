@@ -1,15 +1,17 @@
-"""``<store>/rmqha/control``: a Unix socket on which a running node takes orders from commands on its machine.
+"""A Unix socket on which a running node takes orders from commands on its machine.
 
-Only the node's user and root can connect: the socket's mode is 0600, and no port is open. An order is one line of JSON,
-an object with ``order``; the answer is one line, ``{"done": …}`` or ``{"refused": …, "code": …}`` with an exit code.
+The socket is in Linux's abstract namespace, so that no file of it lies in the store, and none is left by a node that
+was killed. Its name follows from the store's lock file. Both sides check who the other one is: a node obeys its own
+user and root, and a command believes the owner of the store and root. An order is one line of JSON, an object with
+``order``. The answer is one line, ``{"done": …}`` or ``{"refused": …, "code": …}`` with an exit code.
 """
 
 import os
-import stat
+import socket
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import orjson
@@ -24,9 +26,11 @@ from twisted.protocols.policies import LimitTotalConnectionsFactory
 from twisted.python.failure import Failure
 
 from rmqha.exitcodes import ExitCode
-from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.messagestore import LOCK_FILE
 
-CONTROL_SOCKET = "control"
+PEER_CREDENTIALS = Struct("iII")
+"""SO_PEERCRED: pid, uid and gid of the process at the other end."""
+ROOT = 0
 MAX_CONNECTIONS = 8
 MAX_ORDER_BYTES = 4096
 MAX_ANSWER_BYTES = 256 << 20
@@ -58,9 +62,17 @@ class ControlProtocol(LineOnlyReceiver):
     def __init__(self, orders: Mapping[str, Order]) -> None:
         self._orders = orders
         self._running: Deferred[None] | None = None
+        self._is_trusted = False
+
+    def connectionMade(self) -> None:
+        user = _peer_of(self.transport)
+        self._is_trusted = user in (ROOT, os.geteuid())
+        if not self._is_trusted:
+            self._log.warn("user {user} may not give this node orders", user=user)
+            self._answer({"refused": "only the node's user and root may give it orders", "code": ExitCode.USAGE})
 
     def lineReceived(self, line: bytes) -> None:
-        if self._running is None:
+        if self._running is None and self._is_trusted:
             self._running = Deferred.fromCoroutine(self._obey(line))
             self._running.addErrback(self._failed)
 
@@ -89,68 +101,62 @@ class ControlProtocol(LineOnlyReceiver):
 
 
 class ControlService(Service):
-    """Listens while a node's store is open."""
+    """Listens while a node has its store open."""
 
     _log = Logger()
 
     def __init__(self, store: Path, orders: Mapping[str, Order], reactor: IReactorUNIX) -> None:
-        self._folder = store / NODE_FOLDER
+        self._store = store
         self._orders = orders
         self._reactor = reactor
         self._port: IListeningPort | None = None
-        self._folder_fd: int | None = None
 
     def startService(self) -> None:
         Service.startService(self)
         limited: Any = LimitTotalConnectionsFactory()
         limited.connectionLimit, limited.noisy = MAX_CONNECTIONS, False
         limited.protocol = partial(ControlProtocol, self._orders)
-        path = self._folder / CONTROL_SOCKET
         try:
-            self._folder.mkdir(exist_ok=True)
-            with suppress(FileNotFoundError):
-                if stat.S_ISSOCK(path.lstat().st_mode):
-                    path.unlink()  # of a node that was killed: this one holds the store's lock
-            self._folder_fd = _open_folder(self._folder)
-            name = _short_name(self._folder_fd)
-            self._port = self._reactor.listenUNIX(name, limited, backlog=MAX_CONNECTIONS, mode=0o600)
-        except Exception as error:  # a file system without sockets, say: everything else works without it
-            self._log.warn("no orders are taken on {path}: {error}", path=str(path), error=str(error))
+            self._port = self._reactor.listenUNIX(_name_of(self._store), limited, backlog=MAX_CONNECTIONS)
+        except Exception as error:  # of any kind: all else works without orders
+            self._log.warn("commands cannot give this node orders: {error}", error=str(error))
 
     def stopService(self) -> Deferred[None]:
-        """Fires when no socket is left: Twisted removes it."""
         Service.stopService(self)
         port, self._port = self._port, None
         stopping = port.stopListening() if port is not None else None
-        stopped: Deferred[None] = succeed(None) if stopping is None else stopping
-        return stopped.addBoth(self._close_folder)
-
-    def _close_folder(self, result: Failure | None) -> Failure | None:
-        if self._folder_fd is not None:
-            os.close(self._folder_fd)
-            self._folder_fd = None
-        return result
+        return succeed(None) if stopping is None else stopping
 
 
-def _open_folder(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _name_of(store: Path) -> str:
+    """The name of the socket: it follows from the lock file, whatever path leads there. Raises OSError."""
+    found = os.stat(store / LOCK_FILE)
+    return f"\0rmqha-control-{found.st_dev}-{found.st_ino}"
 
 
-def _short_name(folder_fd: int) -> str:
-    """A name of the socket that fits a socket's address, however long the folder's is."""
-    return f"/proc/self/fd/{folder_fd}/{CONTROL_SOCKET}"
+def _peer_of(transport: Any) -> int:
+    """The user id of the process at the other end of a Unix socket. Raises OSError."""
+    raw = transport.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    uid: int = PEER_CREDENTIALS.unpack(raw)[1]
+    return uid
 
 
 class _Asking(LineOnlyReceiver):
     delimiter = b"\n"
     MAX_LENGTH = MAX_ANSWER_BYTES
 
-    def __init__(self, order: Mapping[str, Any]) -> None:
+    def __init__(self, order: Mapping[str, Any], owner: int) -> None:
         self._order = order
+        self._owner = owner
         self.answer: Deferred[dict[str, Any]] = Deferred()
         self._answered = False
 
     def connectionMade(self) -> None:
+        if _peer_of(self.transport) not in (ROOT, self._owner):
+            self._fail("another user's process listens in the node's place")
+            transport: Any = self.transport
+            transport.abortConnection()
+            return
         self.sendLine(orjson.dumps(self._order))
 
     def lineReceived(self, line: bytes) -> None:
@@ -159,9 +165,12 @@ class _Asking(LineOnlyReceiver):
             self.answer.callback(orjson.loads(line))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._fail("the node closed the connection before it answered: its log says why")
+
+    def _fail(self, reason: str) -> None:
         if not self._answered:
             self._answered = True
-            self.answer.errback(NoNode("the node hung up before it had answered: its log tells why"))
+            self.answer.errback(NoNode(reason))
 
 
 async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> dict[str, Any]:
@@ -169,21 +178,17 @@ async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> dic
 
     Raises OrderRefused, and NoNode if none listens.
     """
-    folder = store / NODE_FOLDER
-    asking = _Asking(order)
-    answer = asking.answer
-    folder_fd = None
     try:
-        folder_fd = _open_folder(folder)
-        endpoint = UNIXClientEndpoint(reactor, _short_name(folder_fd), CONNECT_SECONDS)
-        await connectProtocol(endpoint, asking)
+        asking = _Asking(order, os.stat(store / LOCK_FILE).st_uid)
+        answer = asking.answer
+        await connectProtocol(UNIXClientEndpoint(reactor, _name_of(store), CONNECT_SECONDS), asking)
     except CancelledError:
         raise
     except Exception as error:  # of any kind: no node listens
-        raise NoNode(f"the process that has {store} open takes no orders ({error or type(error).__name__})") from error
-    finally:
-        if folder_fd is not None:
-            os.close(folder_fd)
+        raise NoNode(
+            f"the process that has {store} open takes no orders ({error or type(error).__name__}): a node in a "
+            "container takes them there"
+        ) from error
     found = await answer
     if "refused" in found:
         raise OrderRefused(ExitCode(found["code"]), str(found["refused"]))

@@ -1,7 +1,5 @@
 """Orders to a running node over its Unix socket."""
 
-import socket
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,8 @@ import pytest_twisted
 from twisted.internet import reactor as any_reactor
 
 from rmqha.exitcodes import ExitCode
-from rmqha.ops.control import CONTROL_SOCKET, ControlService, NoNode, OrderRefused, give_order
+from rmqha.ops import control
+from rmqha.ops.control import ControlService, NoNode, OrderRefused, give_order
 
 pytestmark = pytest.mark.process
 reactor: Any = any_reactor
@@ -30,10 +29,9 @@ async def greet(order: Mapping[str, Any]) -> Any:
 async def test_an_order_is_carried_out_refused_or_fails_and_the_socket_goes(tmp_path: Path, depth: int) -> None:
     store = tmp_path.joinpath(*["a long name of a folder"] * depth)
     store.mkdir(parents=True)
+    (store / "lock").touch()
     service = ControlService(store, {"greet": greet}, reactor)
     service.startService()
-    path = store / "rmqha" / CONTROL_SOCKET
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     try:
         assert await give_order(store, {"order": "greet", "name": "Ada"}, reactor) == {"hello": "Ada"}
         with pytest.raises(OrderRefused, match="who are you") as refused:
@@ -45,19 +43,24 @@ async def test_an_order_is_carried_out_refused_or_fails_and_the_socket_goes(tmp_
             await give_order(store, {"order": "fly"}, reactor)
     finally:
         await service.stopService()
-    assert not path.exists()
+    assert sorted(path.name for path in store.iterdir()) == ["lock"]
     with pytest.raises(NoNode):
         await give_order(store, {"order": "greet"}, reactor)
 
 
 @pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
-async def test_the_socket_of_a_node_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / "rmqha").mkdir()
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(tmp_path / "rmqha" / CONTROL_SOCKET))
-    second = ControlService(tmp_path, {"greet": greet}, reactor)
-    second.startService()
+async def test_another_users_process_gives_no_orders_and_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lock").touch()
+    service = ControlService(tmp_path, {"greet": greet}, reactor)
+    service.startService()
     try:
-        assert await give_order(tmp_path, {"order": "greet", "name": "Bob"}, reactor) == {"hello": "Bob"}
+        monkeypatch.setattr(control, "_peer_of", lambda transport: 12345)
+        with pytest.raises(NoNode, match="another user's process"):
+            await give_order(tmp_path, {"order": "greet", "name": "Eve"}, reactor)
+        monkeypatch.setattr(control._Asking, "connectionMade", lambda asking: asking.sendLine(b"{}"))
+        with pytest.raises(OrderRefused, match="only the node's user"):
+            await give_order(tmp_path, {"order": "greet", "name": "Eve"}, reactor)
     finally:
-        await second.stopService()
+        await service.stopService()
