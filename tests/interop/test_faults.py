@@ -191,7 +191,7 @@ def test_a_slave_before_its_masters_min_reports_a_gap_and_reseeds_only_if_allowe
     log = files_of(slave.store / "commitlog")
 
     slave.start()
-    assert_complains(slave.ended(), ExitCode.GAP, f"begins at {start}")
+    assert_complains(slave.ended(), ExitCode.GAP, f"starts at {start}")
     blind = our_slave(master, "--once", "--master-remoting=none", store=slave.store)
     assert_complains(blind.ended(), ExitCode.GAP, "its first segments were deleted")
     waiting = our_slave(master, store=slave.store)

@@ -203,7 +203,7 @@ class JobTests(SynchronousTestCase):
         since = iso_time(min(one["firstStoreTimestamp"] for one in all_of_it.values()))
         self.assertEqual(self.json_of("stats", store, "-o", f"startingTimestamp={since}"), all_of_it)
         self.assertIn("no zone", self.complaint(2, "stats", store, "-o", "startingTimestamp=2026-11-20T20:18:13"))
-        self.assertIn("or milliseconds", self.complaint(2, "stats", store, "-o", "endingTimestamp=yesterday"))
+        self.assertIn("milliseconds since 1970", self.complaint(2, "stats", store, "-o", "endingTimestamp=yesterday"))
 
     def test_ctrl_c_ends_with_130(self) -> None:
         for name in ("verify", "stats"):
