@@ -135,7 +135,7 @@ class UsageTests(CommandTestCase):
         (folder / "notes.txt").write_text("")
         for command in ("dump", "verify", "status"):
             with self.subTest(command):
-                self.assertEqual(self.complaint(2, command, folder), f"{folder} is no store: it has no commitlog")
+                self.assertEqual(self.complaint(2, command, folder), f"{folder} is not a store: it has no commitlog")
 
 
 class DumpTests(CommandTestCase):
@@ -247,7 +247,7 @@ class DumpTests(CommandTestCase):
         flip_bit(store, at + 4)
         result = self.run_command("dump", store, "--json")
         self.assertEqual((result.exit_code, len(result.stdout.splitlines())), (1, 5))
-        self.assertIn(f"the bytes at {at} are no record: magic code", result.stderr)
+        self.assertIn(f"the bytes at {at} are not a record: magic code", result.stderr)
 
     def test_all_files_are_closed_at_the_end(self) -> None:
         store = self.store()
