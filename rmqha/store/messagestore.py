@@ -16,7 +16,14 @@ from twisted.python.failure import Failure
 
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
-from rmqha.store.derived.derived import Derived, forget_sizes, note_sizes, noted_sizes, remove_derived, settings_anew
+from rmqha.store.derived.derived import (
+    Derived,
+    forget_sizes,
+    note_sizes,
+    noted_sizes,
+    remove_derived,
+    settings_for_rebuild,
+)
 from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
@@ -364,7 +371,7 @@ class MessageStore:
 
         The sizes are noted on the disk, so that they also hold for the next start if the rebuild is interrupted.
         """
-        self.settings = settings_anew(self.root, self.settings, self.disk)
+        self.settings = settings_for_rebuild(self.root, self.settings, self.disk)
         note_sizes(self.root, self.settings, self.disk)
         remove_derived(self.root, self.disk)
 
