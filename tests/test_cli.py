@@ -135,7 +135,7 @@ class UsageTests(CommandTestCase):
         (folder / "notes.txt").write_text("")
         for command in ("dump", "verify", "status"):
             with self.subTest(command):
-                self.assertEqual(self.complaint(2, command, folder), f"{folder} is no store: it has no commitlog")
+                self.assertEqual(self.complaint(2, command, folder), f"{folder} is not a store: it has no commitlog")
 
 
 class DumpTests(CommandTestCase):
@@ -247,7 +247,7 @@ class DumpTests(CommandTestCase):
         flip_bit(store, at + 4)
         result = self.run_command("dump", store, "--json")
         self.assertEqual((result.exit_code, len(result.stdout.splitlines())), (1, 5))
-        self.assertIn(f"the bytes at {at} are no record: magic code", result.stderr)
+        self.assertIn(f"the bytes at {at} are not a record: magic code", result.stderr)
 
     def test_all_files_are_closed_at_the_end(self) -> None:
         store = self.store()
@@ -452,16 +452,16 @@ class FolderTests(CommandTestCase):
                 self.path = self.store()
                 path = self.path / "commitlog" / name
                 path.write_text("x")
-                self.assert_names(path, "is no segment: move it elsewhere")
+                self.assert_names(path, "is not a segment: move it elsewhere")
 
     def test_a_folder_among_the_segments(self) -> None:
         path = self.log / f"{4 * SEGMENT_SIZE:020d}"
         path.mkdir()
-        self.assert_names(path, "is no segment: move it elsewhere")
+        self.assert_names(path, "is not a segment: move it elsewhere")
 
     def test_a_name_that_is_no_offset_of_a_segment(self) -> None:
         path = segment_of(self.path, 3 * SEGMENT_SIZE).rename(self.log / f"{3 * SEGMENT_SIZE + 1:020d}")
-        self.assert_names(path, "the name is no multiple of the file size 16384")
+        self.assert_names(path, "the name is not a multiple of the file size 16384")
 
     def test_a_state_file_that_is_none(self) -> None:
         for content in (b"", b"{", b"[]", b'{"storeId": "x"}'):

@@ -301,7 +301,7 @@ class RestoreCutTests(CommandTestCase):
         self.successResultOf(opened.close())
         before = log_files(store)
         for arguments in ((), ("--apply",), ("--apply", "--force")):
-            self.assertRegex(self.complaint(1, "restore-cut", store, at, *arguments), "it has gone on since")
+            self.assertRegex(self.complaint(1, "restore-cut", store, at, *arguments), "it was written since the cut")
         self.assertIn("does not fit", self.output_of("restore-cut", store))
         self.assertEqual(log_files(store), before)
 

@@ -1,6 +1,7 @@
 """The facade: opens a store, owns it while a node runs, and closes it so that the next start is quick.
 
-Order of opening: lock, segments, checkpoint, recovery, ``abort`` file, queues and index. Order of closing: the reverse.
+A store opens in this order: lock, segments, checkpoint, recovery, ``abort`` file, queues and index. It closes in the
+reverse order.
 """
 
 import time
@@ -15,7 +16,14 @@ from twisted.python.failure import Failure
 
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
-from rmqha.store.derived.derived import Derived, forget_sizes, note_sizes, noted_sizes, remove_derived, settings_anew
+from rmqha.store.derived.derived import (
+    Derived,
+    forget_sizes,
+    note_sizes,
+    noted_sizes,
+    remove_derived,
+    settings_for_rebuild,
+)
 from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
@@ -49,11 +57,11 @@ LOCK_FILE = "lock"
 CUT_FOLDER = "cut"
 """Below ``rmqha``: what recovery cut and repairs replaced."""
 LAST_DISPATCH_SECONDS = 5.0
-"""A store that closes gives its queues so long to catch up with the log; the rest follows at the next start."""
+"""How long queues may catch up with the log when a store closes. The next start dispatches the rest."""
 
 
 def open_log(settings: Settings, owned: bool = True, disk: Disk = DISK) -> CommitLog:
-    """The log of a store, as its files are. Raises StoreError, OSError."""
+    """Open the log of a store. Its files show the segment size. Raises StoreError, OSError."""
     folder = settings.commit_log_folder
     return CommitLog(folder, segment_size_of(folder, settings.mapped_file_size_commit_log, disk), owned, disk)
 
@@ -63,7 +71,7 @@ def examine_store(
 ) -> Examination:
     """What recovery would find in a store that no process has open. Changes nothing. Raises StoreError, OSError.
 
-    ``proving`` hears how far it has come, and where the log's files end.
+    ``proving`` is called with the offset that is proved so far, and with the end of the log's files.
     """
     root = settings.store_path_root_dir
     state = NodeState.read(root, disk)
@@ -78,7 +86,7 @@ def examine_store(
 
 
 class MessageStore:
-    """A store opened for writing. ``recovery`` tells what opening it found."""
+    """A store opened for writing. ``recovery`` says what was found when it was opened."""
 
     _log = Logger()
 
@@ -91,14 +99,14 @@ class MessageStore:
         disk: Disk = DISK,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """Opens it. Recovery cuts what ``may_cut`` allows. ``now_ms`` gives STORETIMESTAMP of puts.
+        """Opens it. Recovery cuts what ``may_cut`` allows. ``now_ms`` gives the STORETIMESTAMP of puts.
 
-        With ``without_derived`` queues and index are removed unread, whatever is in their files: ``rebuild`` is to be
-        called next, and makes them anew.
+        With ``without_derived`` queues and index are removed without being read. Call ``rebuild`` next: it makes them
+        again from the log.
 
-        A node gives its ``opening``: then state.json tells how far opening is, also in a store that has no state yet.
+        A node passes its ``opening``. Then state.json says how far opening is, even if the store had no state yet.
 
-        Raises StoreInUse, LogDamaged and other StoreErrors, OSError; OpeningStopped if that is asked of ``opening``.
+        Raises StoreInUse, LogDamaged and other StoreErrors, OSError. Raises OpeningStopped if ``opening`` is stopped.
         """
         self.settings = settings
         self._without_derived = without_derived
@@ -113,28 +121,28 @@ class MessageStore:
         try:
             self._check_log(may_cut)
             self._open()
-        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
+        except BaseException as error:  # of any kind: release the lock, then raise it again
             if isinstance(error, OpeningStopped | LogDamaged) and disk.exists(state_path(self.root)):
                 self.node_state.write(self.root, disk)
             self._lock_file.release()
             raise
         finally:
-            self._opening = Opening()  # whoever could stop the opening cannot stop what follows
+            self._opening = Opening()  # the opening is over: its owner can no longer stop what follows
 
     def _check_log(self, may_cut: MayCut) -> None:
-        """Look at the log as recovery will, without changing a byte of it.
+        """Examine the log as recovery will. Changes no byte of it.
 
         Raises LogDamaged, StoreError, OSError, OpeningStopped.
         """
         known = NodeState.read(self.root, self.disk)
         self.node_state = known or NodeState.new()
-        if known is not None:  # a store that is refused gets no state of ours
+        if known is not None:  # we write no state into a store that is refused
             self._opening.write_state = self._write_opening_state
         self._keeps_state = known is not None or self._is_a_nodes
         self._examined = self._opening.known_log or examine_store(
             self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end), self.disk
         )
-        if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends again what is gone
+        if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends the missing bytes again
             may_cut = max(may_cut, MayCut.LOST_END)
         check_may_cut(self._examined, may_cut, self.root)
 
@@ -151,7 +159,7 @@ class MessageStore:
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         self._takes_puts = self._broken = False
-        self.disk.touch(self.root / ABORT_FILE)  # before queues and index: whoever dies among them stopped uncleanly
+        self.disk.touch(self.root / ABORT_FILE)  # before the queues: a death from here on is an unclean stop
         self.disk.sync_folder(self.root)
         try:
             self.settings = noted_sizes(self.root, self.settings, self.disk)
@@ -165,11 +173,14 @@ class MessageStore:
             raise
 
     def _write_opening_state(self, phase: OpeningPhase) -> None:
-        """Say in state.json what opening is at; all else stays as the last run left it. Raises OSError."""
+        """Write the phase of opening to state.json. All else stays as the last run left it. Raises OSError."""
         replace(self.node_state, state=phase.name).write(self.root, self.disk)
 
     def _stop_opening(self) -> None:
-        """Leave the store as after a clean stop, with what was dispatched so far, if it was opened that far."""
+        """Close a store whose opening was stopped, and keep what was dispatched so far.
+
+        The stop counts as clean if queues and index were open, or if the stop before it was clean.
+        """
         if hasattr(self, "derived"):
             self.derived.dispatcher.write_pending()
             self.commit_log.sync()
@@ -191,7 +202,7 @@ class MessageStore:
             progress(offset)
             self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
 
-        if not self.is_slave and not self._without_derived:  # puts need every queue's end; a slave's readers can wait
+        if not self.is_slave and not self._without_derived:  # puts need each queue's end; a slave takes no puts
             self.derived.dispatcher.catch_up(reached)
         self.appender = Appender(
             self.commit_log,
@@ -226,17 +237,19 @@ class MessageStore:
                 kept_in=str(recovery.kept_in),
             )
         if recovery.damage is not None:
-            self._log.warn("going on at {end}, although {damage}", end=recovery.end, damage=str(recovery.damage))
+            self._log.warn(
+                "opening the log up to {end}, although {damage}", end=recovery.end, damage=str(recovery.damage)
+            )
         return recovery
 
     def _lower_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Keep the checkpoint from being ahead of the log: what was cut may come again, and not be on disk yet."""
+        """Take the checkpoint back to the log's end. Cut bytes may come again, and are not on the disk at first."""
         physic = self.commit_log.last_store_timestamp
         if checkpoint.physic_msg_timestamp > physic:
             replace(checkpoint, physic_msg_timestamp=physic).write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _tell_loss(self, end: int) -> None:
-        """Begin a new epoch, durably, if bytes that were confirmed are gone from ``end`` on."""
+        """Start a new epoch, durably, if confirmed bytes from ``end`` on are missing."""
         state = self.node_state.after_loss(end)
         if state is not self.node_state:
             self.node_state = replace(state, offsets=self.offsets(end))
@@ -245,7 +258,7 @@ class MessageStore:
     def start_flushing(
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
     ) -> Flusher:
-        """Begin to flush as configured. ``failed`` hears of the first flush that fails, which is the last."""
+        """Start flushing as configured. ``failed`` is called with the first failure. No flush follows it."""
         waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush())
 
         def fail_once(failure: Failure) -> None:
@@ -268,17 +281,17 @@ class MessageStore:
         return flusher
 
     def replicate_by(self, replication: Replication) -> None:
-        """Let puts wait for replicas too, from now on. Flushing must have begun."""
+        """Let puts wait for replicas too, from now on. Call ``start_flushing`` first."""
         assert self._put_waits is not None, "puts are taken only while flushing"
         self._put_waits.replication = replication
 
     def start_dispatching(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
-        """Begin to build queues and index as the log grows. ``failed`` hears when that can go on no longer."""
+        """Start building queues and index as the log grows. ``failed`` is called with the error that ends this."""
         self._dispatching = lambda: self.derived.dispatcher.start(clock, failed)
         self._dispatching()
 
     def subscribe(self, message_arrived: MessageArrived) -> None:
-        """Call ``message_arrived`` with each queued message and its tagsCode, also when queues are made anew."""
+        """Call ``message_arrived`` with each queued message and its tagsCode, also when queues are rebuilt."""
         self._arrival_listeners.append(message_arrived)
         self.derived.dispatcher.subscribe(message_arrived)
 
@@ -291,11 +304,11 @@ class MessageStore:
         return self.derived.dispatcher.vouched()
 
     def put_message(self, message: Message) -> Deferred[PutMessageResult]:
-        """Store one message; fires when it is stored, flushed and replicated as configured and asked for."""
+        """Store one message. Fires when it is stored, flushed and replicated as the settings and the message ask."""
         return self._put(lambda: self.appender.append(message), message.is_wait_store_msg_ok)
 
     def put_messages(self, batch: MessageBatch) -> Deferred[PutMessageResult]:
-        """Store all messages of a batch or none; fires as ``put_message`` does."""
+        """Store all messages of a batch or none. Fires as ``put_message`` does."""
         return self._put(lambda: self.appender.append_batch(batch), batch.is_wait_store_msg_ok)
 
     def prepare_messages(self, batch: MessageBatch) -> Steps[PreparedBatch]:
@@ -303,7 +316,7 @@ class MessageStore:
         return self.appender.prepare_batch(batch)
 
     def put_prepared(self, prepared: PreparedBatch) -> Deferred[PutMessageResult]:
-        """The other half; fires as ``put_message`` does."""
+        """The second half of ``put_messages``. Fires as ``put_message`` does."""
         return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
 
     def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
@@ -322,28 +335,28 @@ class MessageStore:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the disk has refused a write or a flush: nothing more is acknowledged."""
+        """Whether a write or a flush has failed. Nothing more is acknowledged then."""
         return self._broken
 
     def end_puts(self) -> None:
-        """Take no more puts, and wait for no more replicas: whoever asked may still be told."""
+        """Refuse new puts, and answer those that wait for replicas: their clients are still connected."""
         self._takes_puts = False
         if self._put_waits is not None:
             self._put_waits.give_up_replicas()
 
     def _put_failed(self, error: OSError) -> PutMessageResult:
-        """A full disk refuses this put; it may have room for the next. Anything else is the end."""
+        """A full disk refuses only this put: the next one may fit. Any other error breaks the store."""
         if not is_disk_full(error):
             assert self._failed is not None, "puts are taken only while flushing"
             self._failed(Failure(error))
             return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
-        self._log.error("a message is refused, the disk is full: {error}", error=str(error))
+        self._log.error("refused a message, because the disk is full: {error}", error=str(error))
         return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
 
     def rebuild(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Make queues and index anew from the log, waiting for it. Raises OSError.
+        """Build queues and index from the log again, and return when they are complete. Raises OSError.
 
-        Their files have the sizes that the settings say, else those they had.
+        The settings give the sizes of their files. If they do not, the sizes stay as they were.
         """
         self._without_derived = False
         self.derived.close()
@@ -354,11 +367,11 @@ class MessageStore:
         forget_sizes(self.root, self.disk)
 
     def _remove_derived(self) -> None:
-        """Remove queues and index. Those made from now on have the sizes of these, or as configured. Raises OSError.
+        """Remove queues and index. New ones get the configured sizes, else the sizes of these. Raises OSError.
 
-        Whoever goes on after a rebuild that was cut short makes them with these sizes, too.
+        The sizes are noted on the disk, so that they also hold for the next start if the rebuild is interrupted.
         """
-        self.settings = settings_anew(self.root, self.settings, self.disk)
+        self.settings = settings_for_rebuild(self.root, self.settings, self.disk)
         note_sizes(self.root, self.settings, self.disk)
         remove_derived(self.root, self.disk)
 
@@ -366,26 +379,26 @@ class MessageStore:
         """Use the master's segment size for a log that has no segments yet."""
         if not self.commit_log.segment_bases and size != self.commit_log.segment_size:
             self.commit_log.segment_size = size
-            self._log.info("segments will have {size} bytes, as the master's", size=size)
+            self._log.info("using the master's segment size, {size} bytes", size=size)
 
     def adopt_derived_file_settings(self, properties: Mapping[str, str]) -> None:
-        """Make queue and index files as the master does, where none are there and our settings do not say otherwise.
+        """Use the master's sizes of queue and index files, if we have no such files yet. Raises OSError.
 
-        Settings that cannot be used are passed over. Raises OSError.
+        Our own settings come first. Sizes that cannot be used are logged and ignored.
         """
         if self.derived.has_files:
             return
         try:
             settings = with_defaults(self.settings, properties)
         except SettingsError as error:
-            self._log.warn("not taking over the master's file sizes: {error}", error=str(error))
+            self._log.warn("cannot use the master's file sizes: {error}", error=str(error))
             return
         if settings != self.settings:
             self.settings = settings
             self._reopen_derived()
 
     def _reopen_derived(self) -> None:
-        """Begin with queues and index anew, from the log's begin."""
+        """Remove queues and index, and start them again from the log's start."""
         log = self.commit_log
         self.derived.dispatcher.stop()
         self.derived.close()
@@ -396,7 +409,7 @@ class MessageStore:
             self._dispatching()
 
     def set_aside(self, now_ms: int) -> Path:
-        """Move all segments to a folder of their own below ``rmqha``, to begin anew. Raises OSError."""
+        """Empty the log: move all segments to a new folder below ``rmqha``. Returns that folder. Raises OSError."""
         log = self.commit_log
         aside = self.root / NODE_FOLDER / f"aside-{now_ms}"
         self.disk.make_folder(aside.parent)
@@ -409,13 +422,13 @@ class MessageStore:
         return aside
 
     def known_log(self) -> Examination:
-        """The log as it is now: for an opening right after a clean close, which need not prove it again."""
+        """The log as it is now. An opening right after a clean close takes it, and need not prove the log again."""
         log = self.commit_log
         found = Scan(log.verified_offset, 0, log.last_message_offset, log.last_store_timestamp)
         return Examination(True, log.min_offset, log.verified_offset, found, log.verified_offset)
 
     def cut_back(self, offset: int) -> Path | None:
-        """Take back the log from ``offset``, the end of a record, on; gives the file in which the cut bytes are kept.
+        """Cut the log at ``offset``, the end of a record. Returns the file that keeps the cut bytes, or None.
 
         Nothing may use the store meanwhile. The new epoch is on the disk before the log is cut. Raises StoreError,
         OSError.
@@ -444,14 +457,14 @@ class MessageStore:
         return kept_in
 
     def close_now(self, final_state: Callable[[], NodeState] | None = None) -> None:
-        """Close a store that nothing flushes but this, as commands do. Raises OSError."""
+        """Close a store that has no flusher, as commands do. Raises OSError."""
         failures: list[Failure] = []
         self.close(final_state=final_state).addErrback(failures.append)
         if failures:
             failures[0].raiseException()
 
     def abandon(self) -> None:
-        """Let go of the store as it is, as a process that dies does: the next start recovers it."""
+        """Close the files without flushing, as if the process died. The next start recovers the store."""
         self._broken = True
         self._release(None)
 
@@ -463,9 +476,9 @@ class MessageStore:
     def close(
         self, flusher: Flusher | None = None, final_state: Callable[[], NodeState] | None = None
     ) -> Deferred[None]:
-        """Cut what is no whole record, flush, write checkpoint and state, remove ``abort`` and let go of the store.
+        """Cut an incomplete last record, flush, write checkpoint and state, remove ``abort`` and release the lock.
 
-        The Deferred fails with OSError if the disk refuses; then ``abort`` stays, for the next start to recover.
+        The Deferred fails with OSError if the disk fails. Then ``abort`` stays, and the next start recovers the store.
         """
         self.end_puts()
         drained: Deferred[None] = Deferred()

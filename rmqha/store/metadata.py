@@ -1,8 +1,8 @@
-"""``config/*.json``: what a broker knows beside its messages (spec/store.md 13, spec/remoting.md 5).
+"""``config/*.json``: what a broker knows besides its messages (spec/store.md 13, spec/remoting.md 5).
 
 Each file is a table, and the answers to requests for whole tables have the same content (spec/remoting.md 9.1). A
-table's ``from_json`` and ``to_json`` take and give what ``rmqha.wire.fastjson`` reads and writes; fields that 5.x adds
-are left out.
+table's ``from_json`` and ``to_json`` take and return what ``rmqha.wire.fastjson`` reads and writes. Fields that 5.x
+adds are left out.
 """
 
 import os
@@ -49,9 +49,10 @@ class TopicFilterType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Which content of a table: two are the same if both numbers are (spec/store.md 13.3).
+    """The version of a table's content. Versions are equal if both numbers are equal (spec/store.md 13.3).
 
-    Java gives a new one, and one that lacks a timestamp, the time; here it is 0, which no Java broker has.
+    In Java a new version, and one whose timestamp is missing, has the current time. Here the timestamp is 0, which no
+    Java broker has.
     """
 
     counter: Long = 0
@@ -64,7 +65,7 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
-        """From Java's form; None, or a field that lacks, is the default. Raises ValueError."""
+        """From Java's form. None and missing fields give the defaults. Raises ValueError."""
         return read_bean(cls, {} if content is None else content)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class DataVersion:
 
 
 def _filter_type(value: Any, _: Any) -> TopicFilterType:
-    """To Java an unknown filter type is null, with which it does nothing."""
+    """An unknown filter type counts as SINGLE_TAG. Java reads it as null, and makes no use of it."""
     return TopicFilterType.__members__.get(read_text(value), TopicFilterType.SINGLE_TAG)
 
 
@@ -91,7 +92,10 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, content: Any, topic_name: str = "") -> Self:
-        """From Java's form, of this name if it tells none; fields that lack take Java's defaults. Raises ValueError."""
+        """From Java's form. A missing name is ``topic_name``. Other missing fields get Java's defaults.
+
+        Raises ValueError.
+        """
         return read_bean(cls, with_default(content, "topicName", topic_name))
 
     def to_json(self) -> dict[str, Any]:
@@ -123,7 +127,10 @@ class SubscriptionGroupConfig:
 
     @classmethod
     def from_json(cls, content: Any, group_name: str = "") -> Self:
-        """From Java's form, of this name if it tells none; fields that lack take Java's defaults. Raises ValueError."""
+        """From Java's form. A missing name is ``group_name``. Other missing fields get Java's defaults.
+
+        Raises ValueError.
+        """
         return read_bean(cls, with_default(content, "groupName", group_name))
 
     def to_json(self) -> dict[str, Any]:
@@ -162,7 +169,7 @@ class ConfigTable(ABC):
 
     @abstractmethod
     def snapshot(self) -> Self:
-        """The table as it is now, which stays so: for another thread. Its rows are not copied where they are frozen."""
+        """A copy of the table for another thread: later changes do not reach it. Frozen rows are shared."""
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
@@ -170,17 +177,17 @@ class ConfigTable(ABC):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The table of this config folder, an empty one if it has none.
+        """The table of this config folder. It is empty if the folder has no file of it.
 
-        If the file is missing, empty or cannot be read as this table, its backup counts, as for Java. Raises StoreError
-        for a backup that is needed and cannot be read, OSError.
+        If the file is missing, empty or invalid, the backup is read, as Java does. Raises StoreError if the backup is
+        invalid too, OSError.
         """
         return TableFile(folder, cls).read()
 
     def write(self, folder: Path) -> None:
-        """Replace the table of this config folder, durably, at every moment readable; the previous one is the backup.
+        """Replace the file of this config folder, durably. A reader finds a whole file at any moment.
 
-        A previous file that cannot be read leaves the backup as it is. Raises OSError.
+        The previous file becomes the backup. If that file is invalid, the backup stays as it is. Raises OSError.
         """
         TableFile(folder, type(self)).write(self)
 
@@ -211,13 +218,13 @@ class NamedTable(ConfigTable, Generic[Row]):
 
 Table = TypeVar("Table", bound=ConfigTable)
 FileIdentity = tuple[int, int, int]
-"""Inode, size and time of change: of a file that nobody has touched they are the same."""
+"""Inode, size in bytes, and time of the last change in ns. If all three are equal, the file has not changed."""
 
 
 class TableFile(Generic[Table]):
     """A table's file in a config folder, and its backup. Read and written by one thread at a time.
 
-    A file that was last read or written here is known to be sound: it need not be read again to become the backup.
+    If the file has not changed since it was read or written here, it is sound. It can become the backup unread.
     """
 
     def __init__(self, folder: Path, kind: type[Table]) -> None:
@@ -242,12 +249,11 @@ class TableFile(Generic[Table]):
         except FileNotFoundError:
             return self._kind.from_json({})
         except ValueError as error:
-            raise StoreError(
-                f"{self._backup} is no {self._kind.FILE_NAME} ({error}), and there is no sound one beside it"
-            ) from error
+            reason = f"is not a valid {self._kind.FILE_NAME} ({error})"
+            raise StoreError(f"{self._backup} {reason}, and {self._path} is missing or invalid too") from error
 
     def write(self, table: Table, breathe: Callable[[], object] = lambda: None) -> None:
-        """As ``ConfigTable.write``. ``breathe`` is called every few rows, to let another thread run."""
+        """As ``ConfigTable.write``. ``breathe`` is called every few rows, so that another thread can run."""
         content = dumps_pretty_by_rows(table.document(), breathe)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_name(self._path.name + ".tmp")
@@ -262,7 +268,7 @@ class TableFile(Generic[Table]):
         self._sound = self._identity()
 
     def _has_sound_file(self) -> bool:
-        """Whether there is a file that can be the backup."""
+        """Whether the present file is sound, so that it can become the backup."""
         try:
             if self._sound is not None and self._identity() == self._sound:
                 return True
@@ -272,7 +278,7 @@ class TableFile(Generic[Table]):
         return True
 
     def _keep_previous(self) -> None:
-        """Let the file be the backup: under both names, until the new one takes the first."""
+        """Make the present file the backup. It has both names until the new file replaces it under the first."""
         temporary = self._backup.with_name(self._backup.name + ".tmp")
         temporary.unlink(missing_ok=True)
         try:
@@ -361,7 +367,7 @@ class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
 class ConsumerOffsetTable(ConfigTable):
     """The next offset that each group reads in each queue: by ``topic_at_group``, then queueId.
 
-    The answer to GET_ALL_CONSUMER_OFFSET, to which a 5.x slave wants a dataVersion added (spec/remoting.md 9.1).
+    The answer to GET_ALL_CONSUMER_OFFSET. A 5.x slave wants a dataVersion in it too (spec/remoting.md 9.1).
     """
 
     FILE_NAME = "consumerOffset.json"
@@ -370,7 +376,7 @@ class ConsumerOffsetTable(ConfigTable):
 
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
-        """From Java's form, whose integer keys may be quoted, in steps. Raises ValueError."""
+        """From Java's form, in steps. Its integer keys may be quoted. Raises ValueError."""
         queues = yield from _rows(read_mapping(content, "offsetTable"), lambda offsets, _: _offsets(offsets))
         return cls(queues)
 
@@ -379,11 +385,11 @@ class ConsumerOffsetTable(ConfigTable):
         return {"offsetTable": Rows(self.offset_table, dict)}
 
     def snapshot(self) -> Self:
-        """The table as it is now. Of many queues that takes long; ``some`` gives it in parts."""
+        """The table as it is now. With many queues this is slow: ``some`` copies a part of them."""
         return replace(self, offset_table={key: dict(offsets) for key, offsets in self.offset_table.items()})
 
     def some(self, keys: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Copies of the offsets at these keys, as far as there are any."""
+        """Copies of the offsets at these keys. Unknown keys are left out."""
         return {key: dict(self.offset_table[key]) for key in keys if key in self.offset_table}
 
 
@@ -397,7 +403,7 @@ class DelayOffsetTable(ConfigTable):
 
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
-        """From Java's form, whose integer keys may be quoted: it is small. Raises ValueError."""
+        """From Java's form, in one step, because it is small. Its integer keys may be quoted. Raises ValueError."""
         yield from ()
         return cls(_offsets(read_mapping(content, "offsetTable")))
 

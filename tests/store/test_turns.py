@@ -53,7 +53,7 @@ class ManyQueuesTurnsTests(SynchronousTestCase):
 
     def test_a_long_dispatch_tells_how_far_it_is(self) -> None:
         dispatcher = self.store.derived.dispatcher
-        self.patch(dispatch, "LEAST_BULK_BYTES", 1 << 40)
+        self.patch(dispatch, "MIN_BULK_BYTES", 1 << 40)
         self.patch(dispatch, "SLICE_MESSAGES", 1)
         self.patch(dispatcher, "_pause", lambda: 3.0)
         self.put(8)

@@ -1,7 +1,7 @@
-"""What dispatch makes of many messages at once: units of consume queues, and keys of the index.
+"""Makes units of consume queues and keys of the index from many messages at once.
 
-The rules are those of ``rmqha.store.derived.dispatchrequest``, which stays the reference. Here they are applied to
-whole columns; in Python there is a loop only over topics, and over texts beyond ASCII.
+The rules are those of ``rmqha.store.derived.dispatchrequest``, which is the reference. Here numpy applies them to whole
+columns. Python loops only over topics, and over texts that are not ASCII.
 """
 
 from dataclasses import dataclass
@@ -28,19 +28,19 @@ from rmqha.wire.record import (
 SPACE, LAST_ASCII = ord(" "), 0x7F
 PLACED_DTYPE = np.dtype([("topic", "i4"), ("queue_id", "i4"), ("queue_offset", "i8"), ("unit", UNIT_DTYPE)])
 PlacedUnits = npt.NDArray[np.void]
-"""Units and their places; the topic is a number of ``BulkDispatch.topics``."""
+"""Units and their places in queues. The topic is an index of ``BulkDispatch.topics``."""
 SHAPES_TRIED = 16
-"""So many shapes of one length are told apart; where there are more, the rest is dispatched column by column."""
+"""How many shapes of one length are tried. Messages of other shapes are dispatched column by column."""
 FEW_ROWS = 8
-"""Fewer messages of one length are not looked at for their shape."""
+"""If fewer messages than this have one length, their shapes are not tried."""
 SMALLEST_TAIL_BYTES = 3
-"""Behind the body: the lengths of topic and properties."""
+"""After the body at least the lengths of topic and properties follow."""
 LENGTHS_BY_COLUMN = 64
-"""So many lengths of strings are gathered a column each; where there are more, one by one."""
+"""Up to this many lengths of strings are gathered column by column. With more, strings are gathered one by one."""
 
 
 class Dispatched(NamedTuple):
-    """What some messages become, in the order of the log. ``refused`` messages fit no queue."""
+    """The units and keys of some messages, in the order of the log. ``refused`` counts messages that fit no queue."""
 
     messages: int
     refused: int
@@ -49,11 +49,11 @@ class Dispatched(NamedTuple):
 
 
 TOPIC_DTYPE = np.dtype([("number", "i4"), ("is_folder", "?"), ("is_schedule", "?"), ("hash", "i8")])
-"""What is known of a topic; the hash is that of its name and the ``#`` that follows it in an index key."""
+"""What is known of a topic. The hash is that of its name and the ``#`` after it in an index key."""
 
 
 class BulkDispatch:
-    """Dispatches messages; ``topics`` are those that it has met."""
+    """Dispatches messages. ``topics`` are those seen so far."""
 
     def __init__(self, delay_levels: DelayLevels | None = None) -> None:
         self.topics: list[str] = []
@@ -61,10 +61,10 @@ class BulkDispatch:
         self._facts: npt.NDArray[np.void] = np.empty(0, TOPIC_DTYPE)
         self._levels = delay_levels if delay_levels is not None else DelayLevels()
         self._shapes: dict[int, list[_Shape]] = {}
-        """Shapes met before, by the length of a record behind its body; the one met last comes first."""
+        """Known shapes, by the number of bytes after the body. The one used last comes first."""
 
     def __call__(self, records: Records) -> Dispatched:
-        """The units and keys of these messages, which have been laid out."""
+        """The units and keys of these messages."""
         some = _Columns(records)
         rest = self._by_shape(some)
         if len(rest):
@@ -88,12 +88,12 @@ class BulkDispatch:
         return Dispatched(len(records), int((is_queued & ~has_place).sum()), units, some.keys())
 
     def _by_shape(self, some: "_Columns") -> Ints:
-        """Dispatch the messages that share their shape with many others; gives the rest."""
+        """Dispatch the messages that share their shape with many others. Returns the rows of the rest."""
         begins, lengths = some.tails
         rest = [some.odd_rows]
         for length in np.flatnonzero(np.bincount(lengths)).tolist():
             rows = np.flatnonzero(lengths == length)
-            if length < SMALLEST_TAIL_BYTES:  # of those that were set apart
+            if length < SMALLEST_TAIL_BYTES:  # messages of another layout
                 continue
             if len(rows) < FEW_ROWS:
                 rest.append(rows)
@@ -103,7 +103,7 @@ class BulkDispatch:
         return np.sort(np.concatenate(rest))
 
     def _peel(self, some: "_Columns", rows: Ints, tails: npt.NDArray[np.uint8]) -> Ints:
-        """Dispatch what has one of a few shapes; gives which rows of ``tails`` have none of them."""
+        """Dispatch messages of a few shapes. Returns which rows of ``tails`` have other shapes."""
         shapes = self._shapes.setdefault(tails.shape[1], [])
         left = np.arange(len(rows))
         for number in range(SHAPES_TRIED):
@@ -128,7 +128,7 @@ class BulkDispatch:
         return left
 
     def _shape_of(self, tail: bytes) -> "_Shape | None":
-        """The shape of a record's bytes behind its body; None for one that is out of the ordinary."""
+        """The shape of a record's bytes after its body, None if it is unusual."""
         topic_end = 1 + tail[0]
         topic, stored = tail[1:topic_end], tail[topic_end + INT16.size :]
         number = self._number(topic, len(topic))
@@ -137,7 +137,7 @@ class BulkDispatch:
         return _shape_of(tail, number, int(self._facts["hash"][number]), stored)
 
     def _number(self, name: bytes, length: int) -> int:
-        name = name.ljust(length, b"\0")  # numpy takes zeros at the end away
+        name = name.ljust(length, b"\0")  # numpy removes zeros at the end
         number = self._known.get(name)
         if number is None:
             topic = name.decode("utf-8", "surrogateescape")
@@ -150,7 +150,7 @@ class BulkDispatch:
         return number
 
     def _by_columns(self, some: "_Columns", rows: Ints) -> None:
-        """Dispatch messages of whatever shape."""
+        """Dispatch messages of any shape."""
         few = _Messages(some.records if len(rows) == len(some.records) else some.records.take(rows))
         begins, lengths = few.records.topic
         for length in np.flatnonzero(np.bincount(lengths)).tolist():
@@ -192,10 +192,10 @@ class BulkDispatch:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What the bytes behind the body of many records have in common: topic, names of properties, lengths of values.
+    """What the bytes after the body of many records have in common: topic, names of properties, lengths of values.
 
     A tail has this shape if each byte is at most ``span`` above ``low``. ``keys`` and ``tags`` are the columns where
-    index keys and TAGS begin and end.
+    index keys and TAGS start and end.
     """
 
     topic: int
@@ -215,7 +215,7 @@ class _Shape:
 
 
 def _shape_of(tail: bytes, topic: int, topic_hash: int, stored: bytes) -> _Shape | None:
-    """None if a value is beyond plain ASCII, a name comes twice, or a pair lacks its name or value."""
+    """None if a value has a control or non-ASCII character, a name occurs twice, or a name or value is empty."""
     low = np.frombuffer(tail, np.uint8).copy()
     span = np.zeros(len(tail), np.uint8)
     places: dict[bytes, tuple[int, int]] = {}
@@ -241,7 +241,7 @@ def _shape_of(tail: bytes, topic: int, topic_hash: int, stored: bytes) -> _Shape
 
 
 def _split(tail: bytes, begin: int, end: int) -> list[tuple[int, int]]:
-    """Where the words of a value begin and end."""
+    """The start and end of each word of a value."""
     words = []
     for word in tail[begin:end].split(b" "):
         if word:
@@ -251,7 +251,7 @@ def _split(tail: bytes, begin: int, end: int) -> list[tuple[int, int]]:
 
 
 class _Columns:
-    """What becomes of some messages, row by row, whichever way it was found out."""
+    """The units and keys of some messages, row by row, from shapes and from columns."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -261,11 +261,11 @@ class _Columns:
         self.is_indexed: Mask = self.transaction_type != TRANSACTION_ROLLBACK_TYPE
         self._key_count = np.zeros(len(records), np.int64)
         self._key_parts: list[tuple[Ints, Ints, Ints]] = []
-        """Rows, which of its row's keys each is, and hashes."""
+        """For some keys: their rows, their numbers among the keys of the row, and their hashes."""
 
     @cached_property
     def tails(self) -> tuple[Ints, Ints]:
-        """Where the bytes behind the body begin, and how many there are; none of records that are set apart."""
+        """The start and the number of the bytes after the body. The number is 0 for messages of another layout."""
         begins, body_lengths = self.records.body
         begins = begins + body_lengths
         lengths = self.records.at + self.records.ints("totalSize") - begins
@@ -279,11 +279,11 @@ class _Columns:
 
     @property
     def odd_rows(self) -> Ints:
-        """Messages that are laid out in another way than others."""
+        """The rows of messages of another layout (the second magic code)."""
         return np.flatnonzero(self._is_odd)
 
     def add(self, rows: Ints, shape: _Shape, tails: npt.NDArray[np.uint8]) -> None:
-        """What becomes of the messages in these rows, whose tails have this shape."""
+        """Add topic, tagsCode and keys of the messages in these rows. Their tails have this shape."""
         self.topic[rows] = shape.topic
         if shape.tags is not None:
             self.tags_code[rows] = row_hashes(tails[:, slice(*shape.tags)], 0)
@@ -293,14 +293,14 @@ class _Columns:
             self._key_parts.append((rows, np.full(len(rows), number), hashes))
 
     def add_keys(self, rows: Ints, owners: Ints, hashes: Ints) -> None:
-        """Hashes of keys, message by message; ``owners`` says for each which of the rows it belongs to."""
+        """Add hashes of keys, message by message. ``owners`` has the number in ``rows`` for each hash."""
         counts = np.bincount(owners, minlength=len(rows))
         self._key_count[rows] = counts
         first = np.cumsum(counts) - counts
         self._key_parts.append((rows[owners], np.arange(len(owners)) - first[owners], hashes))
 
     def keys(self) -> HashedKeys:
-        """The keys of all messages that are indexed, in their order."""
+        """The keys of all indexed messages, in the order of the messages."""
         ends = np.cumsum(self._key_count)
         firsts = ends - self._key_count
         total = int(ends[-1]) if len(ends) else 0
@@ -319,7 +319,7 @@ class _Columns:
 
 
 class _Messages:
-    """Columns of some messages of any shape; what several need is made once."""
+    """Columns of some messages of any shape. What several callers need is computed once."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -329,20 +329,20 @@ class _Messages:
         self.store_timestamp = records.ints("storeTimestamp")
 
     def places(self, name: str) -> tuple[Ints, Ints, Ints]:
-        """Which messages have the property; where in ``properties.data`` its value begins, and its length."""
+        """Which messages have the property, and the start and length of its value in ``properties.data``."""
         strings, begins, lengths = self.properties.places(name)
         return self._rows[strings], begins, lengths
 
 
 def _windows(buffer: Bytes, length: int) -> npt.NDArray[np.bytes_]:
-    """All stretches of so many bytes, as texts; only to be taken where they lie in the buffer."""
+    """A view of all stretches of ``length`` bytes. Take only those that are inside the buffer."""
     if not length:
         return np.zeros(len(buffer) + 1, "S1")
     return np.ndarray((len(buffer) - length + 1,), f"S{length}", buffer, strides=(1,))
 
 
 def _gather(buffer: Bytes, begins: Ints, lengths: Ints) -> tuple[Bytes, Ints, Ints]:
-    """Copies of stretches of the buffer, one after another; their bounds; and which stretch each of them is."""
+    """Copies of stretches of the buffer, joined; their bounds; and the number of the stretch that each copies."""
     different = np.flatnonzero(np.bincount(lengths)) if len(lengths) else lengths
     if len(different) > LENGTHS_BY_COLUMN:
         view = buffer.data
@@ -367,7 +367,7 @@ def _bounds(lengths: Ints) -> Ints:
 
 
 def _key_hashes(some: _Messages) -> tuple[Ints, Ints]:
-    """Whose keys there are, and their hashes: UNIQ_KEY first, then each of KEYS, message by message."""
+    """The rows and hashes of all keys, message by message: UNIQ_KEY first, then each of KEYS."""
     parts = zip(some.places("UNIQ_KEY"), _words(some, "KEYS"), strict=True)
     rows, begins, lengths = (np.concatenate(part) for part in parts)
     order = np.argsort(rows, kind="stable")
@@ -377,9 +377,9 @@ def _key_hashes(some: _Messages) -> tuple[Ints, Ints]:
 
 
 def _words(some: _Messages, name: str) -> tuple[Ints, Ints, Ints]:
-    """As ``_Messages.places``, but each word of the value by itself."""
+    """As ``_Messages.places``, but for each word of the value."""
     rows, starts, lengths = some.places(name)
-    spaces = np.flatnonzero(some.properties.data == SPACE)  # one outside of the values makes no word
+    spaces = np.flatnonzero(some.properties.data == SPACE)  # spaces outside the values make no words
     if not len(spaces):
         return rows, starts, lengths
     begins = np.sort(np.concatenate([starts, spaces + 1]), kind="stable")

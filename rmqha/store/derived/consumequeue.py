@@ -1,10 +1,10 @@
-"""Consume queues: for each message of a topic's queue, where it lies in the log (spec/store.md 6).
+"""Consume queues: for each message of a topic's queue, where it is in the log (spec/store.md 6).
 
 ::
 
-    a unit: 0 i64 physical offset   8 i32 size   12 i64 tagsCode         unit n of the queue lies at byte 20·n
+    a unit: 0 i64 physical offset   8 i32 size   12 i64 tagsCode         unit n of the queue is at byte 20·n
 
-Derived from the log, and written in pieces: what a slice of dispatch adds is kept until ``write_pending``.
+They are derived from the log. What a slice of dispatch adds is kept in memory until ``write_pending``.
 """
 
 from collections import Counter
@@ -32,25 +32,25 @@ from rmqha.store.log.mappedfile import (
 
 UNIT = Struct(">qiq")
 PLACE = Struct(">qi")
-"""The begin of a unit: which bytes of the log are its message."""
+"""The start of a unit: which bytes of the log are its message."""
 CQ_STORE_UNIT_SIZE = 20
 assert UNIT.size == CQ_STORE_UNIT_SIZE
 UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-BLANKS_AT_ONCE = 4096
+BLANKS_BATCH = 4096
 FILES_WITHOUT_HOLES = 3
-"""A queue's last files, which a Java broker's recovery reads: it takes a hole in them for the queue's end."""
+"""A queue's last files, which a Java broker's recovery reads. It would take a hole in them for the queue's end."""
 HOLE_FILE_COST_BYTES = 65536
-"""What a whole file that is left a hole counts, where the cost of blanks is limited."""
+"""What a file that is left as a hole costs, compared with bytes of blanks."""
 BLANKS_ALLOWED_BYTES = 1 << 30
-"""Blanks in all queues together, beside as many as the log has bytes: a hostile master makes up QUEUEOFFSETs."""
+"""All queues together may have this many bytes of blanks, plus the log's size: a hostile master invents offsets."""
 PAGE_BYTES = 4096
-BYTES_AT_ONCE = 1 << 20
+BYTES_BATCH = 1 << 20
 UNITS_PROVED = 4096
-"""So many units of messages from which the log is checked are looked at one by one after an unclean stop."""
+"""After an unclean stop at most this many units are checked one by one."""
 FILES_THAT_TELL = 1000
-"""The sizes of so many files tell what the size is; others may be damaged."""
+"""The file size of queues is taken from about this many files, because some may be damaged."""
 CONSUME_QUEUE_FOLDER = "consumequeue"
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 
@@ -58,7 +58,7 @@ Units = npt.NDArray[np.void]
 
 
 class Unit(NamedTuple):
-    """Where one message lies, and the hash of its tags (or, of a delayed message, its delivery time in ms)."""
+    """Where one message is in the log, and the hash of its tags (for a delayed message its delivery time in ms)."""
 
     physical_offset: int
     size: int
@@ -66,7 +66,7 @@ class Unit(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the unit only fills a place: its message is not in this store."""
+        """Whether the unit only fills a gap: its message is not in this store."""
         return self.physical_offset == 0 and self.size in (0, PRE_BLANK_SIZE)
 
 
@@ -76,10 +76,10 @@ def queue_file_size(configured: int) -> int:
 
 
 def queue_size_of(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
-    """Bytes of each file of the queues in ``folder``: as most files are, as configured, or by default.
+    """Bytes of each queue file in ``folder``: as most files are, else as configured, else the default.
 
-    The files win over the setting: a store opens whatever its settings say. Sizes that no queue file has do not count:
-    such a file is damaged. Raises OSError.
+    The files win over the setting, so that a store opens with any settings. Sizes that no queue file can have are
+    ignored: such a file is damaged. Raises OSError.
     """
     wanted = queue_file_size(configured) if configured is not None else DEFAULT_QUEUE_FILE_SIZE
     sizes = {
@@ -89,7 +89,7 @@ def queue_size_of(folder: Path, configured: int | None, disk: Disk = DISK) -> in
 
 
 def new_queue_size(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
-    """Bytes of each file of queues that take the place of those in ``folder``: as configured, else as they were.
+    """Bytes of each file of queues that replace those in ``folder``: as configured, else as these are.
 
     Raises OSError.
     """
@@ -97,7 +97,7 @@ def new_queue_size(folder: Path, configured: int | None, disk: Disk = DISK) -> i
 
 
 def _file_sizes(folder: Path, disk: Disk) -> Counter[int]:
-    """How many files there are of each size; a few hundred queues tell enough."""
+    """How many files there are of each size. Reads only ``FILES_THAT_TELL`` files or a few more."""
     sizes: Counter[int] = Counter()
     for topic in disk.folders_in(folder):
         for queue in disk.folders_in(folder / topic):
@@ -108,15 +108,15 @@ def _file_sizes(folder: Path, disk: Disk) -> Counter[int]:
 
 
 class QueueDamaged(StoreError):
-    """A queue's files are not what a queue's are. Queues are made from the log, and can be made again."""
+    """A queue's files are damaged. The log can rebuild them."""
 
 
 @dataclass(slots=True)
 class Marks:
-    """Which of a store's queues have something to be done.
+    """Which of a store's queues have something to write or to flush.
 
-    ``dirty`` queues have units to write, in the order in which they got them. ``unflushed`` queues have files that are
-    not flushed from this byte on. ``grown`` ones have files whose names are not flushed. All are on ``disk``.
+    ``dirty`` queues have units to write; they are in the order in which they got them. ``unflushed`` queues have files
+    not flushed from this byte on. ``grown`` queues have files whose names are not flushed. All are on ``disk``.
     """
 
     dirty: dict["ConsumeQueue", None] = field(default_factory=dict)
@@ -125,13 +125,13 @@ class Marks:
     disk: Disk = DISK
 
     def forget(self, queue: "ConsumeQueue") -> None:
-        """Leave this queue out."""
+        """Remove this queue."""
         self.dirty.pop(queue, None)
         self.unflushed.pop(queue, None)
         self.grown.discard(queue)
 
     def take_unflushed(self) -> "Marks":
-        """What is not flushed; from now on that counts as taken care of."""
+        """Take over what is not flushed: it no longer counts as unflushed here."""
         taken = Marks(unflushed=self.unflushed, grown=self.grown)
         self.unflushed, self.grown = {}, set()
         return taken
@@ -140,7 +140,7 @@ class Marks:
 class ConsumeQueue:
     """One queue of one topic. Offsets are queue offsets: ordinals of messages, unless they are named physical.
 
-    It enters itself in the ``marks`` when it has units to write, and when it has written some.
+    It adds itself to the ``marks`` when it has units to write, and when it has written some.
     """
 
     def __init__(
@@ -152,20 +152,20 @@ class ConsumeQueue:
         owned: bool = True,
         marks: Marks | None = None,
     ) -> None:
-        """Opens it as its files are. Raises StoreError, OSError."""
+        """Opens its files. Raises StoreError, OSError."""
         self.topic = topic
         self.queue_id = queue_id
         self._marks = marks = Marks() if marks is None else marks
         self._disk = marks.disk
         self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", disk=marks.disk)
         self._pending = bytearray()
-        self._end = self._queue.end_offset  # in bytes, what is pending not counted
+        self._end = self._queue.end_offset  # in bytes, without pending units
         self._min = self._queue.first_base or 0
         self._min_physical_offset: int | None = None
-        """Of the log, if the queue's first message in it was not looked for since."""
+        """The log's first offset, until the queue's first message in the log is searched; then None."""
         self._filling_to: int | None = None
         self.last_message: tuple[int, int, int] | None = None
-        """Queue offset, physical offset and size of the last message, as ``recover`` has left it."""
+        """Queue offset, physical offset and size of the last message, as ``recover`` found it."""
         self.max_physical_offset = -1
         self.order_breaches = 0
 
@@ -193,14 +193,14 @@ class ConsumeQueue:
 
     @property
     def is_open(self) -> bool:
-        """Whether the queue's last file is at hand, so that writing is cheap."""
+        """Whether the queue has open files, so that writing is cheap."""
         return self._queue.has_open_files
 
     def put(self, queue_offset: int, unit: Unit) -> None:
-        """Add the unit of a message at ``queue_offset``; one that is there already is left alone.
+        """Add the unit of a message at ``queue_offset``. An existing unit is not changed.
 
-        A unit that does not follow leaves blanks for those missing, counts in ``order_breaches``, and lies where it
-        belongs: offsets of a queue never shift.
+        If units are missing before it, blanks take their place, and ``order_breaches`` counts that: offsets of a queue
+        never shift.
         """
         if self.has(unit):
             return
@@ -212,18 +212,18 @@ class ConsumeQueue:
         self._add(UNIT.pack(*unit))
 
     def has(self, unit: Unit) -> bool:
-        """Whether the unit of this message, or of a later one, was put before."""
+        """Whether the unit of this message, or of a later one, is there already."""
         return unit.physical_offset + unit.size <= self.max_physical_offset
 
     def follows(self, queue_offset: int) -> bool:
-        """Whether a unit at ``queue_offset`` needs no blanks before it, and none is there."""
+        """Whether ``queue_offset`` is the next one, so that its unit needs no blanks before it."""
         at, is_new = queue_offset * CQ_STORE_UNIT_SIZE, not self._pending and not len(self._queue)
         return at % self.file_size == 0 if is_new else at == self._end + len(self._pending)
 
     def put_run(self, queue_offset: int, units: Units) -> None:
-        """Add units of messages one after another, at least one, the first of which ``follows`` there. Raises OSError.
+        """Add one or more consecutive units. ``follows`` must be true for the first. Raises OSError.
 
-        All are of messages behind those that have units.
+        Their messages must be after those that have units.
         """
         if not self._pending and not len(self._queue):
             self._end = self._min = queue_offset * CQ_STORE_UNIT_SIZE
@@ -237,7 +237,7 @@ class ConsumeQueue:
         self.max_physical_offset = last.physical_offset + last.size
 
     def blank_bytes_before(self, queue_offset: int) -> int:
-        """What making room for a unit at ``queue_offset`` costs: bytes of blanks, and something for each empty file."""
+        """The cost of room for a unit at ``queue_offset``: bytes of blanks, plus a fixed cost for each empty file."""
         at, end = queue_offset * CQ_STORE_UNIT_SIZE, self._end + len(self._pending)
         if not self._pending and not len(self._queue):
             return at % self.file_size
@@ -249,16 +249,16 @@ class ConsumeQueue:
         return max(0, (at - at % self.file_size - base) // self.file_size - FILES_WITHOUT_HOLES + 1)
 
     def begin_without_blanks(self, queue_offset: int) -> None:
-        """Begin a queue without files at ``queue_offset``, and leave a hole before it in its file. Raises OSError."""
+        """Start a queue without files at ``queue_offset``, with a hole before it in its file. Raises OSError."""
         at = queue_offset * CQ_STORE_UNIT_SIZE
         self._create_file(at - at % self.file_size)
         self._end = self._min = at
         self._min_physical_offset = None
 
-    def make_room(self, queue_offset: int, most_bytes: int) -> bool:
-        """Let the queue end at ``queue_offset``, or behind it; false if ``most_bytes`` of blanks were not enough.
+    def make_room(self, queue_offset: int, max_bytes: int) -> bool:
+        """Fill the queue with blanks up to ``queue_offset``. False if ``max_bytes`` of blanks were not enough.
 
-        Then it is to be called again. Raises OSError.
+        Then call it again. Raises OSError.
         """
         at = queue_offset * CQ_STORE_UNIT_SIZE
         if not self._pending and not len(self._queue):
@@ -268,15 +268,15 @@ class ConsumeQueue:
         elif at > self._end + len(self._pending) and at != self._filling_to:
             self.order_breaches += 1
             self._filling_to = at
-        while most_bytes > 0 and (end := self._end + len(self._pending)) < at:
-            most_bytes -= self._fill_some(end, at, most_bytes)
+        while max_bytes > 0 and (end := self._end + len(self._pending)) < at:
+            max_bytes -= self._fill_some(end, at, max_bytes)
         if self._end + len(self._pending) < at:
             return False
         self._filling_to = None
         return True
 
-    def _fill_some(self, end: int, at: int, most_bytes: int) -> int:
-        """Blanks in one file, or a file left empty. Gives what that cost."""
+    def _fill_some(self, end: int, at: int, max_bytes: int) -> int:
+        """Add blanks in one file, or leave a file as a hole. Returns the cost in bytes."""
         if end % self.file_size == 0 and len(self._queue) and self._holes_from(end, at):
             self.write_pending()
             self._create_file(end)
@@ -284,12 +284,12 @@ class ConsumeQueue:
             self._end = end + self.file_size
             return HOLE_FILE_COST_BYTES
         room = min(at, end - end % self.file_size + self.file_size) - end
-        count = min(BLANKS_AT_ONCE, room // CQ_STORE_UNIT_SIZE, most_bytes // CQ_STORE_UNIT_SIZE + 1)
+        count = min(BLANKS_BATCH, room // CQ_STORE_UNIT_SIZE, max_bytes // CQ_STORE_UNIT_SIZE + 1)
         self._add(PRE_BLANK * count)
         return count * CQ_STORE_UNIT_SIZE
 
     def _add(self, units: bytes | memoryview) -> None:
-        """Units of one file."""
+        """Add units that are all in one file."""
         if not self._pending:
             self._marks.dirty[self] = None
         self._pending += units
@@ -297,7 +297,7 @@ class ConsumeQueue:
             self.write_pending()
 
     def write_pending(self) -> None:
-        """Write the units added since the last time. Raises OSError; then they stay pending."""
+        """Write the units added since the last call. Raises OSError; then they stay pending."""
         if not self._pending:
             return
         if not len(self._queue) or self._end == self._queue.end_offset:
@@ -320,7 +320,7 @@ class ConsumeQueue:
         return mapped_file
 
     def units(self, offset: int, limit: int) -> Units:
-        """Up to ``limit`` units from ``offset`` on, of one file; empty outside the queue. A view: use it at once."""
+        """Up to ``limit`` units from ``offset`` on, of one file. Empty outside the queue. A view: use it at once."""
         self.write_pending()
         at = offset * CQ_STORE_UNIT_SIZE
         first = self._queue.first_base
@@ -340,52 +340,52 @@ class ConsumeQueue:
 
     @property
     def last_unit(self) -> Unit:
-        """The last unit; there must be one. Raises OSError."""
+        """The last unit. The queue must have units. Raises OSError."""
         with _Units(self._queue, self._disk) as units:
             return Unit(*units.read(self._end - CQ_STORE_UNIT_SIZE, 1)[0].item())
 
     def next_file_offset(self, offset: int) -> int:
-        """The first queue offset of the file behind the one that ``offset`` belongs to."""
+        """The first queue offset of the file after the one that ``offset`` belongs to."""
         at = offset * CQ_STORE_UNIT_SIZE
         return (at - at % self.file_size + self.file_size) // CQ_STORE_UNIT_SIZE
 
     def recover(self, checked_from: int | None = None) -> None:
         """Find the end, and cut what follows it. Raises QueueDamaged, OSError.
 
-        After an unclean stop ``checked_from`` is an offset in the log before which units were on disk. Of the units of
-        messages from there on those stay that follow without a break, the last of which may be torn; very many are
-        dropped unread. Dispatch makes them again.
+        After an unclean stop pass ``checked_from``: the units of all messages before this offset of the log are on
+        the disk. Later units are kept up to the first break; the last of them may be torn. If there are very many, all
+        later ones are dropped unread. Dispatch makes dropped units again.
         """
         with _Units(self._queue, self._disk) as units:
             self._end = units.end()
             if checked_from is None and units.goes_on_at(self._end):
-                raise QueueDamaged(f"{self._queue.folder} has units behind its end, {self._end // CQ_STORE_UNIT_SIZE}")
+                raise QueueDamaged(f"{self._queue.folder} has units after its end, {self._end // CQ_STORE_UNIT_SIZE}")
             if checked_from is not None:
                 self._end = units.sound_end(checked_from, self._end)
-            self._cut(self._end, units, looks_behind=checked_from is not None)
-        if self.max_physical_offset < 0:  # whoever made its first file died before the first unit was in it
+            self._cut(self._end, units, looks_after=checked_from is not None)
+        if self.max_physical_offset < 0:  # the process died after it created the first file, before it wrote a unit
             self._forget_all()
 
     def find_end(self) -> None:
-        """Let the queue end behind the last unit that can be one. Changes no file. Raises OSError."""
+        """Set the queue's end to the end of its last unit. Changes no file. Raises OSError."""
         with _Units(self._queue, self._disk) as units:
             self._end = units.end()
             self.max_physical_offset = units.last_physical_end(self._end)
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of all that lies at or behind ``physical_offset`` in the log. Raises OSError."""
+        """Drop the units of messages at or after ``physical_offset`` in the log. Raises OSError."""
         self.write_pending()
         with _Units(self._queue, self._disk) as units:
             self._cut(units.end_before(physical_offset, self._end), units)
         if self._end <= self._min_at or self.max_physical_offset < 0:
             self._forget_all()
 
-    def _cut(self, end: int, units: "_Units", looks_behind: bool = True) -> None:
-        while len(self._queue) and self._queue.bases[-1] >= end:  # no empty file stays: it might once be the only one
+    def _cut(self, end: int, units: "_Units", looks_after: bool = True) -> None:
+        while len(self._queue) and self._queue.bases[-1] >= end:  # keep no empty file: it could become the only one
             self._queue.remove_last()
         self.last_message = units.last_message(end)
         self.max_physical_offset = -1 if self.last_message is None else sum(self.last_message[1:])
-        if looks_behind and units.has_bytes_behind(end):
+        if looks_after and units.has_bytes_after(end):
             mapped_file = self._file(end)
             mapped_file.zero_from(end - mapped_file.base_offset)
             mapped_file.sync()
@@ -402,7 +402,7 @@ class ConsumeQueue:
         self.max_physical_offset = -1
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Let the queue begin at its first message that the log still has; it is looked for when it is asked for."""
+        """Start the queue at its first message that the log still has. The search runs when ``min_offset`` is read."""
         self.write_pending()
         self._min_physical_offset = min_physical_offset
 
@@ -413,7 +413,7 @@ class ConsumeQueue:
             return units.first_from(min_physical_offset, self._end)
 
     def delete_files_before(self, min_physical_offset: int) -> int:
-        """Delete files, never the last, all of whose messages the log no longer has; gives their number."""
+        """Delete files whose messages are all gone from the log, but not the last file. Returns how many."""
         self.write_pending()
         deleted = 0
         with _Units(self._queue, self._disk) as units:
@@ -427,9 +427,9 @@ class ConsumeQueue:
         return deleted
 
     def offset_by_time(self, timestamp: int, store_timestamp: Callable[[int], int | None]) -> int:
-        """The queue offset stored nearest to ``timestamp`` (ms): at it, else just before or after; 0 if it is empty.
+        """The queue offset of the message stored nearest to ``timestamp`` (ms). 0 if the queue is empty.
 
-        ``store_timestamp`` gives STORETIMESTAMP by physical offset, None where the log has no such message.
+        ``store_timestamp`` returns STORETIMESTAMP of a physical offset, None if the log has no such message.
         """
 
         def stored_at(offset: int) -> int | None:
@@ -455,21 +455,21 @@ class ConsumeQueue:
         return [UnflushedFile(folder / file_name(base)) for base in bases if base + self.file_size > start]
 
     def folders(self) -> list[Syncable]:
-        """The folders whose entries lead to the files: the queue's, the topic's, that of all queues, the store's."""
+        """The folders on the way to the files: those of the queue, the topic, all queues and the store."""
         folder = self._queue.folder
         return [UnflushedFolder(each) for each in (folder, *list(folder.parents)[:3])]
 
     def release_files(self) -> None:
-        """Give the files' descriptors back until they are needed again."""
+        """Close the files until they are needed again."""
         self._queue.release()
 
     def close(self) -> None:
-        """Close all files; what is pending must have been written."""
+        """Close all files. Call ``write_pending`` before."""
         self._queue.close()
 
 
 class UnflushedQueues:
-    """Files of very many queues, to be brought to the disk. They are listed in the thread that does it."""
+    """Files of very many queues that are to be flushed. The flushing thread lists them."""
 
     def __init__(self, queues: Marks, disk: Disk) -> None:
         self._queues = queues
@@ -479,20 +479,20 @@ class UnflushedQueues:
         return len(self._queues.unflushed)
 
     def files(self) -> list[Syncable]:
-        """The files, and the folders with new ones."""
+        """The files, and the folders with new files."""
         files = [file for queue, start in self._queues.unflushed.items() for file in queue.files_after(start)]
         folders = dict.fromkeys(folder for queue in self._queues.grown for folder in queue.folders())
         return [*files, *folders]
 
     def sync(self) -> None:
-        """Bring every byte written so far to the disk. Raises OSError."""
+        """Flush every byte written so far to the disk. Raises OSError."""
         self._disk.sync_all(self.files())
 
 
 class _Units:
-    """Units of a queue's files, read one by one or a few at once: only the pages looked at enter the page cache.
+    """Reads units of a queue's files, one or a few at a time. Only pages that are read enter the page cache.
 
-    Places are offsets in bytes, from the queue's first unit that ever was. A context: files are closed at its end.
+    Places are byte offsets: unit n of the queue is at 20·n. Use it as a context, which closes the file.
     """
 
     def __init__(self, queue: MappedFileQueue, disk: Disk) -> None:
@@ -502,7 +502,7 @@ class _Units:
         self._file: Readable | None = None
         self._base = -1
         self._data_end = queue.file_size
-        """Where the open file has nothing but a hole, as far as that is known."""
+        """Where the open file ends in a hole, as far as that is known."""
         self._page, self._page_at = b"", 0
 
     def __enter__(self) -> "_Units":
@@ -523,7 +523,7 @@ class _Units:
         return self._file
 
     def read(self, at: int, count: int) -> Units:
-        """Up to so many units of one file. Raises OSError."""
+        """Up to ``count`` units of one file. Raises OSError."""
         base = at - at % self._queue.file_size
         count = min(count, (base + self._queue.file_size - at) // CQ_STORE_UNIT_SIZE)
         data = self._open(base).read(at - base, count * CQ_STORE_UNIT_SIZE)
@@ -537,12 +537,12 @@ class _Units:
         return found
 
     def _read_page(self, at: int) -> None:
-        """Keep the page that has the unit at ``at``, from its first whole unit on: neighbours are asked for next."""
+        """Read the page of the unit at ``at``, from its first whole unit on: the next reads are for its neighbours."""
         base = at - at % self._queue.file_size
         file, position = self._open(base), at - base
         page = position - position % PAGE_BYTES
         start = page + -page % CQ_STORE_UNIT_SIZE
-        if position + CQ_STORE_UNIT_SIZE > page + PAGE_BYTES:  # the unit goes on in the next page
+        if position + CQ_STORE_UNIT_SIZE > page + PAGE_BYTES:  # the unit extends into the next page
             start = position
         self._page_at = base + start
         size = max(CQ_STORE_UNIT_SIZE, page + PAGE_BYTES - start)
@@ -557,10 +557,10 @@ class _Units:
         return physical_offset >= 0 and size > 0 and not (physical_offset == 0 and size == PRE_BLANK_SIZE)
 
     def end(self) -> int:
-        """Where the last unit ends, of a message or a blank; zeros, or a hole, follow it. Raises OSError.
+        """Where the last unit ends, of a message or a blank. Zeros or a hole follow it. Raises OSError.
 
-        Units follow each other without zeros between them, except before the first one, after a clean stop. After an
-        unclean one there may be zeros; then the end is that of one of the runs, not of one before the first.
+        After a clean stop only the first unit may have zeros before it. After an unclean stop there may be zeros
+        between units too. Then the end of any run of units may be returned.
         """
         for base in reversed(self._queue.bases):
             ranges = list(self._data_ranges(base))
@@ -572,7 +572,7 @@ class _Units:
         return self._queue.first_base or 0
 
     def _data_ranges(self, base: int, position: int = 0) -> Iterator[tuple[int, int]]:
-        """Ranges of a file that are no holes; where the file system does not tell, all of it is one."""
+        """Ranges of a file that are not holes. One range if the file system cannot tell holes from data."""
         return self._open(base).data_ranges(position, self._queue.file_size)
 
     def _last_run_end(self, low: int, end: int) -> int | None:
@@ -589,7 +589,7 @@ class _Units:
 
     def _last_end_by_reading(self, low: int, high: int) -> int | None:
         while high > low:
-            start = max(low, high - BLANKS_AT_ONCE * CQ_STORE_UNIT_SIZE)
+            start = max(low, high - BLANKS_BATCH * CQ_STORE_UNIT_SIZE)
             units = self.read(start, (high - start) // CQ_STORE_UNIT_SIZE)
             found = np.flatnonzero((units["physical_offset"] >= 0) & (units["size"] > 0))
             if len(found):
@@ -598,7 +598,7 @@ class _Units:
         return None
 
     def goes_on_at(self, at: int) -> bool:
-        """Whether the page behind the end of the units has anything but zeros. Raises OSError."""
+        """Whether the page after the end of the units has nonzero bytes. Raises OSError."""
         if not self._queue.bases or at >= self._queue.end_offset or at % self._queue.file_size == 0:
             return False
         base = at - at % self._queue.file_size
@@ -606,21 +606,21 @@ class _Units:
         data = file.read(position, max(0, min(2 * PAGE_BYTES - position % PAGE_BYTES, self._data_end - position)))
         return data != bytes(len(data))
 
-    def has_bytes_behind(self, at: int) -> bool:
-        """Whether any byte from here to the end of its file is not zero. Raises OSError."""
+    def has_bytes_after(self, at: int) -> bool:
+        """Whether any byte from ``at`` to the end of its file is not zero. Raises OSError."""
         if not self._queue.bases or not self._queue.bases[0] <= at < self._queue.end_offset:
             return False
         base = at - at % self._queue.file_size
         for start, end in self._data_ranges(base, at - base):
-            for position in range(start, end, BYTES_AT_ONCE):
-                data = self._open(base).read(position, min(BYTES_AT_ONCE, end - position))
+            for position in range(start, end, BYTES_BATCH):
+                data = self._open(base).read(position, min(BYTES_BATCH, end - position))
                 if data != bytes(len(data)):
                     return True
         return False
 
     def _last_message_before(self, at: int, first: int) -> int | None:
-        """Where the unit of the last message lies that begins before ``at``, and not before ``first``."""
-        if at > first and self._is_message(at - CQ_STORE_UNIT_SIZE):  # as it nearly always is
+        """The place of the last message's unit between ``first`` and ``at``. None without one."""
+        if at > first and self._is_message(at - CQ_STORE_UNIT_SIZE):  # the usual case
             return at - CQ_STORE_UNIT_SIZE
         count = 16
         while at > first:
@@ -630,23 +630,23 @@ class _Units:
             found = np.flatnonzero(_are_messages(units))
             if len(found):
                 return start + int(found[-1]) * CQ_STORE_UNIT_SIZE
-            at, count = start, min(BLANKS_AT_ONCE, 16 * count)
+            at, count = start, min(BLANKS_BATCH, 16 * count)
         return None
 
     def last_message(self, end: int) -> tuple[int, int, int] | None:
-        """Queue offset, physical offset and size of the last message that has a unit before ``end``. Raises OSError."""
+        """Queue offset, physical offset and size of the last message with a unit before ``end``. Raises OSError."""
         first = self._queue.first_base
         found = None if first is None else self._last_message_before(end, first)
         return None if found is None else (found // CQ_STORE_UNIT_SIZE, *self._one(found))
 
     def last_physical_end(self, end: int, first: int | None = None) -> int:
-        """The end, in the log, of the last message that has a unit before ``end``; -1 without any. Raises OSError."""
+        """The end, in the log, of the last message with a unit before ``end``. -1 without one. Raises OSError."""
         first = self._queue.first_base if first is None else first
         found = None if first is None else self._last_message_before(end, first)
         return -1 if found is None else sum(self._one(found))
 
     def end_before(self, physical_offset: int, end: int) -> int:
-        """Where the last unit ends, of those before ``end``, whose message lies before ``physical_offset`` in the log.
+        """Where the last unit before ``end`` ends whose message is before ``physical_offset`` in the log.
 
         Raises OSError.
         """
@@ -657,7 +657,7 @@ class _Units:
         return first if found is None else found + CQ_STORE_UNIT_SIZE
 
     def sound_end(self, checked_from: int, end: int) -> int:
-        """As ``end_before``, but a few units of later messages stay, if they are sound and follow. Raises OSError."""
+        """As ``end_before``, but keeps a few later units, if they are sound and in order. Raises OSError."""
         at = self.end_before(checked_from, end)
         if end - at > UNITS_PROVED * CQ_STORE_UNIT_SIZE:
             return at
@@ -674,9 +674,9 @@ class _Units:
         return found
 
     def _bisect(self, physical_offset: int, end: int) -> int:
-        """Where the first unit begins, before ``end`` or there, whose message lies at ``physical_offset`` or behind it.
+        """The place of the first unit whose message is at or after ``physical_offset``. ``end`` without one.
 
-        Messages are in the order of the log; a blank is where the message before it is.
+        Messages are in the order of the log. A blank counts as the message before it.
         """
         first = self._queue.first_base or 0
         low, high = first, end
@@ -690,22 +690,22 @@ class _Units:
         return low
 
     def first_from(self, physical_offset: int, end: int) -> int:
-        """Where the unit of the first message lies that is at ``physical_offset`` or behind it; ``end`` without any.
+        """The place of the first unit, not a blank, whose message is at or after ``physical_offset``. Else ``end``.
 
         Raises OSError.
         """
         at, count = self._bisect(physical_offset, end), 1
-        while at < end:  # a blank may be there, of a message that is missing
+        while at < end:  # blanks of missing messages may be there
             units = self.read(at, min(count, (end - at) // CQ_STORE_UNIT_SIZE))
             found = np.flatnonzero(_are_messages(units) & (units["physical_offset"] >= physical_offset))
             if len(found):
                 return at + int(found[0]) * CQ_STORE_UNIT_SIZE
-            at, count = at + len(units) * CQ_STORE_UNIT_SIZE, min(BLANKS_AT_ONCE, 16 * count)
+            at, count = at + len(units) * CQ_STORE_UNIT_SIZE, min(BLANKS_BATCH, 16 * count)
         return end
 
 
 def _are_messages(units: Units) -> npt.NDArray[np.bool_]:
-    """Which are the units of messages, and neither blanks nor holes."""
+    """Which units are of messages, and not blanks or holes."""
     offsets, sizes = units["physical_offset"], units["size"]
     is_blank = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
     messages: npt.NDArray[np.bool_] = (sizes > 0) & (offsets >= 0) & ~is_blank

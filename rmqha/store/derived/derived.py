@@ -1,4 +1,4 @@
-"""Consume queues and index of a store, opened, recovered and removed together: what the log is made into."""
+"""Opens, recovers and removes the consume queues and the index of a store together."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -32,17 +32,17 @@ from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
 from rmqha.store.nodestate import NODE_FOLDER
 
-QUEUES_AT_ONCE = 4
+RECOVERY_THREADS = 4
 QUEUES_A_ROUND = 256
 QUEUES_A_TURN = 16
-"""A thread recovers so many queues one after another."""
-MOST_SEGMENTS_OPEN = 64
+"""How many queues a thread recovers before it takes the next ones."""
+MAX_OPEN_SEGMENTS = 64
 MARK_FILE = "dispatched-from"
 SIZES_FILE = "derived-sizes.json"
-"""In ``rmqha`` while queues and index are made anew: the sizes of their files, as the old ones had them."""
+"""In ``rmqha`` during a rebuild: the file sizes of queues and index, which the old files had."""
 NOTED_SIZES = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
 MARKED_BYTES = 16 << 20
-"""Of log: where more of it is to be dispatched at once, a death meanwhile is to be known of."""
+"""If more of the log than this is to be dispatched, a mark shows the next start that this did not end."""
 
 
 def open_queues(
@@ -54,7 +54,7 @@ def open_queues(
 ) -> QueueTable:
     """The consume queues below ``root``. Raises StoreError, OSError.
 
-    With ``problems`` queues whose files are none are entered there, and left out.
+    With ``problems`` damaged queues are added to it, and left out.
     """
     folder = root / CONSUME_QUEUE_FOLDER
     size = queue_size_of(folder, settings.mapped_file_size_consume_queue, disk)
@@ -62,7 +62,7 @@ def open_queues(
 
 
 def new_folder_aside(root: Path, name: str, disk: Disk = DISK) -> Path:
-    """A new folder below ``rmqha``, for what is set aside. Raises OSError."""
+    """Make a folder below ``rmqha`` for what is set aside. Raises OSError."""
     number = 0
     while disk.exists(folder := root / NODE_FOLDER / f"{name}-aside-{number}"):
         number += 1
@@ -73,10 +73,10 @@ def new_folder_aside(root: Path, name: str, disk: Disk = DISK) -> Path:
 def open_index(
     root: Path, settings: Settings, with_slots: bool = True, disk: Disk = DISK
 ) -> tuple[KeyIndex | None, list[tuple[Path, str]]]:
-    """The index below ``root``, None if messageIndexEnable is false; and files that are damaged, from the first on.
+    """The index below ``root``, None if messageIndexEnable is false; and its files from the first damaged one on.
 
-    Those are left out: the index goes on from the file before them. Files keep their geometry whatever the settings
-    say; new files follow the settings. Raises StoreError, OSError.
+    Those files are left out: the index continues after the file before them. Files keep their geometry with any
+    settings. New files follow the settings. Raises StoreError, OSError.
     """
     if not settings.message_index_enable:
         return None, []
@@ -95,8 +95,8 @@ def open_index(
     return KeyIndex(folder, *made, files, disk), damaged
 
 
-def settings_anew(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
-    """The settings by which queues and index are made anew: as configured, else as the files are. Raises OSError."""
+def settings_for_rebuild(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
+    """The settings with the file sizes for a rebuild: as configured, else as the files are. Raises OSError."""
     made = index_geometry(root, settings, disk)
     size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue, disk)
     return replace(
@@ -105,35 +105,35 @@ def settings_anew(root: Path, settings: Settings, disk: Disk = DISK) -> Settings
 
 
 def note_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> None:
-    """Write down the sizes that ``settings_anew`` gave, before the files that show them are removed. Raises OSError."""
+    """Write the sizes for a rebuild to a file, before the files that show them are removed. Raises OSError."""
     sizes = {name: getattr(settings, name) for name in NOTED_SIZES}
     disk.replace(root / NODE_FOLDER / SIZES_FILE, orjson.dumps(sizes))
 
 
 def noted_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
-    """The settings, with sizes from a rebuild that did not end where none are configured. Raises OSError."""
+    """The settings. Sizes that are not configured are those of a rebuild that did not end. Raises OSError."""
     try:
         noted = orjson.loads(disk.read(root / NODE_FOLDER / SIZES_FILE))
         sizes: dict[str, Any] = {name: int(noted[name]) for name in NOTED_SIZES if getattr(settings, name) is None}
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was cut short, or the note has rotted
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was interrupted, or the file is damaged
         return settings
     return replace(settings, **sizes) if all(size > 0 for size in sizes.values()) else settings
 
 
 def forget_sizes(root: Path, disk: Disk = DISK) -> None:
-    """The new files show their sizes: the note is needed no more. Raises OSError."""
+    """Remove the written sizes, once the new files show them. Raises OSError."""
     if disk.exists(root / NODE_FOLDER / SIZES_FILE):
         disk.remove(root / NODE_FOLDER / SIZES_FILE)
     disk.remove_if_empty(root / NODE_FOLDER)
 
 
 def index_geometry(root: Path, settings: Settings, disk: Disk = DISK) -> Geometry:
-    """The geometry of index files made from now on. Raises OSError."""
+    """The geometry of new index files. Raises OSError."""
     return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num, disk)
 
 
 class _LogHeads:
-    """A few bytes of the log here and there: only the pages they are in enter the page cache. For several threads."""
+    """Reads a few bytes of the log at any offset. Only their pages enter the page cache. Several threads may read."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -150,25 +150,25 @@ class _LogHeads:
         return self._log.min_offset
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to so many bytes of one segment, none outside the log. Raises OSError."""
+        """Up to ``size`` bytes of one segment. Empty outside the log. Raises OSError."""
         if not self._log.min_offset <= offset < self._log.verified_offset:
             return b""
         base = offset - offset % self._log.segment_size
         with self._lock:
             file = self._files.get(base)
             if file is None:
-                if len(self._files) >= MOST_SEGMENTS_OPEN:  # no other thread reads while the lock is held
+                if len(self._files) >= MAX_OPEN_SEGMENTS:  # no other thread reads while the lock is held
                     self.close()
                 file = self._files[base] = self._log.disk.open_pages(self._log.folder / file_name(base))
             return file.read(offset - base, size)
 
 
 def _problem_of_last(key: QueueKey, queue: ConsumeQueue, heads: _LogHeads, proved_from: int, end: int) -> str | None:
-    """What is wrong if the queue's last unit does not lead to the message that has this place in this queue.
+    """What is wrong if the queue's last unit does not point to the message with this queue offset.
 
-    The next put takes its queue offset from there. Units of messages that are not in the log before ``end`` are not
-    judged. Where no message is found before ``proved_from`` the log may be what is damaged: ``rmqha verify`` tells.
-    Raises OSError.
+    The next put derives its queue offset from this unit. Units of messages that are not in the log before ``end`` are
+    not checked. If no message is found before ``proved_from``, the log may be the damaged one: ``rmqha verify`` shows
+    that. Raises OSError.
     """
     if queue.last_message is None:
         return None
@@ -178,12 +178,12 @@ def _problem_of_last(key: QueueKey, queue: ConsumeQueue, heads: _LogHeads, prove
     found = read_place(heads.read, physical_offset, size)
     if found == (*key, queue_offset) or (found is None and physical_offset < proved_from):
         return None
-    told = "no message of this size" if found is None else f"message {found[2]} of queue {found[1]} of {found[0]!r}"
-    return f"its last unit, {queue_offset}, leads to {told} at {physical_offset} of the log"
+    place = "no message of this size" if found is None else f"message {found[2]} of queue {found[1]} of {found[0]!r}"
+    return f"its last unit, {queue_offset}, points to {place} at {physical_offset} of the log"
 
 
 class Derived:
-    """The queues and the index of a log that has been recovered, and the dispatcher that goes on with them."""
+    """The queues and the index of a recovered log, and the dispatcher that continues them."""
 
     _log = Logger()
 
@@ -195,7 +195,7 @@ class Derived:
         recovery: Recovery,
         checkpoint: Callable[[], None] = lambda: None,
     ) -> None:
-        """Recovers them to agree with the log's end; ``checkpoint`` is called often meanwhile, and may raise.
+        """Recovers them up to the log's end. ``checkpoint`` is called often meanwhile, and may raise.
 
         Raises StoreError, OSError.
         """
@@ -204,22 +204,22 @@ class Derived:
         problems: dict[QueueKey, str] = {}
         self._disk = log.disk
         self.queues = open_queues(root, settings, problems=problems, disk=self._disk)
-        self._tell_other_queue_size()
+        self._warn_of_queue_size()
         self._root = root
         self._commit_log = log
         self._log_end = log.verified_offset
         self._known_ends = read_ends(root, recovery.end, self._disk) if recovery.clean_stop else {}
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
-        refill_from = self._tell_lost_units(problems)
+        refill_from = self._log_lost_units(problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
-        if problems:  # the other queues leave what they have alone
+        if problems:  # queues skip units that they have
             start = log.min_offset
         self._mark = root / NODE_FOLDER / MARK_FILE
         start = max(log.min_offset, min(start, self._marked(), refill_from))
         self.index, damaged = open_index(root, settings, recovery.clean_stop, self._disk)
-        self._tell_other_index_sizes()
+        self._warn_of_index_sizes()
         if damaged:
             self._set_index_aside(root, damaged)
             assert self.index is not None, "it has files"
@@ -233,34 +233,32 @@ class Derived:
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
 
-    def _tell_other_queue_size(self) -> None:
+    def _warn_of_queue_size(self) -> None:
         configured, size = self._settings.mapped_file_size_consume_queue, self.queues.file_size
         if configured is not None and queue_file_size(configured) != size:
             self._log.warn(
-                "queue files have {size} bytes, and mappedFileSizeConsumeQueue says {configured}: the node goes on "
-                "with the files as they are; to make them anew as configured, stop it and run rmqha rebuild with these "
-                "settings",
+                "queue files have {size} bytes, and mappedFileSizeConsumeQueue says {configured}: the node keeps the "
+                "size of the files; to change them to the setting, stop it and run rmqha rebuild with these settings",
                 size=size,
                 configured=configured,
             )
 
-    def _tell_other_index_sizes(self) -> None:
+    def _warn_of_index_sizes(self) -> None:
         wanted = configured_geometry(self._settings.max_hash_slot_num, self._settings.max_index_num)
         if self.index is None or wanted is None:
             return
         others = [geometry for geometry in self.index.geometries if geometry != wanted]
         if others:
             self._log.warn(
-                "{count} index files have {found}, and the settings say {wanted}: the node goes on with the files as "
-                "they are, and makes new ones as configured; to make all anew, stop it and run rmqha rebuild with "
-                "these settings",
+                "{count} index files have {found}, and the settings say {wanted}: the node keeps these files, and "
+                "makes new ones as configured; to change all, stop it and run rmqha rebuild with these settings",
                 count=len(others),
                 found=str(others[-1]),
                 wanted=str(wanted),
             )
 
     def _marked(self) -> int:
-        """Where an earlier dispatch began that has not come to its end, or where one has never stopped."""
+        """Where an earlier dispatch started that did not end. The log's end without one, 0 if the mark is damaged."""
         try:
             text = self._disk.read(self._mark).decode("ascii", "replace")
         except FileNotFoundError:
@@ -268,23 +266,25 @@ class Derived:
         return int(text) if text.isdecimal() else 0
 
     def _write_mark(self, offset: int) -> None:
-        """Note, durably, that messages from ``offset`` on may lack their units: others' units do not tell of that."""
+        """Note, durably, that units of messages from ``offset`` on may be missing. Other queues do not show that."""
         self._disk.replace(self._mark, str(offset).encode("ascii"))
 
     def settle(self) -> None:
-        """What is dispatched is on the disk now: note where queues end, and where to go on. Raises OSError."""
+        """Note where queues end, and where dispatch must continue. Call it once both are flushed. Raises OSError."""
         if self.dispatcher.reput_offset < self._log_end:
             self._write_mark(self.dispatcher.reput_offset)
         elif self._disk.exists(self._mark):
             self._disk.remove(self._mark)
             self._disk.sync_folder(self._mark.parent)
-        if self._disk.is_folder(self._root / NODE_FOLDER):  # else only our commands open it: it stays a Java broker's
+        if self._disk.is_folder(
+            self._root / NODE_FOLDER
+        ):  # without it no node of ours ran: the store stays a Java broker's
             write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset, self._disk)
 
     def _recover_queues(
         self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]
     ) -> None:
-        """Find the ends of all queues, several at once: mostly it is the disk that is waited for."""
+        """Find the ends of all queues, several at once, because each mostly waits for the disk."""
         checked_from = None if recovery.clean_stop else min(recovery.checked_from, recovery.end)
         checked_to = recovery.end if checked_from is None else checked_from
         is_master = self._settings.broker_role is not BrokerRole.SLAVE
@@ -304,7 +304,7 @@ class Derived:
         heads = _LogHeads(log)
         items = list(self.queues.queues.items())
         try:
-            with ThreadPoolExecutor(QUEUES_AT_ONCE) as threads:  # it starts none before there is work for one
+            with ThreadPoolExecutor(RECOVERY_THREADS) as threads:  # it starts a thread only when it has work
                 at_once = map if len(items) <= QUEUES_A_TURN else threads.map
                 for begin in range(0, len(items), QUEUES_A_ROUND):
                     checkpoint()
@@ -320,8 +320,8 @@ class Derived:
         finally:
             heads.close()
 
-    def _tell_lost_units(self, problems: Mapping[QueueKey, str]) -> int:
-        """Say which queues ended further on at the clean stop. Gives from where on the log has their units."""
+    def _log_lost_units(self, problems: Mapping[QueueKey, str]) -> int:
+        """Log which queues ended later at the clean stop. Returns from where on the log has their units."""
         refill_from = self._log_end
         for key, known in self._known_ends.items():
             queue = self.queues.queues.get(key)
@@ -330,8 +330,8 @@ class Derived:
             found = QueueEnd(0, -1) if queue is None else end_of(queue)
             refill_from = min(refill_from, found.max_physical_offset)
             self._log.error(
-                "queue {queue_id} of {topic} ends at {found}, and ended at {known} when the store was closed: units "
-                "are lost, and are made anew from the log",
+                "queue {queue_id} of {topic} ends at {found}, but ended at {known} when the store was closed: the "
+                "missing units are rebuilt from the log",
                 topic=key[0],
                 queue_id=key[1],
                 found=found.max_offset,
@@ -340,7 +340,7 @@ class Derived:
         return refill_from
 
     def _agree_with_log(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
-        """Drop units that lead beyond the log's end, and a last one that is torn. Raises OSError."""
+        """Drop units of messages past the log's end, and a torn last unit. Raises OSError."""
         if queue.max_physical_offset > recovery.end:
             queue.truncate(recovery.end)
         if not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from:
@@ -351,18 +351,18 @@ class Derived:
         queue.release_files()
 
     def _unit_of(self, log: CommitLog, offset: int) -> Unit | None:
-        """What the message at this place of the proved log has for a unit, None if there is none."""
+        """The unit of the message at ``offset`` of the proved log, None without a message."""
         data = log.get_data(offset, log.segment_size)
         try:
             request = None if data is None else read_dispatch_request(data, 0)
-        except (struct.error, IndexError):  # a unit that leads to no record's begin
+        except (struct.error, IndexError):  # the offset is not the start of a record
             return None
         if request is None or isinstance(request, int) or request.physical_offset != offset:
             return None
         return Unit(offset, request.size, request.tags_code(self._delay_levels))
 
     def _set_queues_aside(self, root: Path, problems: Mapping[QueueKey, str]) -> None:
-        """Move the folders of queues that are damaged below ``rmqha``; dispatch makes them anew. Raises OSError."""
+        """Move the folders of damaged queues below ``rmqha``. Dispatch rebuilds the queues. Raises OSError."""
         if not problems:
             return
         aside = new_folder_aside(root, CONSUME_QUEUE_FOLDER, self._disk)
@@ -372,7 +372,7 @@ class Derived:
             self._disk.make_folder(target.parent)
             self._disk.rename(folder, target)
             self._log.error(
-                "queue {queue_id} of {topic} is damaged: {problem}; it is made anew from the log, and the old one is "
+                "queue {queue_id} of {topic} is damaged: {problem}; it is rebuilt from the log, and the old one is "
                 "kept in {kept_in}",
                 topic=key[0],
                 queue_id=key[1],
@@ -381,19 +381,19 @@ class Derived:
             )
 
     def _set_index_aside(self, root: Path, damaged: list[tuple[Path, str]]) -> None:
-        """Move damaged index files below ``rmqha``; dispatch makes them anew. Raises OSError."""
+        """Move damaged index files below ``rmqha``. Dispatch rebuilds them. Raises OSError."""
         aside = new_folder_aside(root, INDEX_FOLDER, self._disk)
         for path, _ in damaged:
             self._disk.rename(path, aside / path.name)
         self._log.error(
-            "{problem}; the index is made anew from there on, and {count} files of the old one are kept in {kept_in}",
+            "{problem}; the index is rebuilt from this file on, and {count} old files are kept in {kept_in}",
             problem=damaged[0][1],
             count=len(damaged),
             kept_in=str(aside),
         )
 
     def _cut_index(self, recovery: Recovery, start: int) -> None:
-        """Cut the index to what can be trusted."""
+        """Drop the index entries that may be wrong."""
         if self.index is not None:
             if not recovery.clean_stop:
                 self.index.truncate(start)
@@ -402,7 +402,7 @@ class Derived:
 
     @property
     def file_settings(self) -> dict[str, str]:
-        """The settings that the files are made by, under their names in broker.conf."""
+        """The settings of the files, by their names in broker.conf."""
         return {
             "mappedFileSizeConsumeQueue": str(self.queues.file_size),
             **(self.index.file_settings if self.index is not None else {}),
@@ -410,18 +410,18 @@ class Derived:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is any queue or index file yet."""
+        """Whether there are queue or index files yet."""
         return bool(self.queues.queues) or (self.index is not None and self.index.has_files)
 
     @property
     def shows_sizes(self) -> bool:
-        """Whether there are files that show the sizes of both queue and index files."""
+        """Whether existing files show the sizes of both queue and index files."""
         return bool(self.queues.queues) and (self.index is None or self.index.has_files)
 
     def queue_offsets(self) -> dict[tuple[str, int], int]:
-        """The next offset of each queue (upstream's topicQueueTable). Right only when dispatch has caught up.
+        """The next offset of each queue (upstream's topicQueueTable). It is right once dispatch has caught up.
 
-        None is lower than at the last clean stop, whatever was lost since.
+        An offset is never lower than at the last clean stop, even if units were lost since.
         """
         known = {key: end.max_offset for key, end in self._known_ends.items()}
         return {**known, **{key: max(queue.max_offset, known.get(key, 0)) for key, queue in self.queues.queues.items()}}
@@ -434,7 +434,7 @@ class Derived:
 
 
 def remove_derived(root: Path, disk: Disk = DISK) -> None:
-    """Remove queues and index: the next opening builds them anew. Raises OSError."""
+    """Remove queues and index. The next start builds them again. Raises OSError."""
     for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
         disk.remove_tree(root / name)
     disk.remove(ends_path(root), missing_ok=True)

@@ -1,6 +1,6 @@
-"""Dispatch ("reput"): builds consume queues and index from the log, in slices, behind puts and transfers.
+"""Dispatch ("reput"): builds consume queues and index from the log, in slices. Puts and transfers go first.
 
-Everything here is derived: it can be thrown away and built again (spec/store.md 8).
+Everything built here is derived: it can be deleted and built again (spec/store.md 8).
 """
 
 import time
@@ -41,45 +41,45 @@ from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 
 MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
-"""With more queues than this, files are opened as they are needed and let go after each slice."""
+"""With more queues than this, files are opened when they are needed and closed after each slice."""
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
 SLICE_SECONDS = 0.004
 FIRST_PAUSE_SECONDS = 0.001
-"""Between a message and its dispatch: what waits for it to be replicated goes first."""
+"""The pause between a message and its dispatch. Sending it to slaves goes first."""
 BUSY_PAUSE_SECONDS = 0.004
-"""Between two slices while the log grows: puts have half of the time, and dispatch keeps up with them."""
+"""The pause between two slices while the log grows. Puts have half of the time, and dispatch keeps up."""
 BULK_PAUSE_SECONDS = 0.036
 BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
-"""A log that grows faster than this is being copied by a slave: its queues can wait for the end of that."""
+"""If the log grows faster than this, a slave is copying it: its queues can wait until that ends."""
 DISK_FULL_PAUSE_SECONDS = 1.0
 INDEX_PAUSE_SECONDS = 0.05
-"""Between a message's place in its queue and its keys in the index, at most: many keys cost little more than one."""
-INDEX_KEYS_AT_ONCE = 2 * SLICE_MESSAGES
+"""The longest time between a message's unit and its index keys. Writing many keys costs little more than one."""
+INDEX_KEYS_BATCH = 2 * SLICE_MESSAGES
 
 
 BULK_MESSAGES = 4096
-"""So many are dispatched at once in a slice, where they are small and a part of the log waits."""
+"""At most this many small messages are dispatched at once in a slice, if a part of the log is waiting."""
 BULK_MESSAGES_WAITED_FOR = 16_384
-"""The same while nothing else happens in the process."""
+"""The same if the caller waits for dispatch."""
 BULK_SECONDS = 0.02
-"""A slice that took longer is followed by smaller ones."""
-LEAST_BULK_MESSAGES = 128
-LEAST_BULK_BYTES = 64 * 1024
+"""After a slice that took longer, slices get smaller."""
+MIN_BULK_MESSAGES = 128
+MIN_BULK_BYTES = 64 * 1024
 BULK_BYTES = 8 * 1024 * 1024
 SLICE_QUEUES = 128
-"""So many queues at most get units in a slice, where their files are still to be opened or made."""
+"""At most this many queues whose files must be opened or created get units in one slice."""
 OPEN_QUEUE_COST = 32
-"""A queue whose files are open costs a slice this part of another one."""
+"""A queue with closed files costs as much of a slice as this many with open files."""
 SLICE_RUNS = 512
-"""Where small messages are of more queues than this, a slice takes fewer of them."""
+"""If small messages are of more queues than this, a slice takes fewer messages."""
 FILL_BYTES = 256 * 1024
-"""Blanks before a message, in one slice."""
+"""The maximum of blanks before a message in one slice."""
 NOTICE_SECONDS = 10.0
 
 QueueKey = tuple[str, int]
 MessageArrived = Callable[[DispatchRequest, int], None]
-"""Hears of a message that has its place in a queue, and of its tagsCode."""
+"""Called with a message that has its unit in a queue, and with its tagsCode."""
 
 
 class QueueTable:
@@ -93,9 +93,9 @@ class QueueTable:
         problems: dict[QueueKey, str] | None = None,
         disk: Disk = DISK,
     ) -> None:
-        """Opens those there are. Raises StoreError for a queue with files that are none, OSError.
+        """Opens the existing queues. Raises StoreError if a queue is damaged, OSError.
 
-        With ``problems`` such a queue is entered there instead, and left out.
+        With ``problems`` damaged queues are added to it instead, and left out.
         """
         self._folder = folder
         self.file_size = file_size
@@ -105,7 +105,7 @@ class QueueTable:
         self._marks = Marks(disk=disk)
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self._topic_folder = folder
-        """Of the topic asked for last: making paths takes long where queues are many."""
+        """The folder of the last topic. Making paths is slow with many queues."""
         for key in list_queues(folder, disk):
             try:
                 self._open(*key)
@@ -127,7 +127,7 @@ class QueueTable:
         return self._topic_folder / str(queue_id)
 
     def forget(self, topic: str, queue_id: int) -> None:
-        """Close a queue and leave it out."""
+        """Close a queue and remove it from the table."""
         queue = self.queues.pop((topic, queue_id))
         self._marks.forget(queue)
         self._recently_read.pop(queue, None)
@@ -145,11 +145,11 @@ class QueueTable:
 
     @property
     def _has_many(self) -> bool:
-        """Whether there are more queues than may keep their files open."""
+        """Whether there are too many queues to keep all their files open."""
         return len(self.queues) > MAX_OPEN_QUEUES
 
     def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, new if need be. Raises StoreError for a topic that can be no folder's name."""
+        """The queue, which is created if it is missing. Raises StoreError if the topic cannot be a folder's name."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             if is_no_folder(topic):
@@ -159,11 +159,11 @@ class QueueTable:
 
     @property
     def max_physical_offset(self) -> int:
-        """The end, in the log, of the last message that any queue has; -1 without any."""
+        """The end, in the log, of the last message that any queue has. -1 without messages."""
         return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
     def take_unflushed(self) -> Sequence[Syncable]:
-        """What has bytes written since the last call: files and folders, or very many queues at once."""
+        """The files and folders written since the last call. Very many are one object."""
         taken = UnflushedQueues(self._marks.take_unflushed(), self._disk)
         return taken.files() if len(taken) <= MANY_FILES else [taken]
 
@@ -188,7 +188,7 @@ class QueueTable:
 
 
 def list_queues(folder: Path, disk: Disk = DISK) -> Iterator[QueueKey]:
-    """Topic and id of each queue below ``folder``; other names are passed over, as upstream does. Raises OSError."""
+    """Topic and id of each queue below ``folder``. Other names are ignored, as upstream does. Raises OSError."""
     for topic in sorted(disk.folders_in(folder)):
         ids = [name for name in disk.folders_in(folder / topic) if name.removeprefix("-").isdecimal()]
         for queue_id in sorted(ids):
@@ -197,7 +197,7 @@ def list_queues(folder: Path, disk: Disk = DISK) -> Iterator[QueueKey]:
 
 
 class _Notices:
-    """Lines in the log about messages, of which a hostile log may have very many: one now and then, with a count."""
+    """Logs problems of messages. A hostile log may have very many, so most are only counted."""
 
     _log = Logger()
 
@@ -219,14 +219,14 @@ class _Notices:
         return f"; {left_out} more such messages since the last line" if left_out else ""
 
     def finish(self) -> None:
-        """Log how many were left out, if any were."""
+        """Log how many problems were only counted, if any."""
         if self._left_out:
             self._log.error("{count} more messages are in no queue, or leave a gap", count=self._left_out)
             self._left_out = 0
 
 
 class _Run(NamedTuple):
-    """Units of one queue that follow each other, at ``queue_offset``."""
+    """Consecutive units of one queue, from ``queue_offset`` on."""
 
     queue: ConsumeQueue
     queue_offset: int
@@ -234,15 +234,15 @@ class _Run(NamedTuple):
 
 
 def _queues_in(found: Dispatched) -> int:
-    """How many queues the messages are of."""
+    """How many queues the messages belong to."""
     units = found.units
     return len(np.unique(units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF))
 
 
 class Dispatcher:
-    """Follows the log's proved prefix. ``reput_offset`` is where it is.
+    """Dispatches the log's proved prefix as it grows. ``reput_offset`` is the next offset to dispatch.
 
-    Listeners are called with each message as it gets its place in a queue.
+    Listeners are called with each message when it gets its unit in a queue.
     """
 
     _log = Logger()
@@ -268,18 +268,18 @@ class Dispatcher:
         self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
         self._is_unwritten = False
         self._indexed_timestamp = 0
-        """STORETIMESTAMP of the last dispatched message when all keys there were had been written."""
+        """STORETIMESTAMP of the last dispatched message when the index was last written."""
         self._bulk = BulkDispatch(delay_levels)
         self._bulk_messages = BULK_MESSAGES
         self._singly_until = 0
-        """Before this offset are messages that are not to be dispatched many at once."""
+        """Messages before this offset are dispatched one by one."""
         self._blank_bytes = 0
         self._filled: ConsumeQueue | None = None
         """The queue that is being filled with blanks."""
         self._notices = _Notices()
         self._next_line: float | None = None
-        """When to say how far dispatch is, if it is still behind the log by then."""
-        self._is_told = False
+        """When to log how far dispatch is, if it is still behind the log then."""
+        self._is_logged = False
         self.reput_offset = start
         self.last_store_timestamp = 0
 
@@ -292,7 +292,7 @@ class Dispatcher:
     @property
     def progress(self) -> str | None:
         """How far dispatch is, if it has been behind the log for some seconds."""
-        if not self._is_told:
+        if not self._is_logged:
             return None
         return f"{OpeningPhase.DISPATCHING.value}: at {self.reput_offset} of {self._commit_log.verified_offset}"
 
@@ -301,7 +301,7 @@ class Dispatcher:
         self._listeners.append(message_arrived)
 
     def start(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
-        """Follow the log as it grows; ``failed`` hears what the disk said when it refuses."""
+        """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
         self._clock, self._failed = clock, failed
         self._unsubscribe = self._commit_log.subscribe(self._log_grew)
         self._log_grew()
@@ -319,24 +319,24 @@ class Dispatcher:
         except OSError as error:
             self._refused(error)
             return
-        self._tell_progress(self._clock.seconds())
+        self._log_progress(self._clock.seconds())
         if self.behind_bytes > 0:
             self._next_slice = self._clock.callLater(self._pause(), self._run_scheduled)
 
-    def _tell_progress(self, now: float) -> None:
-        """Say in the log, now and then, how far dispatch is that has been behind for a while, and when it is not."""
+    def _log_progress(self, now: float) -> None:
+        """If dispatch has been behind for a while, log how far it is, regularly, and when it has caught up."""
         if self._next_line is None:
             self._next_line = now + LOG_SECONDS
         elif now >= self._next_line and self.behind_bytes > 0:
-            self._next_line, self._is_told = now + LOG_SECONDS, True
+            self._next_line, self._is_logged = now + LOG_SECONDS, True
             self._log.info("{progress}", progress=self.progress)
         if self.behind_bytes <= 0:
-            if self._is_told:
+            if self._is_logged:
                 self._log.info("queues and index are built, up to {end}", end=self.reput_offset)
-            self._next_line, self._is_told = None, False
+            self._next_line, self._is_logged = None, False
 
     def _refused(self, error: OSError) -> None:
-        """The disk takes nothing: if it is full, try again later."""
+        """Handle an error of the disk. If it is full, try again later."""
         if not is_disk_full(error):
             assert self._failed is not None, "it was started"
             self._failed(Failure(error))
@@ -347,7 +347,7 @@ class Dispatcher:
             self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
 
     def _pause(self) -> float:
-        """How long to leave to others, by how fast the log has grown since the last slice."""
+        """The pause until the next slice. It depends on how fast the log has grown since the last slice."""
         end, now = self._commit_log.verified_offset, self._seconds()
         grown, elapsed = end - self._end_at_last_slice, now - self._time_of_last_slice
         self._end_at_last_slice, self._time_of_last_slice = end, now
@@ -356,7 +356,7 @@ class Dispatcher:
         return BULK_PAUSE_SECONDS if grown > BULK_BYTES_PER_SECOND * elapsed else BUSY_PAUSE_SECONDS
 
     def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Dispatch all there is, waiting for it. Raises OSError."""
+        """Dispatch all of the log, and return when it is done. Raises OSError."""
         while self.behind_bytes > 0:
             self.run_slice()
             progress(self.reput_offset)
@@ -366,7 +366,7 @@ class Dispatcher:
         """Dispatch a bounded number of messages, until ``deadline`` on the clock. Raises OSError."""
         log = self._commit_log
         if self.reput_offset < log.min_offset:
-            self._log.warn("dispatch goes on at {min}, the log's begin", min=log.min_offset)
+            self._log.warn("dispatch goes on at {min}, the start of the log", min=log.min_offset)
             self.reput_offset = log.min_offset
         if self._is_unwritten:
             self.write_pending()
@@ -380,9 +380,9 @@ class Dispatcher:
             self._write_slice()
 
     def _write_slice(self) -> None:
-        """Write what a slice added: keys only where there are many, or nobody is kept from working by them."""
+        """Write what a slice added. Keys are written now if there are many, or if the caller waits; else later."""
         pending = 0 if self._index is None else self._index.pending
-        if self._clock is None or pending >= INDEX_KEYS_AT_ONCE:
+        if self._clock is None or pending >= INDEX_KEYS_BATCH:
             self.write_pending()
             return
         self._queues.write_pending()
@@ -399,13 +399,13 @@ class Dispatcher:
             self._refused(error)
 
     def finish(self, deadline: float) -> None:
-        """Dispatch what is there until ``deadline`` of the monotonic clock, waiting for it. Raises OSError."""
+        """Dispatch until the log's end, or until ``deadline`` of the monotonic clock. Raises OSError."""
         while self.behind_bytes > 0 and time.monotonic() < deadline:
             self.run_slice()
         self.write_pending()
 
     def write_pending(self) -> None:
-        """Write what has been added to queues and index. Raises OSError; then it stays pending."""
+        """Write what was added to queues and index. Raises OSError; then it stays pending."""
         self._queues.write_pending()
         self._write_index()
         self._is_unwritten = False
@@ -422,7 +422,7 @@ class Dispatcher:
             return
         base, position = self.reput_offset, 0
         limit = min(len(data), log.verified_offset - base)
-        if limit >= LEAST_BULK_BYTES and base >= self._singly_until:
+        if limit >= MIN_BULK_BYTES and base >= self._singly_until:
             began = self._seconds()
             if self._dispatch_many(data[:limit]):
                 self._bulk_took(self._seconds() - began)
@@ -442,16 +442,16 @@ class Dispatcher:
             self.reput_offset = base + position
 
     def _read(self, data: memoryview, base: int, position: int) -> DispatchRequest | int:
-        """The message at this position; else how many bytes to pass over: a blank's, or those of damage.
+        """The message at this position, or how many bytes of a blank or of damage to skip.
 
-        A clean stop proves only the last segments: in others bits may have rotted.
+        After a clean stop only the last segments are proved: others may be damaged.
         """
         found = read_if_sound(data, base, position)
         if found is not None:
             return found
         end = next_sound_position(data, base, position + 1)
         self._notices.add(
-            "the log is damaged at {at}: {size} bytes are no messages, and in no queue; rmqha verify tells more",
+            "the log is damaged at {at}: {size} bytes are not messages, and in no queue; rmqha verify shows details",
             at=base + position,
             size=end - position,
         )
@@ -461,22 +461,22 @@ class Dispatcher:
         return self._clock.seconds() if self._clock is not None else 0.0
 
     def _bulk_took(self, seconds: float) -> None:
-        """Take fewer at once on a slow machine: one slice must not keep others from working."""
+        """Take fewer messages at once on a slow machine, so that a slice does not block the reactor."""
         if seconds > BULK_SECONDS:
-            self._bulk_messages = max(2 * LEAST_BULK_MESSAGES, self._bulk_messages // 2)
+            self._bulk_messages = max(2 * MIN_BULK_MESSAGES, self._bulk_messages // 2)
 
     def _dispatch_many(self, data: memoryview) -> bool:
-        """Dispatch the messages at the log's bytes given, many at once; false if that is to be done one by one."""
+        """Dispatch the messages in ``data`` many at once. False if they must be dispatched one by one."""
         most = self._bulk_messages if self._clock is not None else BULK_MESSAGES_WAITED_FOR
         buffer = np.frombuffer(data, np.uint8)
         starts, end = proved_starts(buffer, 0, min(len(data), BULK_BYTES), most)
-        if len(starts) < LEAST_BULK_MESSAGES:
+        if len(starts) < MIN_BULK_MESSAGES:
             self._singly_until = self.reput_offset + end
             return False
         records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
         found = self._bulk(records)
-        if self._clock is not None and len(starts) > 2 * LEAST_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
-            self._bulk_messages = 2 * LEAST_BULK_MESSAGES  # else finding all these queues alone takes a turn
+        if self._clock is not None and len(starts) > 2 * MIN_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
+            self._bulk_messages = 2 * MIN_BULK_MESSAGES  # otherwise finding all these queues takes a whole turn
             return self._dispatch_many(data)
         runs = None if found.refused else self._runs_of(found)
         if runs is None:
@@ -492,7 +492,7 @@ class Dispatcher:
         return True
 
     def _runs_of(self, found: Dispatched) -> list[_Run] | None:
-        """The units by queues, less those that are there already; None if a queue's do not simply follow."""
+        """The new units by queues. None if a queue's units do not simply continue the queue."""
         units = found.units
         queues = units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF
         units = units[np.argsort(queues, kind="stable")]
@@ -519,27 +519,27 @@ class Dispatcher:
         return runs
 
     def _affordable_end(self, runs: list[_Run], end: int) -> int:
-        """How far in the log to go in one slice: a queue whose files are closed, or to be made, takes long."""
+        """How far in the log to go in one slice. Opening or creating the files of a queue is slow."""
         if self._clock is None:
             return end
         cost, self._bulk_messages = 0, min(BULK_MESSAGES, 2 * self._bulk_messages)
         for run in sorted(runs, key=lambda run: int(run.units["physical_offset"][0])):
             cost += 1 if run.queue.is_open else OPEN_QUEUE_COST
             if cost > SLICE_QUEUES * OPEN_QUEUE_COST:
-                self._bulk_messages = LEAST_BULK_MESSAGES * 2
+                self._bulk_messages = MIN_BULK_MESSAGES * 2
                 return int(run.units["physical_offset"][0])
         return end
 
     def _apply(self, runs: list[_Run], end: int) -> None:
-        """Give queues their units of the messages before ``end``."""
+        """Add the units of messages before ``end`` to their queues."""
         for queue, queue_offset, units in runs:
             some = units[: int(np.searchsorted(units["physical_offset"], end))]
             if len(some):
                 queue.put_run(queue_offset, some)
-                self._tell_of_many(_Run(queue, queue_offset, some))
+                self._notify_of_many(_Run(queue, queue_offset, some))
 
-    def _tell_of_many(self, run: _Run) -> None:
-        """Listeners hear of the last message with each tagsCode: it is the queue's growth that they wait for."""
+    def _notify_of_many(self, run: _Run) -> None:
+        """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
         if not self._listeners:
             return
         codes, from_end = np.unique(run.units["tags_code"][::-1].astype(np.int64), return_index=True)
@@ -553,7 +553,7 @@ class Dispatcher:
                 message_arrived(request, tags_code)
 
     def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> bool:
-        """Give a message its place in its queue, and its keys; false if blanks before it take longer than a slice."""
+        """Add a message's unit and keys. False if the blanks before it take longer than a slice."""
         if request.is_queued:
             tags_code = request.tags_code(self._delay_levels)
             queue = self._queue_of(request)
@@ -574,7 +574,7 @@ class Dispatcher:
         return True
 
     def _queue_of(self, request: DispatchRequest) -> ConsumeQueue | None:
-        """The queue of a message; None, loudly, where it can have no place."""
+        """The queue of a message. If no queue can hold it, logs that and returns None."""
         if not is_possible_offset(request.queue_offset, request.physical_offset):
             self._refuse(request, f"QUEUEOFFSET {request.queue_offset} is impossible at this place of the log")
             return None
@@ -597,13 +597,13 @@ class Dispatcher:
         return queue
 
     def _make_room(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
-        """Blanks for what is missing in the queue before the message; false if there are more to come."""
+        """Add blanks for units missing before the message. False if more blanks are needed."""
         breaches = queue.order_breaches
         has_room = queue.make_room(request.queue_offset, FILL_BYTES)
         self._filled = None if has_room else queue
         if queue.order_breaches > breaches:
             self._notices.add(
-                "queue {queue_id} of {topic} lacks units before {queue_offset}: rmqha rebuild makes it anew",
+                "queue {queue_id} of {topic} has no units just before {queue_offset}: rmqha rebuild builds it again",
                 queue_id=request.queue_id,
                 topic=request.topic,
                 queue_offset=request.queue_offset,
@@ -625,7 +625,7 @@ class Dispatcher:
         return logics, self._index.full_files_timestamp
 
     def stop(self) -> None:
-        """End following the log; what is not dispatched yet is so after the next start."""
+        """Stop following the log. The next start dispatches the rest."""
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None

@@ -1,4 +1,4 @@
-"""What dispatch needs of one message, and the rules of what is made of it. Knows of no reactor: jobs use it too."""
+"""What dispatch needs of one message, and the rules for its unit and keys. Uses no reactor: jobs call it too."""
 
 from collections.abc import Callable
 from struct import error as StructError
@@ -34,7 +34,7 @@ SEARCH_BYTES = 1 << 20
 
 
 class DispatchRequest(NamedTuple):
-    """What dispatch needs of one message; the record has been proved before."""
+    """What dispatch needs of one message. Its record is proved."""
 
     topic: str
     queue_id: int
@@ -47,16 +47,16 @@ class DispatchRequest(NamedTuple):
 
     @property
     def is_queued(self) -> bool:
-        """Whether it has a place in a consume queue: prepared and rolled-back messages have none."""
+        """Whether it has a unit in a consume queue. Prepared and rolled-back messages have not."""
         return self.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
 
     @property
     def is_indexed(self) -> bool:
-        """Whether its keys are in the index: those of rolled-back messages are not."""
+        """Whether its keys are in the index. Those of rolled-back messages are not."""
         return self.sys_flag & TRANSACTION_TYPE_MASK != TRANSACTION_ROLLBACK_TYPE
 
     def tags_code(self, delay_levels: DelayLevels) -> int:
-        """The hash of its tags; of a delayed message the time of its delivery (spec/store.md 3.11)."""
+        """The hash of its tags, or the delivery time in ms of a delayed message (spec/store.md 3.11)."""
         if self.topic == SCHEDULE_TOPIC and "DELAY" in self.properties:
             code = delay_levels.tags_code(self.properties["DELAY"], self.store_timestamp)
             if code is not None:
@@ -72,7 +72,7 @@ class DispatchRequest(NamedTuple):
 
 
 def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | int:
-    """Of the proved record at ``position``; a blank's size instead of one."""
+    """Read the proved record at ``position``. Returns the size in bytes if it is a blank."""
     size, magic = BLANK_HEADER.unpack_from(data, position)
     if magic == BLANK_MAGIC_CODE:
         return int(size)
@@ -100,7 +100,7 @@ def read_dispatch_request(data: memoryview, position: int) -> DispatchRequest | 
 
 
 def read_if_sound(data: memoryview, base: int, position: int) -> DispatchRequest | int | None:
-    """The same where the log at ``base`` is not proved; None where no record, and no blank, can be."""
+    """The same for a log that is not proved. ``data`` starts at ``base``. None if there is no record or blank."""
     if len(data) - position < BLANK_HEADER.size:
         return None
     size, magic = BLANK_HEADER.unpack_from(data, position)
@@ -118,7 +118,7 @@ def read_if_sound(data: memoryview, base: int, position: int) -> DispatchRequest
 
 
 def next_sound_position(data: memoryview, base: int, position: int) -> int:
-    """Where the next record begins at ``position`` or after it; else how far was looked, at most ``SEARCH_BYTES``."""
+    """The start of the first record at or after ``position``. Without one, where the search ended."""
     found = min(len(data), position + SEARCH_BYTES)
     content = bytes(data[position : found + BLANK_HEADER.size])
     for magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
@@ -132,9 +132,9 @@ def next_sound_position(data: memoryview, base: int, position: int) -> int:
 
 
 def read_place(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[str, int, int] | None:
-    """Topic, QUEUEID and QUEUEOFFSET of the record of this size at ``offset`` of the log; None if none begins there.
+    """Topic, QUEUEID and QUEUEOFFSET of the record of this size at ``offset`` of the log. None without such a record.
 
-    ``read`` gives bytes of the log by their offset and number, or fewer at its end; it is called twice.
+    ``read`` takes an offset of the log and a number of bytes. It may return fewer at the log's end. It is called twice.
     """
     head = read(offset, BODY_LENGTH_AT + 2 * IPV6_EXTRA_BYTES + INT32.size)
     if len(head) < BODY_LENGTH_AT + 2 * IPV6_EXTRA_BYTES + INT32.size:
@@ -154,14 +154,14 @@ def read_place(read: Callable[[int, int], bytes], offset: int, size: int) -> tup
 
 
 def is_possible_offset(queue_offset: int, physical_offset: int) -> bool:
-    """Whether a message at this place of the log can have this QUEUEOFFSET: so many messages fit before it.
+    """Whether a message at this offset of the log can have this QUEUEOFFSET: whether enough messages fit before it.
 
-    The field is under no CRC (spec/store.md 3.1): a flipped bit, or a hostile master, can make it anything.
+    No CRC covers the field (spec/store.md 3.1), so a flipped bit or a hostile master can give it any value.
     """
     return 0 <= queue_offset <= physical_offset // SMALLEST_RECORD_BYTES
 
 
 def is_no_folder(topic: str) -> bool:
-    """Whether no queue can be kept for the topic: a folder bears its name."""
+    """Whether the topic cannot be the name of a folder. Then it cannot have queues."""
     is_too_long = len(topic.encode("utf-8", "surrogateescape")) > MAX_FOLDER_NAME_BYTES
     return not topic or "/" in topic or "\0" in topic or topic in (".", "..") or is_too_long

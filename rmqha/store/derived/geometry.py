@@ -1,8 +1,8 @@
-"""How many slots and entries an index file has: its size alone does not tell (spec/store.md 7.1).
+"""Finds how many slots and entries an index file has: its size alone does not show it (spec/store.md 7.1).
 
-A candidate is proved by the chains in the file: each entry's slot leads to it or to a newer one of the same slot, each
-entry's predecessor is older and has the same slot, and the messages are in the order of the log. Reads only; whatever
-is in the file, this ends, and what cannot be proved is said.
+The chains in the file prove a candidate. Each entry's slot must lead to it, or to a newer one of the same slot. Each
+entry's predecessor must be older and have the same slot. The messages must be in the order of the log. The search only
+reads. It ends with any content, and raises UnprovedIndexFile if nothing is proved.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ ENTRY_BYTES, SLOT_BYTES = 20, 4
 assert (HEADER.size, ENTRY_DTYPE.itemsize) == (40, ENTRY_BYTES)
 DEFAULT_HASH_SLOT_NUM = 5_000_000
 ENTRIES_A_SLOT = 4
-"""maxIndexNum by default, for each of maxHashSlotNum."""
+"""The default of maxIndexNum, divided by maxHashSlotNum."""
 ENTRIES_PROVED = 2048
-"""Of a large file so many at its begin, at its end and between are proved."""
-MOST_CANDIDATES = 4096
+"""In a large file this many entries are proved at the start, at the end and in between."""
+MAX_CANDIDATES = 4096
 FEW_ENTRIES = 32
 SEARCH_BYTES = 1 << 20
 OFFSET = Struct(">q")
@@ -46,7 +46,7 @@ class Geometry(NamedTuple):
 
     @property
     def entries_at(self) -> int:
-        """Where entries begin in the file."""
+        """The position of the first entry in the file."""
         return HEADER.size + SLOT_BYTES * self.slots
 
     def __str__(self) -> str:
@@ -57,17 +57,17 @@ DEFAULT_GEOMETRY = Geometry(DEFAULT_HASH_SLOT_NUM, DEFAULT_HASH_SLOT_NUM * ENTRI
 
 
 class UnprovedIndexFile(StoreError):
-    """Nothing proves how many slots and entries an index file has: it is damaged. The log has all it said."""
+    """Nothing proves how many slots and entries an index file has: it is damaged. The log can rebuild it."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"index file {path}: {reason} (rmqha rebuild makes the index anew)")
+        super().__init__(f"index file {path}: {reason} (rmqha rebuild builds the index again)")
 
 
 class IndexContent:
-    """An index file, read. Use as a context."""
+    """An index file for reading. Use it as a context."""
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
-        """Raises UnprovedIndexFile for a file without a header, OSError."""
+        """Raises UnprovedIndexFile if the file is shorter than a header, OSError."""
         self.path = path
         self._file = disk.open_view(path)
         self.size = self._file.size
@@ -93,29 +93,29 @@ class IndexContent:
         return self.index_count <= 1
 
     def fits(self, geometry: Geometry) -> bool:
-        """Whether the file has the size that it would have, and no more entries than fit."""
+        """Whether the file has the size of this geometry, and no more entries than fit."""
         if min(geometry) <= 0 or geometry.file_size != self.size:
             return False
         return self.index_count <= geometry.entries
 
     def entries(self, geometry: Geometry) -> npt.NDArray[np.void]:
-        """All entries, oldest first, the unused one at number 0 included; a view of the file."""
+        """All entries, oldest first, as a view of the file. The first one, number 0, is unused."""
         return np.frombuffer(self._view, ENTRY_DTYPE, self.index_count, geometry.entries_at)
 
     def slots(self, geometry: Geometry) -> npt.NDArray[np.int32]:
-        """Each slot's newest entry; a view of the file."""
+        """The number of each slot's newest entry, as a view of the file."""
         return np.frombuffer(self._view, ">i4", geometry.slots, HEADER.size)
 
     def problem(self, geometry: Geometry, with_slots: bool = True, all_of_it: bool = False) -> str | None:
-        """What is wrong with the chains if this is the geometry; of large files a part is looked at.
+        """What is wrong with the chains if this is the geometry. Only a part of a large file is checked.
 
-        Without ``with_slots`` only entries count: after an unclean stop slots may be older.
+        Without ``with_slots`` only entries are checked: after an unclean stop slots may be older.
         """
         if not self.fits(geometry):
-            return f"it is no file of {geometry}"
+            return f"it is not a file of {geometry}"
         if self.is_empty:
             is_sound = self._stored_count >= 0 and self._nonzero_end() <= HEADER.size
-            return None if is_sound else "it has entries, or parts of some, that its header does not tell of"
+            return None if is_sound else "it has entries, or parts of them, that its header does not count"
         numbers = np.arange(1, self.index_count)
         if not all_of_it and len(numbers) > 4 * ENTRIES_PROVED:
             between = np.linspace(1, self.index_count - 1, ENTRIES_PROVED).astype(np.int64)
@@ -157,12 +157,12 @@ class IndexContent:
         return None
 
     def _problem_of_chains(self, geometry: Geometry) -> str | None:
-        """Whether every entry is a slot's newest, or followed by just one other."""
+        """What is wrong unless each entry is either a slot's newest or the predecessor of just one other."""
         slots, entries = self.slots(geometry), self.entries(geometry)
         heads, previous = slots[slots != 0], entries["previous"][1:]
         reached = np.concatenate([heads, previous[previous != 0]]).astype(np.int64)
         if ((reached < 1) | (reached >= self.index_count)).any():
-            return "a slot or an entry leads to none"
+            return "a slot or an entry leads to a missing entry"
         if len(reached) != self.index_count - 1 or (np.bincount(reached, minlength=self.index_count)[1:] != 1).any():
             return "not every entry can be reached"
         if len(heads) != self.slots_begun:
@@ -170,7 +170,7 @@ class IndexContent:
         return None
 
     def candidates(self) -> Iterator[Geometry]:
-        """Geometries that the file may have, by where its last entry seems to lie."""
+        """Geometries that the file may have, derived from where its last entry may be."""
         seen = set()
         for at in self._last_entry_places():
             space = at - HEADER.size - ENTRY_BYTES * (self.index_count - 1)
@@ -183,7 +183,7 @@ class IndexContent:
                 yield geometry
 
     def ends_in(self, geometry: Geometry) -> bool:
-        """Whether what is in the file ends in its last entry: few entries alone prove little."""
+        """Whether the last nonzero byte is in the last entry. Needed because a few entries alone prove little."""
         if self.index_count > FEW_ENTRIES or self.is_empty:
             return True
         last = geometry.entries_at + ENTRY_BYTES * (self.index_count - 1)
@@ -195,14 +195,14 @@ class IndexContent:
         pattern = OFFSET.pack(self.end_phy_offset)
         if pattern != bytes(OFFSET.size):
             at = self._view.rfind(pattern)
-            for _ in range(MOST_CANDIDATES):
+            for _ in range(MAX_CANDIDATES):
                 if at < HEADER.size:
                     break
                 yield at - SLOT_BYTES
                 at = self._view.rfind(pattern, 0, at + OFFSET.size - 1)
 
     def _nonzero_end(self) -> int:
-        """Where the last byte other than zero ends; holes of the file are not read."""
+        """Where the last nonzero byte ends. Holes of the file are not read."""
         for start, end in reversed(list(self._file.data_ranges(0, self.size))):
             for at in range(end, start, -SEARCH_BYTES):
                 piece = self._view[max(start, at - SEARCH_BYTES) : at].rstrip(b"\0")
@@ -218,9 +218,9 @@ def geometry_of(
     with_slots: bool = True,
     disk: Disk = DISK,
 ) -> Geometry:
-    """The geometry of an index file: the one ``wanted``, the one ``known`` of its neighbours, or whichever is proved.
+    """The proved geometry of an index file. It tries ``wanted``, ``known`` (that of other files) and more candidates.
 
-    What is proved wins over what is wanted. Raises UnprovedIndexFile, OSError.
+    Raises UnprovedIndexFile, OSError.
     """
     with IndexContent(path, disk) as content:
         problem = None
@@ -231,7 +231,7 @@ def geometry_of(
                     return geometry
                 problem = problem or found
         if content.is_empty:
-            raise UnprovedIndexFile(path, problem or f"it has {content.size} bytes and no entry that tells more")
+            raise UnprovedIndexFile(path, problem or f"it has {content.size} bytes and no entry that proves more")
         for geometry in content.candidates():
             if content.problem(geometry, with_slots) is None and content.ends_in(geometry):
                 return geometry
@@ -239,6 +239,6 @@ def geometry_of(
 
 
 def _by_ratio(size: int) -> Geometry:
-    """What a file of this size has if it has as many entries a slot as by default."""
+    """The geometry of a file of this size with the default number of entries a slot."""
     slots = max(1, (size - HEADER.size) // (SLOT_BYTES + ENTRY_BYTES * ENTRIES_A_SLOT))
     return Geometry(slots, slots * ENTRIES_A_SLOT)

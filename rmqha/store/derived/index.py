@@ -7,8 +7,8 @@
     then slots, i32 each: the newest entry's number;  then entries, 20 bytes each:
             0 i32 key hash   4 i64 physical offset   12 i32 seconds since beginTimestamp   16 i32 previous entry
 
-Keys are hashed and chained many at once. Header and slots are written through a mapping whose blocks are reserved,
-since slots are hit at random; entries are appended by ``pwrite``.
+Keys are hashed and chained many at a time. Slots are written at random, so header and slots are written through a
+mapping whose blocks are reserved. Entries are appended by ``pwrite``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,17 +37,17 @@ from rmqha.store.log.mappedfile import DISK, Disk, Syncable, UnflushedFolder
 from rmqha.wire.javahash import index_hashes
 
 NAME_FORMAT = "%Y%m%d%H%M%S"
-LARGEST_SECONDS = 2**31 - 1
+MAX_SECONDS = 2**31 - 1
 INDEX_FOLDER = "index"
-ZEROS_AT_ONCE = 1 << 20
+ZEROS_BATCH = 1 << 20
 ENTRIES_A_STEP = 2048
-"""Of a chain that a query walks: about 3 ms."""
+"""How many entries of a chain a query reads in one step: about 3 ms."""
 FILES_A_STEP = 64
-"""That a query looks at."""
+"""How many files a query looks at in one step."""
 
 
 class IndexedKey(NamedTuple):
-    """A key of one message: ``topic#key``, where the message lies, and STORETIMESTAMP in ms."""
+    """A key of one message: ``topic#key``, the message's offset in the log, and STORETIMESTAMP in ms."""
 
     text: str
     physical_offset: int
@@ -56,12 +56,12 @@ class IndexedKey(NamedTuple):
 
 HASHED_KEY_DTYPE = np.dtype([("hash", "i4"), ("physical_offset", "i8"), ("store_timestamp", "i8")])
 HashedKeys = npt.NDArray[np.void]
-"""The same of many keys, by the hash of their texts."""
+"""Many keys, with the hashes of their texts."""
 NO_KEYS: HashedKeys = np.empty(0, HASHED_KEY_DTYPE)
 
 
 def hashed(keys: Sequence[IndexedKey]) -> HashedKeys:
-    """The keys by their hashes."""
+    """The keys with the hashes of their texts."""
     found = np.empty(len(keys), dtype=HASHED_KEY_DTYPE)
     found["hash"] = index_hashes([key.text for key in keys])
     found["physical_offset"] = [key.physical_offset for key in keys]
@@ -82,7 +82,7 @@ class IndexHeader:
 
 
 class _Chained(NamedTuple):
-    """Each entry's predecessor; the slots they are in, and each slot's newest entry."""
+    """Each entry's predecessor, the slots of the entries, and each slot's newest entry."""
 
     previous: npt.NDArray[np.int64]
     slots: npt.NDArray[np.int64]
@@ -106,7 +106,7 @@ class IndexFile:
             raise StoreError(f"{path} has {disk.size(path)} bytes, not {size} (maxHashSlotNum, maxIndexNum)")
         self._file = disk.open_fronted(path, size, self._entries_at, create)
         self.close = self._file.close
-        """Closes the file; so does the end of the last use of this object, be it a thread's."""
+        """Closes the file. It also closes once nothing, in any thread, refers to this object."""
         self._front = self._file.front
         self._slots: npt.NDArray[np.int32] = np.frombuffer(self._front, ">i4", slot_count, HEADER.size)
         self.header = IndexHeader(*HEADER.unpack_from(self._front, 0))
@@ -119,7 +119,7 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """Whether it has no room for another entry."""
         return self.header.index_count >= self._max_index_num
 
     @property
@@ -129,11 +129,11 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """How many entries fit."""
+        """How many more entries fit."""
         return max(0, self._max_index_num - self.header.index_count)
 
     def begin_after(self, previous: IndexHeader) -> None:
-        """Start with the ends of the file before."""
+        """Take the end of the previous file as the start of this one."""
         header = self.header
         header.begin_timestamp = header.end_timestamp = previous.end_timestamp
         header.begin_phy_offset = header.end_phy_offset = previous.end_phy_offset
@@ -165,10 +165,10 @@ class IndexFile:
     def _seconds(self, store_timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if self.header.begin_timestamp <= 0:
             return np.zeros(len(store_timestamps), dtype=np.int64)
-        return np.clip((store_timestamps - self.header.begin_timestamp) // 1000, 0, LARGEST_SECONDS)
+        return np.clip((store_timestamps - self.header.begin_timestamp) // 1000, 0, MAX_SECONDS)
 
     def _chain(self, slots: npt.NDArray[np.int64], first_number: int) -> "_Chained":
-        """How entries numbered from ``first_number`` on go into their slots. Changes nothing."""
+        """Chain entries, numbered from ``first_number`` on, into their slots. Changes nothing."""
         packed = np.sort(slots << 32 | np.arange(len(slots)))  # several times as fast as a stable argsort
         by_slot, order = packed >> 32, packed & 0xFFFFFFFF
         numbers = order + first_number
@@ -203,7 +203,7 @@ class IndexFile:
     def find(self, key_hash: int, begin: int, end: int, limit: int) -> Steps[list[int]]:
         """Physical offsets, newest first, of entries with this hash stored between ``begin`` and ``end`` (ms).
 
-        A step is a part of a long chain: one slot may have every entry of the file.
+        A step reads a part of a long chain: all entries of the file may be in one slot.
         """
         header = self.header
         found: list[int] = []
@@ -221,13 +221,13 @@ class IndexFile:
                 break
             if hashed == key_hash and stored <= end:
                 found.append(physical_offset)
-            if previous >= number:  # no chain is walked in a circle
+            if previous >= number:  # the chain goes in a circle
                 break
             number = previous
         return found
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the entries of messages at or behind ``physical_offset``, and all that are no entries."""
+        """Drop the entries of messages at or after ``physical_offset``, and invalid entries."""
         kept = self._sound_count(physical_offset)
         self._zero_from(kept)
         entries = self._entries(kept)
@@ -249,14 +249,14 @@ class IndexFile:
         self._write_header()
 
     def _zero_from(self, number: int) -> None:
-        """Let no bytes behind the last entry pass for one. Raises OSError."""
+        """Zero the entries from ``number`` on, so that they do not seem to be entries. Raises OSError."""
         count = min(self.header.index_count, self._max_index_num) - number
         at = self._entries_at + ENTRY_BYTES * number
-        for begin in range(0, ENTRY_BYTES * max(0, count), ZEROS_AT_ONCE):
-            self._file.write(at + begin, bytes(min(ZEROS_AT_ONCE, ENTRY_BYTES * count - begin)))
+        for begin in range(0, ENTRY_BYTES * max(0, count), ZEROS_BATCH):
+            self._file.write(at + begin, bytes(min(ZEROS_BATCH, ENTRY_BYTES * count - begin)))
 
     def _sound_count(self, physical_offset: int) -> int:
-        """The number behind the last entry of an unbroken run that lies before ``physical_offset``."""
+        """The number after the last entry of the first unbroken run of entries before ``physical_offset``."""
         count = min(self.header.index_count, self._max_index_num)
         entries = self._entries(count)[1:]
         offsets = entries["physical_offset"].astype(np.int64)
@@ -266,12 +266,12 @@ class IndexFile:
         return 1 + (len(sound) if sound.all() else int(np.argmin(sound)))
 
     def sync(self) -> None:
-        """Bring it to the disk; may run in another thread. Raises OSError."""
+        """Flush it to the disk. May run in another thread. Raises OSError."""
         self._file.sync()
 
 
 class KeyIndex:
-    """All index files of a store, oldest first; Java's IndexService."""
+    """All index files of a store, oldest first, as Java's IndexService."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class KeyIndex:
     ) -> None:
         """Raises StoreError for a file of another size, OSError.
 
-        ``files`` are the index files there are, with their geometries; by default all have that of new ones.
+        ``files`` are the existing index files with their geometries. By default they have the geometry of new files.
         """
         self._folder = folder
         self._slot_count = slot_count
@@ -295,10 +295,10 @@ class KeyIndex:
         self._unflushed: list[IndexFile] = []
         self._has_new_file = False
         self._left = NO_KEYS
-        """Keys that the last ``put_hashed`` was refused; some of a message's may have been put before."""
+        """Keys that the last ``put_hashed`` could not write. It may have written other keys of the same message."""
         self._added: list[IndexedKey] = []
         self._waiting: list[HashedKeys] = []
-        """Keys that were added before those of ``_added``."""
+        """Keys that were added before those in ``_added``."""
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     @property
@@ -308,37 +308,37 @@ class KeyIndex:
 
     @property
     def file_settings(self) -> dict[str, str]:
-        """The settings that the files are made by, under their names in broker.conf."""
+        """The settings of new files, by their names in broker.conf."""
         return {"maxHashSlotNum": str(self._slot_count), "maxIndexNum": str(self._max_index_num)}
 
     @property
     def has_files(self) -> bool:
-        """Whether there is any index file yet."""
+        """Whether there are any index files yet."""
         return bool(self._files)
 
     @property
     def end_phy_offset(self) -> int:
-        """The offset of the last message that has an entry, -1 without any."""
+        """The offset of the last message that has an entry, -1 without entries."""
         last = self._files[-1] if self._files else None
         return last.header.end_phy_offset if last is not None and last.header.index_count > 1 else -1
 
     @property
     def last_update(self) -> tuple[int, int]:
-        """STORETIMESTAMP in ms and physical offset of the last message that has an entry; 0 and 0 without any."""
+        """STORETIMESTAMP in ms and physical offset of the last message that has an entry. 0 and 0 without entries."""
         last = self._files[-1].header if self._files else IndexHeader()
         return last.end_timestamp, last.end_phy_offset
 
     @property
     def pending(self) -> int:
-        """How many keys were added and are not written yet."""
+        """How many added keys are not written yet."""
         return len(self._added) + sum(map(len, self._waiting))
 
     def add(self, keys: Sequence[IndexedKey]) -> None:
-        """Add keys of messages, as ``put`` does, with the next ``write_pending`` or ``query``."""
+        """Add keys of messages, as ``put`` does. The next ``write_pending`` or ``query`` writes them."""
         self._added += keys
 
     def add_hashed(self, keys: HashedKeys) -> None:
-        """The same of many keys."""
+        """The same for many keys that are already hashed."""
         self._hash_added()
         if len(keys):
             self._waiting.append(keys)
@@ -349,14 +349,14 @@ class KeyIndex:
             self._added = []
 
     def write_pending(self) -> None:
-        """Write the keys added since the last time. Raises OSError; then they stay pending."""
+        """Write the keys added since the last call. Raises OSError; then they stay pending."""
         self._hash_added()
         while self._waiting:
             self._put_new(self._waiting[0], datetime.now())
             del self._waiting[0]
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
-        """Add keys of messages, oldest first; those of messages that have entries already are left out."""
+        """Add keys of messages, oldest first. Skips messages that have entries already."""
         self._put_new(hashed(keys) if keys else NO_KEYS, now)
 
     def _put_new(self, keys: HashedKeys, now: datetime) -> None:
@@ -394,14 +394,14 @@ class KeyIndex:
         return file
 
     def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
-        """Physical offsets, ascending, of messages that may have this key; hashes collide, so look at the message.
+        """Physical offsets, ascending, of messages that may have this key. Hashes collide: check the messages.
 
         Raises OSError.
         """
         return at_once(self.query_in_steps(topic, key, begin, end, limit))
 
     def query_in_steps(self, topic: str, key: str, begin: int, end: int, limit: int) -> Steps[list[int]]:
-        """The same for whoever has other things to do meanwhile. Files may be deleted between two steps."""
+        """The same, in steps. Files may be deleted between two steps."""
         self.write_pending()
         (key_hash,) = index_hashes([f"{topic}#{key}"]).tolist()
         found: list[int] = []
@@ -416,7 +416,7 @@ class KeyIndex:
         return sorted(found)
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the entries of messages at or behind ``physical_offset``. Raises OSError."""
+        """Drop the entries of messages at or after ``physical_offset``. Raises OSError."""
         while self._files and (self._files[-1].is_empty or self._files[-1].header.begin_phy_offset >= physical_offset):
             file = self._files.pop()
             self._unflushed = [other for other in self._unflushed if other is not file]
@@ -427,7 +427,7 @@ class KeyIndex:
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     def delete_files_before(self, min_physical_offset: int) -> int:
-        """Delete files, never the last, all of whose messages the log no longer has; gives their number."""
+        """Delete files whose messages are all gone from the log, but not the last file. Returns how many."""
         deleted = 0
         while len(self._files) > 1 and self._files[0].header.end_phy_offset < min_physical_offset:
             file = self._files.pop(0)
@@ -451,17 +451,17 @@ class KeyIndex:
 
 
 def read_entries(path: Path, geometry: Geometry, disk: Disk = DISK) -> npt.NDArray[np.void]:
-    """All entries of an index file with this geometry, oldest first; a view of the file. Raises StoreError, OSError."""
+    """All entries of an index file, oldest first, as a view of the file. Raises StoreError, OSError."""
     with IndexContent(path, disk) as content:
         if not content.fits(geometry):
-            raise UnprovedIndexFile(path, f"it is no file of {geometry}")
+            raise UnprovedIndexFile(path, f"it is not a file of {geometry}")
         return content.entries(geometry)[1:]
 
 
 def used_index_paths(folder: Path, disk: Disk = DISK) -> list[Path]:
-    """The index files, less a last one that was created, but not yet given its size, when the process died.
+    """The index files, except an empty last one.
 
-    That one is deleted. Raises OSError.
+    A crash leaves such a file if it comes before the file has its size. It is deleted. Raises OSError.
     """
     paths = list(index_paths(folder, disk))
     if paths and disk.size(paths[-1]) == 0:
@@ -470,7 +470,7 @@ def used_index_paths(folder: Path, disk: Disk = DISK) -> list[Path]:
 
 
 def new_geometry(folder: Path, max_hash_slot_num: int | None, max_index_num: int | None, disk: Disk = DISK) -> Geometry:
-    """The geometry of index files to be made: as configured, as the newest that is proved, or the default.
+    """The geometry of new index files: as configured, else as the newest proved file, else the default.
 
     Raises OSError.
     """
@@ -485,7 +485,7 @@ def new_geometry(folder: Path, max_hash_slot_num: int | None, max_index_num: int
 
 
 def configured_geometry(max_hash_slot_num: int | None, max_index_num: int | None) -> Geometry | None:
-    """The geometry that the settings say; None if they leave it open."""
+    """The geometry in the settings, None if they have none."""
     if max_hash_slot_num is None and max_index_num is None:
         return None
     if max_hash_slot_num is None:
@@ -494,5 +494,5 @@ def configured_geometry(max_hash_slot_num: int | None, max_index_num: int | None
 
 
 def index_paths(folder: Path, disk: Disk = DISK) -> Iterator[Path]:
-    """The index files of a folder in order of their names; other names are passed over, as upstream does."""
+    """The index files of a folder in the order of their names. Other names are ignored, as upstream does."""
     yield from sorted(folder / name for name, _ in disk.files_in(folder) if name.isdecimal())

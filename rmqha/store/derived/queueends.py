@@ -1,9 +1,9 @@
 """Where each queue ended when the store was closed cleanly.
 
 A queue's next offset is one more than its last unit's. If that unit rots to zeros, the files alone do not show that it
-was ever there, and its offset would be given out a second time. So a clean stop writes the ends to
+was ever there, and its offset would be assigned a second time. So a clean stop writes the ends to
 ``rmqha/queue-ends.json``, and the next start compares them with the queues. A store that was last closed by a Java
-broker, or by an older version, has no such file, or an old one; the ends in an old one are lower, and do no harm.
+broker, or by an older version, has no such file, or an old one. The ends in an old file are lower, and do no harm.
 """
 
 import json
@@ -33,7 +33,7 @@ QueueEnds = dict[tuple[str, int], QueueEnd]
 
 
 def ends_path(root: Path) -> Path:
-    """Where the ends are kept."""
+    """The file that has the ends."""
     return root / NODE_FOLDER / ENDS_FILE
 
 
@@ -43,7 +43,7 @@ def end_of(queue: ConsumeQueue) -> QueueEnd:
 
 
 def write_ends(root: Path, queues: Iterable[ConsumeQueue], log_end: int, disk: Disk = DISK) -> None:
-    """Note where the queues of a log that ends at ``log_end`` end. Waits for the disk. Raises OSError."""
+    """Write where the queues end. ``log_end`` is the end of their log. Waits for the disk. Raises OSError."""
     topics: dict[str, dict[str, QueueEnd]] = {}
     for queue in queues:
         topics.setdefault(queue.topic, {})[str(queue.queue_id)] = end_of(queue)
@@ -51,10 +51,10 @@ def write_ends(root: Path, queues: Iterable[ConsumeQueue], log_end: int, disk: D
 
 
 def read_ends(root: Path, log_end: int, disk: Disk = DISK) -> QueueEnds:
-    """The ends that the last clean stop has noted, none if it noted none. ``log_end`` is where the log ends now.
+    """The ends that the last clean stop wrote, empty if there are none. ``log_end`` is where the log ends now.
 
-    Ends of a longer log do not count: it was cut since. Neither does an end that no queue of this log can have, nor a
-    file that cannot be read; a warning tells of that. Raises OSError.
+    Ends of a longer log are ignored: it was cut since. An end that no queue of this log can have is ignored too. A
+    file that cannot be read is logged and ignored. Raises OSError.
     """
     try:
         content = json.loads(disk.read(ends_path(root)))
@@ -66,7 +66,7 @@ def read_ends(root: Path, log_end: int, disk: Disk = DISK) -> QueueEnds:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warn(
             "{path} cannot be read: {error}; the ends of the queues are not compared with it, and the next clean stop "
-            "writes it anew",
+            "replaces it",
             path=str(ends_path(root)),
             error=str(error),
         )

@@ -1,7 +1,7 @@
 """Segments: files of one size, named by the offset of their first byte (spec/store.md 2).
 
-Written with ``pwrite`` and read through a read-only mapping: the kernel keeps both coherent, a full or broken disk is
-an OSError and not a signal, and segments stay sparse (ARCHITECTURE.md, "Writes use pwritev").
+They are written with ``pwrite`` and read through a read-only mapping. The kernel keeps both coherent. A full or broken
+disk raises OSError instead of sending a signal, and segments stay sparse (ARCHITECTURE.md, "Writes use pwritev").
 """
 
 import ctypes
@@ -28,13 +28,13 @@ FILE_NAME_DIGITS = 20
 SOFT_LIMIT, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
 OTHER_FILES = 32
 MAX_UNFLUSHED_FILES = max(4, (SOFT_LIMIT - OTHER_FILES) // 7) if SOFT_LIMIT != resource.RLIM_INFINITY else 1 << 16
-"""Segments a queue keeps open because they are not flushed yet: each takes two of the process's descriptors, and as
-many again while a flush that has begun holds it."""
+"""How many unflushed segments a queue keeps open. Each takes two of the process's file descriptors, and
+two more while a flush uses it."""
 MAX_OPEN_FILES = min(64, MAX_UNFLUSHED_FILES)
-"""Segments a queue keeps open beside those not flushed yet."""
+"""If a queue has more segments open than this, it closes flushed ones."""
 SEARCH_BYTES = 1 << 20
 COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
-MOST_PIECES = os.sysconf("SC_IOV_MAX")
+MAX_PIECES = os.sysconf("SC_IOV_MAX")
 
 
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
@@ -42,21 +42,21 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 _syncfs.argtypes = (ctypes.c_int,)
 MANY_FILES = 256
-"""More unflushed files than this are flushed by one call for their whole file system."""
+"""More unflushed files than this are flushed by one call for the whole file system."""
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 
 
 def _punch_hole(fd: int, position: int, size: int) -> None:
-    """Give a range of the file back, so that it reads as zero. Raises OSError."""
+    """Free the blocks of a range of the file, which then reads as zero. Raises OSError."""
     if size and _fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, position, size):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def data_ranges(fd: int, position: int, end: int) -> Iterator[tuple[int, int]]:
-    """Ranges of a sparse file from ``position`` to ``end`` that are no holes. Raises OSError.
+    """Ranges of a sparse file from ``position`` to ``end`` that are not holes. Raises OSError.
 
-    Where the file system does not say, all of it is one range.
+    If the file system cannot tell holes from data, all of it is one range.
     """
     while position < end:
         try:
@@ -73,12 +73,12 @@ def data_ranges(fd: int, position: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def file_name(base_offset: int) -> str:
-    """The name of the segment that begins at ``base_offset``: 20 digits."""
+    """The name of the segment that starts at ``base_offset``: 20 digits."""
     return f"{base_offset:0{FILE_NAME_DIGITS}d}"
 
 
 class MappedFile:
-    """One segment of full size. ``segment`` is its content, read-only."""
+    """One segment of full size. ``segment`` is its read-only content."""
 
     def __init__(self, path: Path, file_size: int, writable: bool = True) -> None:
         self.path = path
@@ -87,21 +87,21 @@ class MappedFile:
         self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
             self.segment: mmap.mmap | memoryview = mmap.mmap(self._fd, file_size, access=mmap.ACCESS_READ)
-        except BaseException:  # whatever it is, what was opened is given back before it travels on
+        except BaseException:  # of any kind: close the file, then raise it again
             os.close(self._fd)
             raise
         self.close: Callable[[], object] = weakref.finalize(self, os.close, self._fd)
-        """Closes the file; so does the end of the last use of this object, be it a thread's."""
+        """Closes the file. It also closes once nothing, in any thread, refers to this object."""
 
     @classmethod
     def create(cls, path: Path, file_size: int) -> "MappedFile":
-        """A new sparse segment. Raises FileExistsError, OSError."""
+        """Create a sparse segment. Raises FileExistsError, OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.ftruncate(fd, file_size)
             return cls(path, file_size)
-        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
-            path.unlink()  # else the next try would find it there
+        except BaseException as error:  # of any kind: close the file, then raise it again
+            path.unlink()  # otherwise the next attempt would fail because it exists
             if isinstance(error, OSError):
                 name_file(error, path)
             raise
@@ -124,20 +124,20 @@ class MappedFile:
     def _write(self, position: int, *pieces: Buffer) -> None:
         if len(pieces) == 1 and os.pwritev(self._fd, pieces, position) == len(pieces[0]):
             return
-        for start in range(0, len(pieces), MOST_PIECES):
-            some = pieces[start : start + MOST_PIECES]
+        for start in range(0, len(pieces), MAX_PIECES):
+            some = pieces[start : start + MAX_PIECES]
             size = sum(map(len, some))
             written = os.pwritev(self._fd, some, position)
-            if written < size:  # a signal, or a disk that is filling up and will say so now
+            if written < size:  # a signal, or a nearly full disk: the next write raises its error
                 rest = memoryview(b"".join(some))
                 while written < size:
                     written += os.pwrite(self._fd, rest[written:], position + written)
             position += size
 
     def zero_from(self, position: int) -> None:
-        """Make everything from ``position`` on read as zero, and sparse again where that can be. Raises OSError.
+        """Make everything from ``position`` on read as zero, and sparse if the file system can. Raises OSError.
 
-        The file keeps its size all the while: one that is found shorter could not be opened again.
+        The file keeps its size throughout, because a shorter file could not be opened after a crash.
         """
         try:
             _punch_hole(self._fd, position, self.file_size - position)
@@ -149,11 +149,11 @@ class MappedFile:
                     self.write(at, bytes(min(SEARCH_BYTES, end - at)))
 
     def sync(self) -> None:
-        """Bring every byte written so far to the disk. May run in another thread. Raises OSError."""
+        """Flush every byte written so far to the disk. May run in another thread. Raises OSError."""
         os.fdatasync(self._fd)
 
     def nonzero_end(self, position: int) -> int | None:
-        """Where the last byte other than zero ends from ``position`` on, None if there is none."""
+        """Where the last nonzero byte from ``position`` on ends. None if all are zero."""
         found = None
         for start, end in self.data_ranges(position):
             for at in range(start, end, SEARCH_BYTES):
@@ -163,29 +163,29 @@ class MappedFile:
         return found
 
     def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
-        """Ranges from ``position`` on that are no hole of the sparse file."""
+        """Ranges from ``position`` on that are not holes of the sparse file."""
         return data_ranges(self._fd, position, self.file_size)
 
 
 class Syncable(Protocol):
-    """A file that can be brought to the disk, in another thread too."""
+    """A file that can be flushed to the disk, also in another thread."""
 
     def sync(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class UnflushedFile:
-    """A file to be brought to the disk, that need not be open: there may be more of them than may be open at once."""
+    """A closed file that is to be flushed to the disk. There may be more of these than can be open at once."""
 
     path: Path
 
     @property
     def base_offset(self) -> int:
-        """What the file is named by."""
+        """The offset that is the file's name."""
         return int(self.path.name)
 
     def sync(self) -> None:
-        """Bring every byte written so far to the disk, if the file is still there. Raises OSError."""
+        """Flush every byte written so far to the disk. Ignores a file that was deleted. Raises OSError."""
         try:
             fd = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -198,18 +198,18 @@ class UnflushedFile:
 
 @dataclass(frozen=True, slots=True)
 class UnflushedFolder:
-    """A folder with new files: their names are to be brought to the disk, which syncing the files does not promise."""
+    """A folder with new files, whose names are to be flushed. Flushing the files themselves does not ensure that."""
 
     path: Path
 
     def sync(self) -> None:
-        """Bring the names to the disk, if the folder is still there. Raises OSError."""
+        """Flush the names to the disk. Ignores a folder that was deleted. Raises OSError."""
         with suppress(FileNotFoundError):
             sync_folder(self.path)
 
 
 def sync_all(files: Sequence[Syncable]) -> None:
-    """Bring these files to the disk; very many that are on one file system, with all else there. Raises OSError."""
+    """Flush these files to the disk. If they are very many, flush their whole file system at once. Raises OSError."""
     few = [file for file in files if not isinstance(file, UnflushedFile | UnflushedFolder)]
     many = [file for file in files if isinstance(file, UnflushedFile | UnflushedFolder)]
     if len(many) > MANY_FILES:
@@ -221,8 +221,8 @@ def sync_all(files: Sequence[Syncable]) -> None:
 
 
 def sync_file_system(folder: Path) -> None:
-    """Bring all that was written to the file system of this folder to the disk. Raises OSError."""
-    while not folder.exists():  # what was written there is gone since
+    """Flush all that was written to the file system of this folder. Raises OSError."""
+    while not folder.exists():  # it was deleted meanwhile
         folder = folder.parent
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -234,7 +234,7 @@ def sync_file_system(folder: Path) -> None:
 
 
 class Readable(Protocol):
-    """A file of which a few bytes are read here and there."""
+    """A file for reading a few bytes at a time, at any position."""
 
     def read(self, position: int, size: int) -> bytes: ...
 
@@ -244,7 +244,7 @@ class Readable(Protocol):
 
 
 class Viewed(Protocol):
-    """A whole file, read. ``content`` stays valid after ``close``."""
+    """A whole file for reading. ``content`` stays valid after ``close``."""
 
     @property
     def size(self) -> int: ...
@@ -258,7 +258,7 @@ class Viewed(Protocol):
 
 
 class Fronted(Protocol):
-    """A file whose first bytes are written through ``front``, and the others by ``write``. ``content`` is all of it."""
+    """A file whose first bytes are written through ``front``, and the rest by ``write``. ``content`` is all of it."""
 
     @property
     def front(self) -> mmap.mmap | memoryview: ...
@@ -281,7 +281,7 @@ class Lock(Protocol):
 
 
 class PagesRead:
-    """A file read so that only the pages looked at enter the page cache. For several threads."""
+    """A file read without read-ahead, so that only the pages in use enter the page cache. Several threads may read."""
 
     def __init__(self, path: Path | str) -> None:
         """Raises OSError."""
@@ -293,7 +293,7 @@ class PagesRead:
         return os.pread(self._fd, size, position)
 
     def data_ranges(self, position: int, end: int) -> Iterator[tuple[int, int]]:
-        """As the function of this name."""
+        """As the function of the same name."""
         return data_ranges(self._fd, position, end)
 
     def close(self) -> None:
@@ -310,12 +310,12 @@ class FileView:
         try:
             self.size: int = os.fstat(self._fd).st_size
             self.content: mmap.mmap | bytes = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ) if self.size else b""
-        except BaseException:  # whatever it is, what was opened is given back before it travels on
+        except BaseException:  # of any kind: close the file, then raise it again
             os.close(self._fd)
             raise
 
     def data_ranges(self, position: int, end: int) -> Iterator[tuple[int, int]]:
-        """As the function of this name."""
+        """As the function of the same name."""
         return data_ranges(self._fd, position, end)
 
     def close(self) -> None:
@@ -324,9 +324,9 @@ class FileView:
 
 
 class FrontMappedFile:
-    """A sparse file whose first bytes are hit at random and written through a mapping, while all else is appended.
+    """A sparse file whose first bytes are written at random places through a mapping. The rest is appended.
 
-    The blocks of the mapping are reserved: a write through it to a full disk would be a signal and not an OSError.
+    The blocks of the mapping are reserved: otherwise a write to a full disk would send a signal, not raise OSError.
     """
 
     def __init__(self, path: Path, file_size: int, front_bytes: int, create: bool) -> None:
@@ -336,25 +336,25 @@ class FrontMappedFile:
         try:
             if create:
                 os.ftruncate(fd, file_size)
-            # Whole pages: the kernel gives all blocks of a page room when it is written, and there SIGBUS is its error.
+            # Whole pages: a write to the mapping allocates all blocks of a page, and SIGBUS is the error if that fails.
             os.posix_fallocate(fd, 0, min(file_size, -(-front_bytes // mmap.PAGESIZE) * mmap.PAGESIZE))
             self.content: mmap.mmap | memoryview = mmap.mmap(fd, file_size, access=mmap.ACCESS_READ)
             self.front: mmap.mmap | memoryview = mmap.mmap(fd, front_bytes)
-        except BaseException as error:  # whatever it is, what was opened is given back before it travels on
+        except BaseException as error:  # of any kind: close the file, then raise it again
             os.close(fd)
-            if create:  # else the next try would find it there
+            if create:  # otherwise the next attempt would fail because it exists
                 path.unlink()
             if isinstance(error, OSError):
                 name_file(error, path)
             raise
         self._fd = fd
         self.close: Callable[[], object] = weakref.finalize(self, os.close, fd)
-        """Closes the file; so does the end of the last use of this object, be it a thread's."""
+        """Closes the file. It also closes once nothing, in any thread, refers to this object."""
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write all of it. Raises OSError."""
+        """Write all of ``data`` at ``position``. Raises OSError."""
         try:
-            while data:  # a disk that is filling up takes a part first
+            while data:  # a nearly full disk writes only a part at first
                 written = os.pwrite(self._fd, data, position)
                 data, position = memoryview(data)[written:], position + written
         except OSError as error:
@@ -362,23 +362,23 @@ class FrontMappedFile:
             raise
 
     def sync(self) -> None:
-        """Bring every byte written so far to the disk. May run in another thread. Raises OSError."""
+        """Flush every byte written so far to the disk. May run in another thread. Raises OSError."""
         os.fdatasync(self._fd)
 
 
 class Disk:
-    """The file system as a store uses it; ``rmqha.testing.sim`` has one in memory. Everything raises OSError."""
+    """The file system as a store uses it. ``rmqha.testing.sim`` has one in memory. All methods raise OSError."""
 
     def list_segments(self, folder: Path) -> list[tuple[int, int]]:
-        """As the function of this name."""
+        """As the function of the same name."""
         return list_segments(folder)
 
     def open_segment(self, path: Path, file_size: int, writable: bool) -> MappedFile:
-        """The segment in a file that is there."""
+        """Open the segment in an existing file."""
         return MappedFile(path, file_size, writable)
 
     def create_segment(self, path: Path, file_size: int) -> MappedFile:
-        """A new sparse segment. Raises FileExistsError."""
+        """Create a sparse segment. Raises FileExistsError."""
         return MappedFile.create(path, file_size)
 
     def exists(self, path: Path) -> bool:
@@ -390,7 +390,7 @@ class Disk:
         return path.is_dir()
 
     def folders_in(self, folder: Path) -> list[str]:
-        """The names of the folders in a folder, in no order; empty if there is no such folder."""
+        """The names of the folders in a folder, unsorted. Empty if the folder is missing."""
         try:
             with os.scandir(folder) as entries:
                 return [entry.name for entry in entries if entry.is_dir()]
@@ -398,12 +398,12 @@ class Disk:
             return []
 
     def files_in(self, folder: Path) -> list[tuple[str, int]]:
-        """Names and sizes in bytes of the files in a folder, in no order; empty if there is no such folder."""
+        """Names and sizes in bytes of the files in a folder, unsorted. Empty if the folder is missing."""
         found = []
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    with suppress(FileNotFoundError):  # a node deletes what has expired
+                    with suppress(FileNotFoundError):  # a running node deletes expired files
                         if entry.is_file():
                             found.append((entry.name, entry.stat().st_size))
         except (FileNotFoundError, NotADirectoryError):
@@ -411,27 +411,27 @@ class Disk:
         return found
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, if it is not there."""
+        """Make a folder and its parents, if they are missing."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def remove(self, path: Path, missing_ok: bool = False) -> None:
-        """Delete a file. Raises FileNotFoundError, unless it may be missing."""
+        """Delete a file. Raises FileNotFoundError, unless ``missing_ok``."""
         path.unlink(missing_ok)
 
     def remove_tree(self, path: Path) -> None:
-        """Delete a file, or a folder with all that is in it, if it is there. Of a link only the link goes."""
+        """Delete a file, or a folder with its content. Ignores a missing one. Of a link only the link is deleted."""
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
     def remove_if_empty(self, folder: Path) -> None:
-        """Delete a folder that is there and has nothing in it."""
+        """Delete a folder if it is empty. Ignores a missing one."""
         with suppress(OSError):
             folder.rmdir()
 
     def touch(self, path: Path) -> None:
-        """Make an empty file if there is no file of this name."""
+        """Create an empty file if there is no file of this name."""
         path.touch()
 
     def rename(self, path: Path, new_path: Path) -> None:
@@ -439,11 +439,11 @@ class Disk:
         path.rename(new_path)
 
     def sync_folder(self, folder: Path) -> None:
-        """Bring the folder's entries to the disk: files made, renamed and deleted in it."""
+        """Flush a folder's entries to the disk: files created, renamed and deleted in it."""
         sync_folder(folder)
 
     def size(self, path: Path) -> int:
-        """Bytes of a file. Raises FileNotFoundError."""
+        """The size of a file in bytes. Raises FileNotFoundError."""
         return path.stat().st_size
 
     def modified_time(self, path: Path) -> float:
@@ -451,11 +451,11 @@ class Disk:
         return path.stat().st_mtime
 
     def read(self, path: Path) -> bytes:
-        """All of a file. Raises FileNotFoundError."""
+        """The content of a file. Raises FileNotFoundError."""
         return path.read_bytes()
 
     def overwrite(self, path: Path, content: bytes, file_size: int) -> None:
-        """Begin the file, of ``file_size`` bytes, with the content, in one write and in place, and wait for it."""
+        """Overwrite the first bytes of a file in one write, and flush it. Gives the file ``file_size`` bytes."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if os.fstat(fd).st_size != file_size:
@@ -466,7 +466,7 @@ class Disk:
             os.close(fd)
 
     def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:
-        """A new file of these pieces, sparse where they are zero; waits for the disk."""
+        """Write these pieces to a new file, and flush it. Pieces of zeros become holes."""
         try:
             with path.open("wb") as file:
                 for piece in pieces:
@@ -482,7 +482,7 @@ class Disk:
             raise
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Give a file this content, whole or not at all, durably; make its folder if it is not there."""
+        """Replace a file atomically and durably. Makes its folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".tmp")
         try:
@@ -497,23 +497,23 @@ class Disk:
         sync_folder(path.parent)
 
     def open_pages(self, path: Path | str) -> Readable:
-        """A file to read a few bytes of."""
+        """Open a file for reading a few bytes at a time."""
         return PagesRead(path)
 
     def open_view(self, path: Path) -> Viewed:
-        """A file to read all of."""
+        """Open a whole file for reading."""
         return FileView(path)
 
     def open_fronted(self, path: Path, file_size: int, front_bytes: int, create: bool) -> Fronted:
-        """A file of this size, whose first bytes are written through a mapping. Raises FileExistsError."""
+        """Open a file of this size whose first bytes are written through a mapping. Raises FileExistsError."""
         return FrontMappedFile(path, file_size, front_bytes, create)
 
     def lock(self, path: Path) -> Lock:
-        """Lock the file, which is made if need be, for this process alone. Raises StoreInUse."""
+        """Lock a file for this process alone. Creates it if it is missing. Raises StoreInUse."""
         return LockFile(path)
 
     def sync_all(self, files: Sequence[Syncable]) -> None:
-        """As the function of this name."""
+        """As the function of the same name."""
         sync_all(files)
 
 
@@ -521,7 +521,7 @@ DISK = Disk()
 
 
 class MappedFileQueue:
-    """The segments of one folder: contiguous, of one size, opened as they are needed."""
+    """The segments of one folder: contiguous, of equal size, and opened when they are needed."""
 
     def __init__(
         self,
@@ -532,9 +532,9 @@ class MappedFileQueue:
         size_key: str = COMMIT_LOG_SIZE_KEY,
         disk: Disk = DISK,
     ) -> None:
-        """Raises StoreError for a folder that no such queue could have written.
+        """Raises StoreError if the folder's files cannot be such segments, OSError.
 
-        With ``syncs_parent`` a folder made here is on the disk before its first file. ``size_key`` is the setting
+        With ``syncs_parent`` a new folder is flushed to the disk before its first file. ``size_key`` is the setting
         that has the file size.
         """
         self._disk = disk
@@ -545,12 +545,12 @@ class MappedFileQueue:
         self._writable = writable
         self._open: OrderedDict[int, MappedFile] = OrderedDict()
         self.flushed_early: set[int] = set()
-        """Where segments begin that ``flush_surplus`` has flushed; to be cleared when any is written again."""
+        """The base offsets of segments that ``flush_surplus`` has flushed. Clear it when one is written again."""
         sizes = self._disk.list_segments(self.folder)
         self._bases = [base for base, _ in self._checked(sizes)]
 
     def _checked(self, sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        while sizes and sizes[-1][1] == 0:  # created, but not given their size, when the process died or power was lost
+        while sizes and sizes[-1][1] == 0:  # a crash came before it got its size
             empty, _ = sizes.pop()
             if self._writable:
                 self._disk.remove(self.folder / file_name(empty))
@@ -564,10 +564,10 @@ class MappedFileQueue:
     def _problem_of(self, base: int, size: int, expected: int) -> str:
         path = self.folder / file_name(base)
         if size != self.file_size:
-            told = f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
-            return told + self._remedy() if size < self.file_size else told
+            problem = f"{path} has {size} bytes, not {self.file_size} ({self._size_key})"
+            return problem + self._remedy() if size < self.file_size else problem
         if base % self.file_size:
-            return f"{path}: the name is no multiple of the file size {self.file_size}"
+            return f"{path}: the name is not a multiple of the file size {self.file_size}"
         missing = self.folder / file_name(expected)
         return f"{missing} is missing; the next segment is {path.name}{self._remedy()}"
 
@@ -586,21 +586,21 @@ class MappedFileQueue:
 
     @property
     def bases(self) -> list[int]:
-        """The offsets at which segments begin, ascending."""
+        """The base offsets of the segments, ascending."""
         return list(self._bases)
 
     @property
     def first_base(self) -> int | None:
-        """Where the first segment begins, None if there is none."""
+        """The base offset of the first segment. None without segments."""
         return self._bases[0] if self._bases else None
 
     @property
     def end_offset(self) -> int:
-        """The offset that follows the last segment; 0 without segments."""
+        """The offset that follows the last segment. 0 without segments."""
         return self._bases[-1] + self.file_size if self._bases else 0
 
     def find(self, offset: int) -> MappedFile | None:
-        """The segment that holds ``offset``, None if there is none. Raises OSError."""
+        """The segment that holds ``offset``, None if no segment does. Raises OSError."""
         if not self._bases or not self._bases[0] <= offset < self.end_offset:
             return None
         base = offset - offset % self.file_size
@@ -612,9 +612,9 @@ class MappedFileQueue:
         return mapped_file
 
     def create(self, base_offset: int) -> MappedFile:
-        """A new last segment. Raises StoreError if it does not follow the last one, OSError."""
+        """Create a segment after the last one. Raises StoreError if ``base_offset`` does not follow it, OSError."""
         if base_offset % self.file_size or (self._bases and base_offset != self.end_offset):
-            raise StoreError(f"a segment at {base_offset} does not follow {self.end_offset}")
+            raise StoreError(f"the new segment must start at {self.end_offset}, not at {base_offset}")
         if not self._disk.exists(self.folder):
             self._disk.make_folder(self.folder)
             if self._syncs_parent:
@@ -637,27 +637,27 @@ class MappedFileQueue:
         self._disk.remove(self.folder / file_name(base))
 
     def trim_open(self, flushed_offset: int) -> None:
-        """Close the segments that were not used for longest, never one with bytes that are not flushed."""
+        """Close the least recently used segments, if too many are open. Unflushed ones stay open."""
         for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:
             if base + self.file_size <= flushed_offset or base in self.flushed_early:
                 self._forget(base)
 
     def flush_surplus(self, before: int) -> None:
-        """Flush and close segments that end by ``before`` while too many are open. Waits for the disk. Raises OSError.
+        """Flush and close segments that end at or before ``before``, if too many are open. Waits for the disk.
 
-        Only segments far smaller than a broker's are filled faster than they are flushed by the clock.
+        Only tiny segments need this: a broker's take longer to fill than the time between two flushes. Raises OSError.
         """
         for base in list(self._open)[: max(0, len(self._open) - MAX_UNFLUSHED_FILES)]:
             if base + self.file_size <= before:
                 try:
                     self._open[base].sync()
-                except OSError as error:  # whatever it is, a full disk too: unlike a refused write it cannot be undone
+                except OSError as error:  # of any kind: a failed flush, unlike a write, cannot be undone
                     raise OSError(errno.EIO, f"cannot flush {self._open[base].path}: {error}") from error
                 self.flushed_early.add(base)
                 self._forget(base)
 
     def _forget(self, base: int) -> None:
-        """Close the segment's file, as soon as no flush uses it any more."""
+        """Close the segment's file as soon as no flush uses it."""
         self._open.pop(base, None)
 
     def close(self) -> None:
@@ -667,14 +667,14 @@ class MappedFileQueue:
         self._open.clear()
 
     def release(self) -> None:
-        """Close the files as soon as nobody uses them any more; they are opened again when they are needed."""
+        """Close the files as soon as nothing uses them. They are opened again when they are needed."""
         self._open.clear()
 
 
 def list_segments(folder: Path) -> list[tuple[int, int]]:
-    """Base offset and size in bytes of each segment, ascending; empty if there is no such folder.
+    """Base offset and size in bytes of each segment, ascending. Empty if the folder is missing.
 
-    Raises StoreError for anything in the folder that is no segment.
+    Raises StoreError if the folder has anything that is not a segment, OSError.
     """
     try:
         entries = list(os.scandir(folder))
@@ -685,17 +685,17 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
         name = entry.name
         try:
             status = entry.stat()
-        except FileNotFoundError:  # a node deletes what has expired
+        except FileNotFoundError:  # a running node deletes expired files
             continue
         if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or not stat.S_ISREG(status.st_mode):
-            raise StoreError(f"{entry.path} is no segment: move it elsewhere, such as by: mv {quote(entry.path)} ~")
+            raise StoreError(f"{entry.path} is not a segment: move it elsewhere, such as by: mv {quote(entry.path)} ~")
         segments.append((int(name), status.st_size))
     segments.sort()
     return segments
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the folder's entries to the disk: files made, renamed and deleted in it. Raises OSError."""
+    """Flush a folder's entries to the disk: files created, renamed and deleted in it. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

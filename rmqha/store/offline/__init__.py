@@ -12,8 +12,8 @@ In reading order:
 - ``target``: finds the place in a log at which a restore ends.
 - ``copying``: copies files, sharing their blocks where the file system can.
 - ``prefix``: copies the start of a store into a new one.
-- ``fork``: finds where two logs part.
-- ``rewind``: takes a store back to there.
-- ``clamping``: offsets that are past the end of their queues.
+- ``fork``: finds the offset at which two logs part.
+- ``rewind``: takes a store back to that offset.
+- ``clamping``: sets back offsets that are past the end of their queues.
 - ``promote``: makes a slave's store a master's.
 """

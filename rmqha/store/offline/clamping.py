@@ -1,6 +1,6 @@
-"""Consumer and delay offsets that are past the end of their queues, after the log was cut (spec/store.md 13).
+"""Sets back consumer and delay offsets that are past the end of their queues, after a cut (spec/store.md 13).
 
-A group that goes on after the end of its queue would miss the messages that are put there next.
+A group that continues past the end of its queue would miss the messages that are put there next.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Moved(NamedTuple):
 
 
 def clamp_offsets(config: Path, ends: QueueEnds) -> int:
-    """Set the offsets in a config folder back to the ends of their queues; gives how many were past them.
+    """Set the offsets in a config folder back to the ends of their queues. Returns how many were past them.
 
     Raises StoreError, OSError.
     """
@@ -41,7 +41,7 @@ def clamp_offsets(config: Path, ends: QueueEnds) -> int:
 
 
 def clamp_to_ends(offsets: dict[str, dict[int, int]], ends: QueueEnds) -> list[Moved]:
-    """Let no group go on after the end of its queue; gives those that would have. Changes ``offsets``."""
+    """Set ``offsets`` of groups back to the ends of their queues. Returns those that were past them."""
     moved = []
     for key, queues in offsets.items():
         topic = key.partition("@")[0]
@@ -54,7 +54,7 @@ def clamp_to_ends(offsets: dict[str, dict[int, int]], ends: QueueEnds) -> list[M
 
 
 def late_delays(offsets: Mapping[int, int], ends: QueueEnds) -> dict[int, int]:
-    """The delay levels that are past the end of their queues, with these ends."""
+    """The delay levels whose offset is past the end of their queue, with that end."""
     return {
         level: end for level, offset in offsets.items() if offset > (end := ends.get((SCHEDULE_TOPIC, level - 1), 0))
     }

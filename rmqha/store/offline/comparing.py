@@ -1,4 +1,4 @@
-"""Compares the bytes of two logs. Each log is read by its own means: mapped, or by Spark's workers from their files."""
+"""Compares the bytes of two logs. A ``Read`` function reads each: from a mapping, or from files in Spark's workers."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,18 @@ from rmqha.store.offline.findings import Difference
 from rmqha.wire.record import Buffer
 
 Read = Callable[[int, int], Buffer | None]
-"""Gives up to so many bytes from an offset of the log, at least one; None if the log has none there."""
+"""Reads at least one and at most this many bytes at an offset. None if the log does not hold the offset."""
 
 
 def compare_range(
     ours: Read, theirs: Read, start: int, end: int, window_bytes: int, progress: Callable[[int], None]
 ) -> Difference:
-    """Compare two logs from ``start`` to ``end``, in windows of up to so many bytes. Raises what reading raises."""
+    """Compare two logs from ``start`` to ``end``, ``window_bytes`` at a time. Raises what reading raises."""
     found, at = Difference(), start
     while at < end:
         one = ours(at, min(window_bytes, end - at))
         other = theirs(at, len(one)) if one is not None else None
-        if one is None or other is None:  # one log ends before it was said to
+        if one is None or other is None:  # one log ends before ``end``
             return found.then(Difference(at, end - at))
         size = min(len(one), len(other))
         if one[:size] != other[:size]:

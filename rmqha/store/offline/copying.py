@@ -12,7 +12,7 @@ from rmqha.store.errors import name_file
 FICLONE = 0x40049409
 """The ioctl that lets one file share all blocks of another one: linux/fs.h."""
 STEP_BYTES = 64 << 20
-"""How much is copied between two looks at the progress."""
+"""How much is copied between two calls of ``progress``."""
 CANNOT_CLONE = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.ETXTBSY)
 CANNOT_COPY_RANGE = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EIO)
 
@@ -22,14 +22,14 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Copied:
-    """What a copier has done so far, in bytes: ``copied`` were written, ``shared`` take no room of their own."""
+    """What a copier has done so far, in bytes. ``copied`` were written; ``shared`` take no room of their own."""
 
     copied: int = 0
     shared: int = 0
 
 
 class Copier:
-    """Copies files; ``done`` counts. Nothing is on the disk for certain until somebody syncs it."""
+    """Copies files. ``done`` counts the bytes. The caller must sync the file system afterwards."""
 
     def __init__(self, progress: Progress = lambda _: None) -> None:
         self.done = Copied()
@@ -37,7 +37,7 @@ class Copier:
         self._clones = True
 
     def copy(self, source: Path, target: Path, limit: int, size: int) -> None:
-        """Make ``target``, of ``size`` bytes, from the first ``limit`` bytes of ``source``; the rest are zeros.
+        """Make ``target``, of ``size`` bytes, from the first ``limit`` bytes of ``source``. The rest are zeros.
 
         Holes of the source stay holes. Raises FileExistsError, OSError.
         """

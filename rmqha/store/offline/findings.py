@@ -17,8 +17,8 @@ class Verification:
     ``end`` follows the last sound message. ``stretches`` are the bad ones. If there are very many, only the first are
     listed; ``stretch_count`` and ``bad_bytes`` count all. ``problem`` says what is wrong at the first one; it is None
     if there is none. ``torn_end`` is what the next start will cut: bytes that an unclean stop left. ``gone_bytes`` were
-    confirmed by the store's node, but are missing: so it is in a copy that was made while the node ran. ``live`` is
-    true if another process has the store open. What that process has not finished is no problem.
+    confirmed by the store's node, but are missing. In a copy that was made while the node ran this is normal. ``live``
+    is true if another process has the store open. What that process has not finished is not a problem.
     """
 
     min_offset: int
@@ -49,7 +49,7 @@ class Circumstances:
 
 
 def judge(looked: Survey, known: Circumstances) -> Verification:
-    """The verdict on a log of which ``looked`` was found."""
+    """The verdict on a log, from what a survey of it found."""
     stretches, count, bad_bytes = list(looked.stretches), looked.stretch_count, looked.bad_bytes
     torn_end = rest = None
     if known.written_end > looked.end:
@@ -117,7 +117,7 @@ def log_problems(path: Path, proof: Verification) -> Iterator[str]:
 
 
 def is_loss(path: Path, proof: Verification) -> bool:
-    """Whether confirmed bytes are missing although the store was closed cleanly. A copy of a running one is no loss."""
+    """Whether confirmed bytes are missing from a cleanly closed store. A copy of a running store does not count."""
     return proof.gone_bytes > 0 and not (path / "abort").exists()
 
 

@@ -1,8 +1,8 @@
 """Copies the start of a store into a new one: what ``rmqha restore`` and ``rmqha backup`` do.
 
 Every prefix of the log is a consistent store (spec/store.md 8): queues and index are trimmed to it, and tables are
-taken as they were then. The copy is made in a folder of its own beside the output, and gets the output's name when it
-is complete and on the disk. Whoever is killed meanwhile leaves the output as it was.
+taken as they were then. The copy is made in a separate folder next to the output, and gets the output's name when it
+is complete and on the disk. If the process is killed before that, the output stays as it was.
 """
 
 import shutil
@@ -30,7 +30,7 @@ from rmqha.store.offline.copying import Copied, Copier, data_bytes
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
 
 INCOMPLETE_FILE = "incomplete.json"
-"""In ``rmqha`` of a folder that is being made: it says of what, and that the folder may be removed."""
+"""In ``rmqha`` of a copy that is being made. It says what is copied, and shows that the folder may be removed."""
 ROOM_LEFT_BYTES = 64 << 20
 """What a copy leaves free on the disk."""
 FIRST_UNIT = Struct(">qi")
@@ -39,24 +39,24 @@ COPIED_NAMES = frozenset({CONSUME_QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, NOD
 IGNORED_NAMES = frozenset({LOCK_FILE, ABORT_FILE})
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes that are copied or shared so far."""
+"""Called with the number of bytes copied or shared so far."""
 
 
 class CopyKind(Enum):
     """What the copy is for."""
 
     BACKUP = "backup"
-    """The same store once more: its id and epoch stay, tables are as they are now."""
+    """A second copy of the same store. It keeps id and epoch, and has the tables of now."""
     RESTORE = "restore"
-    """A store of its own: it gets a new id and epoch, and tables as they were at its end."""
+    """A new store with a new id and epoch. It has the tables as they were at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What a copy will do. ``end`` is where its log ends; ``bytes`` of files are to be copied or shared.
+    """What a copy will do. Its log ends at ``end``. ``bytes`` counts what is to be copied or shared.
 
-    ``tables_from`` is the offset of the table snapshot that is used, None for the tables as they are now. ``left_out``
-    are files and folders of the source that the copy does not have.
+    ``tables_from`` is the offset of the table snapshot to use, None for the tables of now. ``left_out`` are files and
+    folders of the source that are not copied.
     """
 
     source: Path
@@ -79,11 +79,11 @@ class CopyDone:
 
 
 class OutputExists(NoStore):
-    """There is something at the output already: it is never overwritten."""
+    """The output exists already. It is never overwritten."""
 
 
 def sound_end(settings: Settings, state: NodeState | None) -> int:
-    """Where the source's log ends, for a copy: confirmed if a node of ours runs on it, else as a start would find.
+    """Where a copy of the log ends: at the confirmed offset if a node of ours runs, else where a start would end it.
 
     Raises LogDamaged, StoreError, OSError.
     """
@@ -99,7 +99,7 @@ def sound_end(settings: Settings, state: NodeState | None) -> int:
 
 
 def _end_of_others(settings: Settings) -> int:
-    """The end of the last whole record of a log that another kind of broker is writing. Raises StoreError, OSError."""
+    """The end of the last complete record of a log that a Java broker is writing. Raises StoreError, OSError."""
     log = open_log(settings, owned=False)
     try:
         end = log.min_offset
@@ -121,7 +121,7 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, end: int) -> Cop
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise OutputExists(f"{output} exists and is not empty: name a new folder")
     if source.resolve() == output.resolve() or source.resolve() in output.resolve().parents:
-        raise OutputExists(f"{output} lies in the source {source}: name a folder outside of it")
+        raise OutputExists(f"{output} is inside the source {source}: name a folder outside it")
     snapshot = read_snapshot(source, end) if kind is CopyKind.RESTORE else None
     segments = list_segments(settings.commit_log_folder)
     bytes_ = sum(data_bytes(path, limit) for path, limit, _ in _log_files(settings, end))
@@ -140,7 +140,7 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, end: int) -> Cop
 
 
 def _log_files(settings: Settings, end: int) -> Iterator[tuple[Path, int, int]]:
-    """Each segment that starts before ``end``: its path, how many of its bytes are wanted, and its size."""
+    """Each segment that starts before ``end``: its path, how many of its bytes to copy, and its size."""
     folder = settings.commit_log_folder
     for base, size in list_segments(folder):
         if base < end:
@@ -148,7 +148,7 @@ def _log_files(settings: Settings, end: int) -> Iterator[tuple[Path, int, int]]:
 
 
 def _derived_files(source: Path, end: int) -> Iterator[Path]:
-    """The files of queues and index that have something of the log before ``end``. Raises OSError."""
+    """The files of queues and index with entries for the log before ``end``. Raises OSError."""
     for path in sorted((source / CONSUME_QUEUE_FOLDER).glob("*/*/*")):
         if path.is_file() and _first_numbers(path, FIRST_UNIT)[0] < end:
             yield path
@@ -174,7 +174,7 @@ def copy_store(plan: CopyPlan, settings: Settings, progress: Progress = lambda _
         done = _settle(plan, settings, folder, copied)
         sync_file_system(folder)
         with suppress(FileNotFoundError):
-            plan.output.rmdir()  # it is empty: the plan has seen to that
+            plan.output.rmdir()  # it is empty: the plan has checked that
         folder.rename(plan.output)
         sync_folder(plan.output.absolute().parent)
         (plan.output / NODE_FOLDER / INCOMPLETE_FILE).unlink()
@@ -182,11 +182,11 @@ def copy_store(plan: CopyPlan, settings: Settings, progress: Progress = lambda _
 
 
 def _check_room(plan: CopyPlan) -> None:
-    """Raises StoreError if the disk has no room for the copy, and cannot share blocks either."""
+    """Raises NoRoom if the disk has no room for the copy and cannot share blocks."""
     parent = _existing_parent(plan.output)
     free = shutil.disk_usage(parent).free
     if plan.bytes + ROOM_LEFT_BYTES > free and not _shares_blocks(plan.source, parent):
-        raise NoRoom(f"{plan.bytes} bytes are to be copied, and {parent} has room for {free}: nothing was changed")
+        raise NoRoom(f"the copy needs {plan.bytes} bytes, but {parent} has room for {free}: nothing was changed")
 
 
 class NoRoom(StoreError):
@@ -216,20 +216,20 @@ def _shares_blocks(source: Path, parent: Path) -> bool:
 
 @contextmanager
 def _new_folder(plan: CopyPlan) -> Iterator[Path]:
-    """A folder beside the output in which the copy is made; it is removed if anything fails."""
+    """The folder next to the output in which the copy is made. It is removed if anything fails."""
     output = plan.output.absolute()
     folder = output.with_name(f".{output.name}.incomplete")
     output.parent.mkdir(parents=True, exist_ok=True)
     marker = folder / NODE_FOLDER / INCOMPLETE_FILE
     if not marker.exists() and any(path.is_file() for path in folder.rglob("*")):
-        raise OutputExists(f"{folder} exists, and rmqha has not made it: move it away")
+        raise OutputExists(f"{folder} exists, but rmqha did not create it: move it away")
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_bytes(orjson.dumps({"source": str(plan.source), "end": plan.end, "kind": plan.kind.value}))
     lock = LockFile(marker)
     try:
         _empty(folder, marker)
         yield folder
-    except BaseException:  # whatever it is: nobody can use what is there
+    except BaseException:  # of any kind: an incomplete copy is useless
         shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
@@ -237,7 +237,7 @@ def _new_folder(plan: CopyPlan) -> Iterator[Path]:
 
 
 def _empty(folder: Path, marker: Path) -> None:
-    """Remove what a copy that was killed has left."""
+    """Remove the leftovers of a copy that was killed."""
     for path in [*folder.iterdir(), *marker.parent.iterdir()]:
         if path.is_dir() and path != marker.parent:
             shutil.rmtree(path)
@@ -255,7 +255,7 @@ def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Prog
         progress(total)
 
     copier = Copier(step)
-    if (source / CHECKPOINT_FILE).exists():  # first: what it vouches for is in the files that are copied after it
+    if (source / CHECKPOINT_FILE).exists():  # first: the files copied later hold all that it covers
         copier.copy(
             source / CHECKPOINT_FILE, folder / CHECKPOINT_FILE, *[(source / CHECKPOINT_FILE).stat().st_size] * 2
         )
@@ -269,12 +269,12 @@ def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Prog
             size = path.stat().st_size
             copier.copy(path, target, size, size)
     except FileNotFoundError as error:
-        raise StoreError(f"{error.filename} is gone: the source's node has deleted it meanwhile. Try again") from error
+        raise StoreError(f"{error.filename} is gone: the source's node deleted it meanwhile. Try again") from error
     return copier.done
 
 
 def _write_tables(plan: CopyPlan, folder: Path) -> None:
-    """The tables as they were at the copy's end, or as they are; and the snapshots before that end. Raises OSError."""
+    """Write the tables of the plan, and the table snapshots up to the copy's end. Raises OSError."""
     snapshot = None if plan.tables_from is None else read_snapshot(plan.source, plan.end)
     tables = read_tables(plan.source) if snapshot is None else snapshot.tables
     (folder / CONFIG_FOLDER).mkdir(exist_ok=True)
@@ -312,7 +312,7 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
     end = opened.commit_log.verified_offset
     if end != plan.end:
         opened.abandon()
-        raise StoreError(f"the copy's log ends at {end}, and not at {plan.end}: is the source sound? See rmqha verify")
+        raise StoreError(f"the copy's log ends at {end}, not at {plan.end}: see 'rmqha verify {plan.source}'")
     ends = {key: queue.max_offset for key, queue in opened.derived.queues.queues.items()}
     clamped = clamp_offsets(folder / CONFIG_FOLDER, ends)
     final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())

@@ -1,7 +1,8 @@
-"""Makes a slave's store a master's, and tells before what that means (spec/ha.md 9, spec/store.md 9).
+"""Makes a slave's store a master's, and says in advance what that changes (spec/ha.md 9, spec/store.md 9).
 
-The order on the disk: the unproved tail is cut, as any start does; the new epoch; tables; the note that the store was
-promoted. A power failure between any two of them leaves a slave's store that opens, and can be promoted again.
+The steps reach the disk in this order. The unproved tail is cut, as at any start. The new epoch is written, then the
+tables, then the note that the store was promoted. After a power failure between two steps the store is still a slave's:
+it opens, and can be promoted again.
 """
 
 from dataclasses import dataclass, replace
@@ -47,12 +48,12 @@ class NotPromotable(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What a promotion does, or did. Offsets are of the log, but those of ``queue_ends`` and ``moved``.
+    """What a promotion will do, or did. ``queue_ends`` and ``moved`` have queue offsets, the rest offsets of the log.
 
-    ``end`` is where the log ends after it, ``cut_bytes`` what a crash left after that. ``lag_bytes`` is how far the old
-    master was ahead when it was last heard, at ``last_contact``: such messages are not here. None if that is not known.
-    ``delayed`` counts delayed messages that are still to be delivered, ``half_messages`` those of the half topic from
-    the place on where the transaction check goes on: some of these have ended.
+    The log will end at ``end``. After that a crash left ``cut_bytes``. At ``last_contact`` the old master was
+    ``lag_bytes`` ahead: those bytes are not here. Each is None if it is unknown. ``delayed`` counts delayed
+    messages that are not delivered yet. ``half_messages`` counts the messages of the half topic that the transaction
+    check has not passed yet: some of these transactions have ended.
     """
 
     role: BrokerRole
@@ -111,13 +112,13 @@ def check_promotable(store: Path, state: NodeState | None, force: bool) -> None:
         raise NotPromotable(ExitCode.USAGE, reason)
     unfit = state.state if state.state in UNFIT else state.verdict
     if unfit in UNFIT:
-        told = state.reason or "its log is not its master's"
-        reason = f"{store} is {unfit} ({told}): promote another slave. --force promotes this one as it is"
+        cause = state.reason or "its log is not its master's"
+        reason = f"{store} is {unfit} ({cause}): promote another slave. --force promotes this one as it is"
         raise NotPromotable(UNFIT[unfit], reason)
 
 
 def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None) -> Promotion:
-    """What promoting a store that no process has open would do. Changes nothing.
+    """What promoting a store would do. No process may have it open. Changes nothing.
 
     Raises LogDamaged, StoreError, OSError.
     """
@@ -199,7 +200,7 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
 
 
 def _end_in_log(queue: ConsumeQueue, end: int) -> int:
-    """The next offset of the queue without units of messages that the log does not have."""
+    """The next offset of the queue, not counting units of messages past the log's end."""
     offset = queue.max_offset
     while offset > queue.min_offset:
         unit = queue.unit(offset - 1)
@@ -210,16 +211,17 @@ def _end_in_log(queue: ConsumeQueue, end: int) -> int:
 
 
 def promote(settings: Settings, role: BrokerRole, now_ms: int, cause: str = "promoted") -> Promotion:
-    """Make the store, which no process has open, that of a master of this role. Raises LogDamaged, StoreError, OSError.
+    """Make the store that of a master of this role. No process may have it open.
 
-    Nothing is cut but what any start cuts. The node that is started on it next runs as this master.
+    It cuts only what any start cuts. The next node on this store runs as this master. Raises LogDamaged, StoreError,
+    OSError.
     """
     root = settings.store_path_root_dir
     before = NodeState.read(root)
     opened = MessageStore(replace(settings, broker_role=role))
     try:
         promotion = promote_open_store(opened, role, now_ms, before, cause)
-    except BaseException:  # whatever it is, the store is let go of before it travels on
+    except BaseException:  # of any kind: close the store, then raise it again
         opened.abandon()
         raise
     state = replace(opened.node_state, offsets=opened.offsets(promotion.end))
@@ -230,7 +232,7 @@ def promote(settings: Settings, role: BrokerRole, now_ms: int, cause: str = "pro
 def promote_open_store(
     opened: MessageStore, role: BrokerRole, now_ms: int, before: NodeState | None, cause: str
 ) -> Promotion:
-    """The same for a store that is open as a master's already: epoch, tables and the note of the promotion.
+    """The same for a store that is already open as a master's: write epoch, tables and the note of the promotion.
 
     Raises StoreError, OSError.
     """
@@ -270,7 +272,7 @@ def promote_open_store(
 
 
 def _write_tables(config: Path, promotion: Promotion, now_ms: int) -> None:
-    """No offset past the end of its queue, and versions after the old master's. Raises StoreError, OSError."""
+    """Set offsets back to the ends of their queues, and raise the tables' versions. Raises StoreError, OSError."""
     clamp_offsets(config, promotion.queue_ends)
     for table in (TopicConfigTable.read(config), SubscriptionGroupTable.read(config)):
         if table.rows:

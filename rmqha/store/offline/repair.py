@@ -1,8 +1,8 @@
-"""Brings bad bytes of a log back from another copy of it. Knows of no reactor: whoever has the other copy feeds it.
+"""Replaces bad bytes of a log by those of another copy. Uses no reactor: the caller feeds it the other copy's bytes.
 
-Every step can be interrupted, by a kill too. What comes is staged in a file of its own and proved record by record; the
-bad bytes are then kept in a file, durably; only then the log is changed, in the bad stretch alone. Whatever has not
-been mended is still bad, and the next repair finds it.
+Every step can be interrupted, even by a kill. The new bytes are staged in a temporary file, and proved record by
+record. Then the bad bytes are kept in a file, durably. Only then the log is changed, and only in the bad stretch. A
+stretch that is not mended is still bad, and the next repair finds it.
 """
 
 from collections.abc import Iterator
@@ -36,22 +36,22 @@ from rmqha.wire.record import (
 )
 
 COPY_BYTES = 1 << 20
-MOST_RECORD_BYTES = 256 * 1024 * 1024
-"""A record is proved in memory. A larger one is none of RocketMQ's."""
+MAX_RECORD_BYTES = 256 * 1024 * 1024
+"""A record is proved in memory. RocketMQ writes no larger one."""
 REPLACED_SUFFIX = ".replaced"
-"""Ends the names of files that keep what a repair has replaced."""
+"""The suffix of files that keep what a repair replaced."""
 
 
 class RepairError(StoreError):
-    """The other copy cannot mend the log. The log was not changed."""
+    """The other copy cannot repair the log. The log was not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes to be brought back, from ``start`` to ``end``; from ``anchor`` to ``start`` the log is sound.
+    """Bytes to bring back, from ``start`` to ``end``. From ``anchor`` to ``start`` the log is sound.
 
-    In the middle of the log something sound begins at ``end``. At the log's end ``is_tail`` is true; then the other
-    copy must reach ``least``, and what it has beyond ``end`` is taken too if ``takes_all`` is true.
+    In the middle of the log the sound bytes continue at ``end``. At the log's end ``is_tail`` is true. Then the other
+    copy must reach ``least``. If ``takes_all`` is true, its bytes past ``end`` are taken too.
     """
 
     anchor: int
@@ -64,12 +64,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What was done: the log is sound from ``start`` to ``end`` now, with so many messages in between.
+    """What was done: the log is now sound from ``start`` to ``end``, with ``messages`` in between.
 
-    ``kept_in`` is the file with the bytes that were there, None where there were only zeros. ``wrong_units`` counts the
-    messages of these whose place in a consume queue is missing or wrong; None if the queues cannot be read.
-    ``differs_at`` is where a record beside the range differs from the other log's, in bytes that no check covers: it
-    was left as it is.
+    ``kept_in`` is the file with the replaced bytes, None if they were only zeros. ``wrong_units`` counts the messages
+    whose unit in a consume queue is missing or wrong, None if the queues cannot be read. ``differs_at`` is where a
+    record next to the range differs from the other log's, in bytes that no check covers. That record was not changed.
     """
 
     start: int
@@ -81,7 +80,7 @@ class Mended:
 
 
 class Mend:
-    """One gap being mended. Feed it the other log's bytes from ``ask`` on, in order, until it is ``done``."""
+    """Mends one gap. Feed it the other log's bytes from ``ask`` on, in order, until it is ``done``."""
 
     def __init__(self, log: CommitLog, gap: Gap) -> None:
         self._commit_log = log
@@ -89,7 +88,7 @@ class Mend:
         self.done = False
         self.messages = 0
         self.end = gap.start
-        """Up to here the other log's bytes are proved, and staged."""
+        """The other log's bytes before this offset are proved and staged."""
         self.staged = TemporaryFile()  # noqa: SIM115  # it lives as long as this object
         self._compared = gap.anchor
         self._held = bytearray()
@@ -97,11 +96,11 @@ class Mend:
         self._neighbour: memoryview | None = None
         self._passed = 0
         self.differs_at: int | None = None
-        """Where a record beside the gap differs, in bytes that no check covers; it is left as it is."""
+        """Where a record next to the gap differs, in bytes that no check covers. It is not changed."""
 
     @property
     def ask(self) -> int:
-        """The offset from which the other log's bytes are wanted next."""
+        """The offset of the next byte of the other log to feed."""
         if self._compared < self.gap.start:
             return self._compared
         return self.end + self._passed + len(self._held)
@@ -120,10 +119,10 @@ class Mend:
         if gap.is_tail and self._compared == gap.start and self.end > gap.start and self.end >= gap.least:
             self.done = True
         if not self.done:
-            raise RepairError(f"the other log has nothing for {self.ask} ({reason}): it cannot mend this one")
+            raise RepairError(f"the other log has nothing for {self.ask} ({reason}): it cannot repair this one")
 
     def _compare(self, theirs: memoryview) -> int:
-        """Hold the bytes before the gap against ours; gives how many of ``theirs`` that took."""
+        """Compare the bytes before the gap with ours. Returns how many of ``theirs`` were compared."""
         taken = 0
         while self._compared < self.gap.start and taken < len(theirs):
             ours = self._commit_log.get_data(self._compared, min(len(theirs) - taken, self.gap.start - self._compared))
@@ -141,7 +140,7 @@ class Mend:
         return RepairError(f"it is another log: its byte at {at} differs from ours, which is sound there")
 
     def _step(self) -> bool:
-        """Take one record, blank or neighbour out of what is held; false if more bytes are needed."""
+        """Take one record, blank or neighbour from the held bytes. False if more bytes are needed."""
         if self._blank_left:
             return self._take_blank()
         if self._neighbour is not None or self._meets_ours():
@@ -149,7 +148,7 @@ class Mend:
         return self._take_record()
 
     def _meets_ours(self) -> bool:
-        """Whether our log goes on, soundly, where the other log's records have got to."""
+        """Whether our log has a sound record at the end of the staged ones."""
         gap = self.gap
         if self.end < gap.end or self.end == gap.start:
             return False
@@ -160,7 +159,7 @@ class Mend:
         return self._neighbour is not None
 
     def _our_record_at(self, offset: int) -> memoryview | None:
-        """Our record there, of a blank its head; None if there is no sound one."""
+        """Our record at ``offset``, or the head of our blank there. None if there is no sound record."""
         room = self._commit_log.segment_size - offset % self._commit_log.segment_size
         ours = self._commit_log.get_data(offset, room)
         if ours is None:
@@ -172,10 +171,10 @@ class Mend:
         return ours[: END_FILE_MIN_BLANK_LENGTH if isinstance(found, Blank) else found.total_size]
 
     def _take_neighbour(self) -> bool:
-        """Hold the record that follows the gap against ours: the last proof that it is the same log.
+        """Compare the record that follows the gap with ours: the last proof that it is the same log.
 
-        No CRC covers some fields, so that the record beside a bad stretch may have rotted too, and still be taken for
-        sound. Then the next one must be equal.
+        No CRC covers some fields. So the record next to a bad stretch may be damaged too, and still seem sound. Then
+        the record after it must be equal.
         """
         assert self._neighbour is not None, "it was met"
         size, at = len(self._neighbour), self.end + self._passed
@@ -195,7 +194,7 @@ class Mend:
         return True
 
     def _is_sound(self, theirs: bytes, at: int) -> bool:
-        """Whether the other log has a whole sound message of just these bytes."""
+        """Whether these bytes are exactly one sound message."""
         try:
             found = check_record(theirs, 0, at, self._commit_log.segment_size - at % self._commit_log.segment_size)
         except RecordError:
@@ -211,13 +210,13 @@ class Mend:
             if magic == BLANK_MAGIC_CODE and size == room:
                 self._blank_left = size
                 return True
-            if size > MOST_RECORD_BYTES:
+            if size > MAX_RECORD_BYTES:
                 raise RecordError(f"a record of {size} bytes")
             found = check_record(self._held, 0, self.end, room)
         except IncompleteRecord:
             return False
         except RecordError as error:
-            self.source_ended(f"there it has no sound record either: {error}")
+            self.source_ended(f"its record there is bad too: {error}")
             return False
         assert not isinstance(found, Blank), "blanks were taken before"
         self.messages += 1
@@ -240,16 +239,16 @@ class Mend:
         self.end += size
 
     def rewind(self) -> None:
-        """Let what was staged be read from its start. Raises OSError."""
+        """Make the staged bytes readable from the start. Raises OSError."""
         try:
-            self.staged.seek(0)  # which writes what Python still holds of it
+            self.staged.seek(0)  # this also writes what Python has buffered
         except OSError as error:
             name_file(error, gettempdir())
             raise
 
     def discard(self) -> None:
-        """Let go of what was staged."""
-        with suppress(OSError):  # a full disk, which was told before, keeps Python from writing its last bytes
+        """Delete the staged bytes."""
+        with suppress(OSError):  # on a full disk Python cannot write its buffer; that error was raised before
             self.staged.close()
 
 
@@ -258,7 +257,7 @@ def _first_difference(ours: memoryview, theirs: memoryview, at: int) -> int:
 
 
 class StoreRepair:
-    """A store being repaired: locked, so that no node opens it meanwhile, unless nothing ``changes``."""
+    """A store that is being repaired. With ``changes`` it is locked, so that no node can open it meanwhile."""
 
     def __init__(self, settings: Settings, changes: bool = True, disk: Disk = DISK) -> None:
         """Raises StoreInUse, StoreError, OSError."""
@@ -270,14 +269,14 @@ class StoreRepair:
         self._lock_file = disk.lock(self.root / LOCK_FILE) if changes else None
         self._disk: StandInDisk | None = None
         self._mended_cuts: set[int] = set()
-        """Where short files ended, once the bytes there have come back."""
+        """The ends of short files whose missing bytes are mended."""
         try:
             folder = settings.commit_log_folder
             if disk is DISK:
                 faults = file_faults(folder, settings.mapped_file_size_commit_log)
                 disk = self._disk = StandInDisk(folder, faults, changes)
             self.log = open_log(settings, changes, disk)
-        except BaseException:  # whatever it is, the lock is given back before it travels on
+        except BaseException:  # of any kind: release the lock, then raise it again
             self._release()
             raise
 
@@ -287,7 +286,7 @@ class StoreRepair:
         return [] if self._disk is None else self._disk.faults
 
     def install(self) -> None:
-        """Put the files that were missing or too short in place, once all gaps are mended. Raises OSError."""
+        """Move the stand-ins into the log's folder. Call it once all gaps are mended. Raises OSError."""
         if self._disk is not None and self._disk.faults:
             self._disk.install()
 
@@ -300,9 +299,9 @@ class StoreRepair:
         self.close()
 
     def find(self, progress: Progress = lambda _: None, start: int | None = None, takes_all: bool = True) -> list[Gap]:
-        """All gaps from ``start`` on, where a record begins; of very many the first. Raises OSError.
+        """The gaps from ``start``, the start of a record, on. If there are very many, only the first. Raises OSError.
 
-        What a crash has left at the log's end is no gap: a start cuts that by itself.
+        What a crash left at the log's end is not a gap: the next start cuts it.
         """
         log = self.log
         looked = survey(log, log.min_offset if start is None else start, log.max_offset, progress)
@@ -315,7 +314,7 @@ class StoreRepair:
         return gaps
 
     def _with_cut_record(self, gaps: list[Gap], fault: FileFault, log_end: int) -> list[Gap]:
-        """The gaps with the record in which a short file ends: its end may be lost where no CRC looks."""
+        """Add the record in which a short file ends to the gaps. Its missing end may be bytes that no CRC covers."""
         assert fault.size is not None, "the file is there"
         cut, file_end = fault.base + fault.size, fault.base + fault.full_size
         sound_from = max([fault.base, *(gap.end for gap in gaps if fault.base < gap.end <= cut)])
@@ -329,13 +328,13 @@ class StoreRepair:
         end = file_end if log_end > file_end else log_end
         if end == log_end:  # that record is the log's last one
             confirmed = 0 if self.state is None else self.state.confirmed_offset
-            if not start < end <= confirmed:  # a start cuts it, if it is torn
+            if not start < end <= confirmed:  # if it is torn, the next start cuts it
                 return gaps
             return [*gaps, Gap(anchor, start, end, is_tail=True, least=end)]
         return sorted([*gaps, Gap(anchor, start, end)], key=lambda gap: gap.start)
 
     def _anchor_of(self, start: int, sound_from: int) -> int:
-        """Where the last message before ``start`` begins; the log is sound from ``sound_from`` on."""
+        """The start of the last message before ``start``. The log is sound from ``sound_from`` on."""
         last = self.log.scan(sound_from, start).last_message
         if last is None and start % self.log.segment_size == 0 and start > self.log.min_offset:
             before = self.log.scan(start - self.log.segment_size, start)
@@ -343,7 +342,7 @@ class StoreRepair:
         return start if last is None else last
 
     def find_as_a_start_does(self) -> list[Gap]:
-        """The gaps in that part of the log which recovery looks at. Raises StoreError, OSError."""
+        """The gaps in the part of the log that recovery checks. Raises StoreError, OSError."""
         return self.find(start=examine_store(self.settings, disk=self.log.disk).checked_from, takes_all=False)
 
     def _tail(self, looked: Survey, takes_all: bool) -> Iterator[Gap]:
@@ -355,8 +354,8 @@ class StoreRepair:
     def mend(self, gap: Gap) -> Mend:
         """Start to mend a gap. Waits for the disk. Raises OSError.
 
-        A master takes the request for bytes as an acknowledgement of all that is before them. So that is made durable
-        first: the node may have died before it was flushed.
+        A master takes a request for bytes as an acknowledgement of all bytes before them. So these are flushed first:
+        the node may have died before it flushed them.
         """
         flushed = 0 if self.state is None else self.state.flushed_offset
         start = max(self.log.min_offset, min(flushed, gap.anchor))
@@ -366,7 +365,7 @@ class StoreRepair:
         return Mend(self.log, gap)
 
     def place(self, mend: Mend) -> Mended:
-        """Put what was staged into the log, durably. Raises RepairError, OSError."""
+        """Write the staged bytes to the log, durably. Raises RepairError, OSError."""
         assert mend.done, "all was proved"
         start, end = mend.gap.start, mend.end
         kept_in = self._keep(start, end)
@@ -381,7 +380,7 @@ class StoreRepair:
         self._mended_cuts |= {cut for cut in cuts if start <= cut < end}
         found = self.log.scan(start, end)
         if found.end != end:
-            raise RepairError(f"the disk does not hold what was written at {found.end}: {found.problem}")
+            raise RepairError(f"reading back what was written failed at {found.end}: {found.problem}")
         return Mended(start, end, mend.messages, kept_in, self._wrong_units(start, end), mend.differs_at)
 
     def _wrong_units(self, start: int, end: int) -> int | None:
@@ -391,7 +390,7 @@ class StoreRepair:
             return None
 
     def _keep(self, start: int, end: int) -> Path | None:
-        """Keep the bytes that will be replaced in a file, unless they are zeros. Raises OSError."""
+        """Keep the bytes that will be replaced in a file, unless all are zeros. Raises OSError."""
         end = min(end, self.log.max_offset)
         if not any(bytes(piece).strip(b"\0") for piece in log_pieces(self.log, start, end)):
             return None
@@ -399,7 +398,7 @@ class StoreRepair:
         return keep(self.log.disk, log_pieces(self.log, start, end), folder, file_name(start) + REPLACED_SUFFIX)
 
     def close(self) -> None:
-        """Close the log and let others have the store."""
+        """Close the log and release the lock."""
         self.log.close()
         self._release()
 
@@ -418,7 +417,7 @@ def feed_from_store(other: StoreReader, mend: Mend, progress: Progress = lambda 
         at = mend.ask
         data = log.get_data(at, min(COPY_BYTES, other.limit - at)) if at < other.limit else None
         if not data:
-            mend.source_ended(f"it reaches from {log.min_offset} to {other.limit}")
+            mend.source_ended(f"it is {log.min_offset} to {other.limit}")
             return
         mend.feed(data)
         progress(mend.end)

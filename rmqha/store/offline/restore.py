@@ -45,9 +45,9 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """What putting kept bytes back gives: they reach to ``end`` in the log, with so many sound messages.
+    """The result of putting kept bytes back. The log then ends at ``end``. ``messages`` counts the sound messages.
 
-    ``bad_bytes`` of them are no records. ``left_bytes`` at the end of the file are no whole record, and stay there.
+    ``bad_bytes`` are not records. ``left_bytes`` at the end of the file are an incomplete record, and stay there.
     """
 
     kept: Kept
@@ -67,7 +67,7 @@ def kept_files(root: Path) -> list[Kept]:
 
 
 def kept_file(path: Path) -> Kept | None:
-    """The kept bytes in this file, by its name; None if it is no such file: what repairs replaced does not count."""
+    """The kept bytes of a file, None if its name is not that of a cut. What repairs replaced does not count."""
     name, dot, number = path.name.partition(".")
     if len(name) != FILE_NAME_DIGITS or not name.isdecimal() or (dot and not number.isdecimal()) or not path.is_file():
         return None
@@ -76,12 +76,12 @@ def kept_file(path: Path) -> Kept | None:
 
 def _write_all(file: Any, piece: bytes) -> None:
     view = memoryview(piece)
-    while view:  # a disk that is filling up takes a part first
+    while view:  # a nearly full disk writes only a part at first
         view = view[file.write(view) :]
 
 
 class KeptLog:
-    """Kept bytes, seen as the part of a log that they were. Proves them without touching the log."""
+    """Kept bytes as the part of the log that they were, so that they can be proved without the log."""
 
     def __init__(self, kept: Kept, segment_size: int) -> None:
         self.segment_size = segment_size
@@ -91,11 +91,11 @@ class KeptLog:
 
     @property
     def min_offset(self) -> int:
-        """Where the kept bytes begin."""
+        """The offset of the first kept byte."""
         return self._kept.offset
 
     def segment_from(self, offset: int) -> tuple[int, memoryview]:
-        """As a log's; the first segment's bytes begin where the kept ones do. Raises OSError."""
+        """As the log's method. In the first segment only the kept bytes are there. Raises OSError."""
         start = offset - offset % self.segment_size
         base, end = max(self._kept.offset, start), start + self.segment_size
         if base != self._base:
@@ -104,7 +104,7 @@ class KeptLog:
         return base, self._view
 
     def _read(self, base: int, end: int) -> memoryview:
-        """The bytes, in a file of its own that has no name, with the zeros that follow them in the segment."""
+        """Map the bytes, and the zeros that follow them in the segment, from a temporary file."""
         with TemporaryFile(buffering=0) as copy, self._kept.path.open("rb") as file:
             file.seek(base - self._kept.offset)
             left = end - base
@@ -119,7 +119,7 @@ class KeptLog:
             return memoryview(mmap.mmap(copy.fileno(), end - base, access=mmap.ACCESS_READ))
 
     def scan(self, start: int, limit: int | None = None) -> Scan:
-        """As a log's. Raises OSError."""
+        """As the log's method. Raises OSError."""
         limit = self._kept.end if limit is None else min(limit, self._kept.end)
         result = Scan(end=start)
         while result.end < limit and result.problem is None:
@@ -132,7 +132,7 @@ class KeptLog:
         return result
 
     def data_ranges(self, start: int, limit: int) -> Iterator[tuple[int, int]]:
-        """As a log's; all counts as data. Raises OSError."""
+        """As the log's method. All bytes count as data. Raises OSError."""
         limit = min(limit, self._kept.end)
         while start < limit:
             end = min(limit, start - start % self.segment_size + self.segment_size)
@@ -144,7 +144,7 @@ class KeptReader:
     """The records of kept bytes, read as ``StoreReader`` reads those of a store."""
 
     def __init__(self, kept: Kept, settings: Settings) -> None:
-        """``settings`` say how long segments are, if no store around the file shows it. Raises StoreError, OSError."""
+        """``settings`` give the segment size if the store of the file does not show it. Raises StoreError, OSError."""
         store = kept.path.absolute().parent.parent.parent
         size = segment_size_of(store / "commitlog", settings.mapped_file_size_commit_log)
         self.log = KeptLog(kept, size)
@@ -153,7 +153,7 @@ class KeptReader:
     def records(self, start: int, end: int | None) -> Iterator[tuple[int, Record | Blank]]:
         """Records and blanks with their offsets, proved one by one, from the first at or after ``start``.
 
-        Ends before ``end``, or with StoreError at bytes that are no record. Raises OSError.
+        Ends before ``end``. Raises StoreError at bytes that are not a record, OSError.
         """
         at = self.log.min_offset
         limit = self.limit if end is None else min(end, self.limit)
@@ -162,14 +162,14 @@ class KeptReader:
             try:
                 found = check_record(view, at - base, at, self.log.segment_size - at % self.log.segment_size)
             except RecordError as error:
-                raise StoreError(f"the bytes at {at} are no record: {error}") from error
+                raise StoreError(f"the bytes at {at} are not a record: {error}") from error
             if at >= start:
                 yield at, found
             at += found.size if isinstance(found, Blank) else found.total_size
 
 
 class Restorer:
-    """Puts one file of kept bytes back into a store; if nothing ``changes`` it only looks."""
+    """Puts one file of kept bytes back into a store. Without ``changes`` it only looks."""
 
     def __init__(self, settings: Settings, kept: Kept, changes: bool) -> None:
         """Raises StoreInUse, StoreError, OSError."""
@@ -180,7 +180,7 @@ class Restorer:
         self._lock_file = LockFile(self.root / LOCK_FILE) if changes else None
         try:
             self.log = open_log(settings, owned=changes)
-        except BaseException:  # whatever it is, the lock is given back before it travels on
+        except BaseException:  # of any kind: release the lock, then raise it again
             self._release()
             raise
 
@@ -203,16 +203,16 @@ class Restorer:
             self._check_place(file)
         proof: Survey = survey(KeptLog(self.kept, self.log.segment_size), self.kept.offset, self.kept.end)
         if not proof.messages:
-            raise DoesNotFit("the bytes hold no whole message")
+            raise DoesNotFit("the kept bytes have no complete message")
         end = self.kept.end if proof.stretch_count else proof.end
         return Restoration(self.kept, end, proof.messages, proof.bad_bytes, self.kept.end - end)
 
     def _check_place(self, file: BinaryIO) -> None:
-        """The log must end where the bytes begin, or hold the same ones already. Raises DoesNotFit, OSError."""
+        """The log must end where the bytes start, or have the same bytes there. Raises DoesNotFit, OSError."""
         log, kept = self.log, self.kept
         if not log.min_offset <= kept.offset <= log.max_offset:
             raise DoesNotFit(
-                f"the log is {log.min_offset} to {log.max_offset}, and the bytes are those at {kept.offset}"
+                f"the log is {log.min_offset} to {log.max_offset}, but the kept bytes start at {kept.offset}"
             )
         base = max(log.min_offset, (kept.offset - 1) // log.segment_size * log.segment_size)
         sound_end = log.scan(base, kept.offset).end if base < kept.offset else base
@@ -220,7 +220,7 @@ class Restorer:
             raise DoesNotFit(f"the log is not sound up to {kept.offset}: its records end at {sound_end}")
         written_end = log.stale_end(kept.offset)
         if written_end > kept.end:
-            raise DoesNotFit(f"the log goes on to {written_end}, farther than the kept bytes")
+            raise DoesNotFit(f"the log goes on to {written_end}, past the end of the kept bytes")
         at = kept.offset
         while at < written_end:
             ours = log.get_data(at, min(COPY_BYTES, written_end - at))
@@ -228,14 +228,14 @@ class Restorer:
             theirs = file.read(len(ours))
             written = np.frombuffer(ours, np.uint8)
             if ((written != 0) & (written != np.frombuffer(theirs, np.uint8))).any():
-                raise DoesNotFit(f"the log has other bytes than these after {at}: it has gone on since")
+                raise DoesNotFit(f"the log has other bytes than these after {at}: it was written since the cut")
             at += len(ours)
 
     def apply(self, wanted: Restoration) -> None:
-        """Put the bytes back, durably; the file is deleted once the log has all of it. Raises OSError.
+        """Put the bytes back, durably. Deletes the file once the log has all of it. Raises OSError.
 
-        If this fails, or if Ctrl-C ends it, the log gets back what it had. A process that is killed meanwhile has
-        stopped uncleanly: the next start checks the log, and this can be done again.
+        After an error or Ctrl-C the log is as it was before. A process that is killed meanwhile has stopped uncleanly:
+        the next start checks the log, and this can be done again.
         """
         abort = self.root / ABORT_FILE
         was_clean = not abort.exists()
@@ -245,7 +245,7 @@ class Restorer:
         try:
             self._write(wanted)
         except BaseException:  # Ctrl-C too
-            with suppress(OSError):  # then the abort file stays, and the next start checks the log
+            with suppress(OSError):  # if this fails, ``abort`` stays, and the next start checks the log
                 self.log.take_back(written_end, bases)
                 self._unmark(was_clean)
             raise
@@ -264,7 +264,7 @@ class Restorer:
         self.log.sync_range(wanted.kept.offset, wanted.end)
 
     def _unmark(self, was_clean: bool) -> None:
-        """The store is in order again. It counts as stopped cleanly if it did so before."""
+        """Remove ``abort`` if it was not there before."""
         if was_clean:
             (self.root / ABORT_FILE).unlink()
             sync_folder(self.root)

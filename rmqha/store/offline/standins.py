@@ -1,7 +1,7 @@
-"""Stand-ins for segment files that are missing or too short, so that a repair can fetch what they lack.
+"""Stand-ins for segment files that are missing or too short, so that a repair can fetch the missing bytes.
 
-A stand-in is a sparse file of full size in a folder of its own, with the bytes that the short file has. The log's
-folder changes only when all bytes are there: ``install`` then moves the stand-ins to their places, one rename each.
+A stand-in is a sparse file of full size in a separate folder. It has the bytes of the short file. The log's folder
+changes only when all bytes are there: ``install`` then moves the stand-ins to their places, one rename each.
 """
 
 import os
@@ -15,8 +15,8 @@ from rmqha.store.errors import StoreError, name_file
 from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.mappedfile import Disk, MappedFile, file_name, list_segments, sync_folder
 
-MOST_MISSING_FILES = 10_000
-"""A file whose name is wrong seems to follow after more missing ones."""
+MAX_MISSING_FILES = 10_000
+"""If more seem to be missing, the name of a file is wrong."""
 COPY_BYTES = 1 << 20
 WORK_SUFFIX = ".repair"
 
@@ -39,14 +39,14 @@ class FileFault:
 def file_faults(folder: Path, configured_size: int | None) -> list[FileFault]:
     """The segment files of a log's folder that are missing between others, or too short. Raises StoreError, OSError.
 
-    An empty last file is no fault: a node deletes it and makes it anew.
+    An empty last file is not a fault: a node deletes it and creates it again.
     """
     sizes = dict(list_segments(folder))
     if not any(sizes.values()):
         return []
     full_size = configured_size or segment_size_of(folder, None)
     first, last = min(sizes), max(sizes)
-    if (last - first) // full_size + 1 - len(sizes) > MOST_MISSING_FILES:
+    if (last - first) // full_size + 1 - len(sizes) > MAX_MISSING_FILES:
         raise StoreError(f"{folder}: between {file_name(first)} and {file_name(last)} too many files are missing")
     bases = sorted({*sizes, *range(first, last, full_size)})
     return list(_faults(folder, bases, sizes, full_size))
@@ -64,7 +64,7 @@ class StandInDisk(Disk):
     """The file system, except that each file with a fault in ``folder`` seems to have its full size."""
 
     def __init__(self, folder: Path, faults: list[FileFault], changes: bool) -> None:
-        """If nothing ``changes``, the stand-ins lie in a temporary folder, and ``install`` must not be called.
+        """Without ``changes`` the stand-ins are in a temporary folder, and ``install`` must not be called.
 
         Raises StoreError, OSError.
         """
@@ -77,8 +77,8 @@ class StandInDisk(Disk):
         if changes:
             self._work = folder.with_name(folder.name + WORK_SUFFIX)
             if folder.stat().st_dev != folder.parent.stat().st_dev:
-                raise StoreError(f"{faults[0]}: {folder} is a file system of its own: copy the file from a replica")
-            shutil.rmtree(self._work, ignore_errors=True)  # of a process that was killed; the originals are still there
+                raise StoreError(f"{faults[0]}: {folder} is a separate file system: copy the file from a replica")
+            shutil.rmtree(self._work, ignore_errors=True)  # left by a killed process; the originals are still there
             self._work.mkdir()
         else:
             self._work = Path(mkdtemp(suffix=WORK_SUFFIX))
@@ -90,7 +90,7 @@ class StandInDisk(Disk):
             raise
 
     def list_segments(self, folder: Path) -> list[tuple[int, int]]:
-        """As the function of this name, with the stand-ins."""
+        """As the function of the same name, with the stand-ins."""
         found = dict(super().list_segments(folder))
         if folder == self._folder:
             found |= {fault.base: fault.full_size for fault in self.faults if fault.base in self._stand_ins}
@@ -120,7 +120,7 @@ class StandInDisk(Disk):
 
 
 def _make_stand_in(fault: FileFault, work: Path) -> Path:
-    """A file of full size with the bytes that are there; zeros stay holes. Raises OSError."""
+    """Make a file of full size with the bytes of the short one. Zeros become holes. Raises OSError."""
     path = work / fault.path.name
     try:
         with path.open("wb") as copy:

@@ -22,7 +22,7 @@ class StoreReader:
     """A store of a node or of a Java broker: the folder that holds ``commitlog``, or that folder itself."""
 
     def __init__(self, path: Path, settings: Settings | None = None) -> None:
-        """``settings`` say where the log is and how long its segments are, if the store does not show it.
+        """``settings`` say where the log is, and how long its segments are if the store does not show it.
 
         Raises StoreError if there is no log, OSError.
         """
@@ -37,19 +37,19 @@ class StoreReader:
         self.limit = self._limit()
 
     def _limit(self) -> int:
-        """Where the bytes end that may be judged: a running node of ours says how far it has proved."""
+        """The end of the bytes that may be judged. A running node of ours says how far it has proved the log."""
         if self.live and self.state is not None:
             return min(self.state.offsets.verified, self.log.max_offset)
         return self.log.max_offset
 
     def scan(self, start: int, progress: Progress) -> Scan:
-        """Prove the records from ``start``, where one begins, on. Raises OSError."""
+        """Prove the records from ``start``, the start of one, on. Raises OSError."""
         return prove(self.log, start, self.limit, progress)
 
     def verify(self, progress: Progress) -> Verification:
         """Prove every record, also those that follow bad bytes. Raises OSError."""
         looked = survey(self.log, self.log.min_offset, self.limit, progress)
-        is_anothers = self.live and self.state is None  # somebody else's node is busy after the end
+        is_anothers = self.live and self.state is None  # a Java broker is writing after the end
         written_end = looked.end if is_anothers else min(self.limit, self.log.stale_end(looked.end))
         confirmed = 0 if self.state is None else self.state.confirmed_offset
         has_segments = bool(self.log.segment_bases)
@@ -57,7 +57,7 @@ class StoreReader:
 
     @property
     def stopped_uncleanly(self) -> bool:
-        """Whether the store was not closed cleanly, as far as that can be told: a folder of segments says nothing."""
+        """Whether the store was not closed cleanly. A bare folder of segments counts as unclean."""
         return self.log.folder == self.root or (self.root / ABORT_FILE).exists()
 
     def compare(self, end: int, other: "StoreReader", other_end: int, progress: Progress) -> Comparison:
@@ -77,14 +77,14 @@ class StoreReader:
         )
 
     def _record_at(self, offset: int) -> int:
-        """Where the record that holds ``offset`` begins, going by the records before it in its segment."""
+        """The start of the record that holds ``offset``. Found by the records before it in its segment."""
         base = max(self.log.min_offset, offset - offset % self.log.segment_size)
         return self.log.scan(base, offset).end
 
     def records(self, start: int, end: int | None) -> Iterator[tuple[int, Record | Blank]]:
         """Records and blanks with their offsets, proved one by one, from the first at or after ``start``.
 
-        Ends before ``end``, at the log's end, or with StoreError at what is neither record nor end. Raises OSError.
+        Ends before ``end`` or at the log's end. Raises StoreError at bytes that are not a record, OSError.
         """
         log = self.log
         limit = self.limit if end is None else min(end, self.limit)
@@ -97,7 +97,7 @@ class StoreReader:
                 record = check_record(data, 0, at, room)
             except RecordError as error:
                 if log.stale_end(at) > at and not (self.live and self.state is None):
-                    raise StoreError(f"the bytes at {at} are no record: {error}") from error
+                    raise StoreError(f"the bytes at {at} are not a record: {error}") from error
                 return
             if at >= start:
                 yield at, record
@@ -109,13 +109,13 @@ class StoreReader:
 
 
 def _log_folder(path: Path) -> Path:
-    """Where the segments of the store are, or will be. Raises StoreError, OSError."""
+    """The folder of the store's segments. It may be missing before the first byte. Raises StoreError, OSError."""
     if not path.is_dir():
-        raise NoStore(f"{path} is no store: there is no such folder")
+        raise NoStore(f"{path} is not a store: there is no such folder")
     folder = path / "commitlog"
     names = [entry.name for entry in path.iterdir()]
-    if not names or LOCK_FILE in names or folder.is_dir():  # a node that has no byte yet has no commitlog either
+    if not names or LOCK_FILE in names or folder.is_dir():  # before its first byte a node has no commitlog
         return folder
     if not any(name.isdecimal() and len(name) == FILE_NAME_DIGITS for name in names):
-        raise NoStore(f"{path} is no store: it has no commitlog")
+        raise NoStore(f"{path} is not a store: it has no commitlog")
     return path

@@ -1,7 +1,7 @@
-"""Where a restore ends: before a time, at an offset, or at a message (spec/store.md 3).
+"""Finds where a restore ends: before a time, at an offset, or at a message (spec/store.md 3).
 
-Every prefix of a log that ends between two records is a log. A target names the first record that is left out, or,
-if it is ``inclusive``, the last one that is kept.
+A prefix of a log that ends between two records is a log. A target names the first record that is left out. If it is
+``inclusive``, it names the last one that is kept.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.record import Record, RecordError, check_record
 
 Progress = Callable[[int], None]
-"""Called with each offset of the log that has been reached."""
+"""Called with the offset of the log that is reached."""
 
 
 class NoSuchTarget(StoreError):
@@ -28,7 +28,7 @@ class NoSuchTarget(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the person asked for; exactly one of the first three is set.
+    """The place that the user named. Exactly one of the first three is set.
 
     ``time_ms`` is a STORETIMESTAMP in milliseconds since 1970, ``offset`` an offset in the log, ``message`` a topic, a
     queue id and a queue offset.
@@ -45,7 +45,7 @@ class Cut:
     """Where the restored log ends.
 
     ``end`` is the offset that follows the last record kept. ``last_timestamp`` is that record's STORETIMESTAMP in
-    milliseconds, None if it was not looked at. ``earlier_after`` counts the records left out although their
+    milliseconds, None if it was not read. ``earlier_after`` counts the records left out although their
     STORETIMESTAMP is before the wanted time: the clock was set back between them.
     """
 
@@ -55,7 +55,7 @@ class Cut:
 
 
 def find_cut(log: CommitLog, end: int, target: Target, settings: Settings, progress: Progress) -> Cut:
-    """The place in the log, whose sound records end at ``end``, that the target names.
+    """Find the target in a log whose sound records end at ``end``.
 
     Raises NoSuchTarget if the log does not reach it, StoreError if the log is damaged before it, OSError.
     """
@@ -100,13 +100,13 @@ def _boundary(log: CommitLog, end: int, offset: int, inclusive: bool) -> int:
             at = int(records.physical_offset[row])
             return at + int(records.ints("totalSize")[row]) if inclusive else at
         before = records.end
-    return limit if inclusive else before  # it is in the blank that fills the segment
+    return limit if inclusive else before  # the offset is in the blank that fills the segment
 
 
 def _message(
     log: CommitLog, end: int, message: tuple[str, int, int], settings: Settings, progress: Progress
 ) -> tuple[int, Record]:
-    """The message's place and record: by its queue, or by a search if the queue does not lead there."""
+    """The offset and the record of the message. Uses its queue, or searches the log if the queue does not help."""
     found = _by_queue(log, end, message, settings)
     if found is None:
         found = _by_search(log, end, message, progress)
@@ -124,7 +124,7 @@ def _by_queue(log: CommitLog, end: int, message: tuple[str, int, int], settings:
     try:
         size = queue_size_of(folder, settings.mapped_file_size_consume_queue)
         queue = ConsumeQueue(folder / topic / str(queue_id), topic, queue_id, size, owned=False)
-    except StoreError:  # files that are no queue's: the log itself is searched
+    except StoreError:  # damaged queue files: the log is searched instead
         return None
     try:
         unit = queue.unit(queue_offset)
@@ -162,9 +162,9 @@ def _record_at(log: CommitLog, at: int, message: tuple[str, int, int]) -> tuple[
 
 
 def proved_records(log: CommitLog, start: int, end: int, progress: Progress = lambda _: None) -> Iterator[Records]:
-    """The messages from ``start``, where a record begins, to ``end``, proved, many at once.
+    """Prove the messages from ``start``, the start of a record, to ``end``. Yields many at a time.
 
-    Raises StoreError at the first bytes that are no record, OSError.
+    Raises StoreError at the first bytes that are not a record, OSError.
     """
     at, window = start, WINDOW_BYTES
     while at < end:
@@ -174,11 +174,11 @@ def proved_records(log: CommitLog, start: int, end: int, progress: Progress = la
         if found.problem is not None and (found.end > at or limit in (segment_end, end)):
             raise StoreError(
                 f"the log is damaged at {found.end}: {found.problem}. 'rmqha repair' brings the bytes back from a "
-                "replica; rmqha verify tells more"
+                "replica, 'rmqha verify' shows the details"
             )
         if found.end == at:
             if limit in (segment_end, end):
-                raise StoreError(f"the log is damaged at {at}: the record is not whole")
+                raise StoreError(f"the log is damaged at {at}: the record is incomplete")
             window *= 2  # one record that is longer than the window
             continue
         data = log.get_data(at, found.end - at)

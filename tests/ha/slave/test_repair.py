@@ -107,7 +107,7 @@ class FetchTests(RepairTestCase):
     def test_bytes_that_are_no_record_are_refused(self) -> None:
         before = self.offsets[self.bad - 1]
         self.line.deliver(wire([Transfer(before, self.good[before : before + 500] + b"\xff" * 200)]))
-        self.check_failure(RepairError, "no sound record")
+        self.check_failure(RepairError, "its record there is bad too")
 
     def test_no_frames_are_refused(self) -> None:
         self.line.deliver(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -482,7 +482,7 @@ class UncleanStopTests(RestartTestCase):
         first.write_bytes(first.read_bytes()[:-1])
         with capturedLogs() as logs:
             again = self.open(root)
-        self.assertEqual(len([event for event in logs if "made anew" in event["log_format"]]), 1)
+        self.assertEqual(len([event for event in logs if "rebuilt" in event["log_format"]]), 1)
         self.assertGreater(again.recovery.checked_from, 0)
         self.check(again)
 

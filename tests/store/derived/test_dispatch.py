@@ -219,7 +219,7 @@ class MessageTests(DispatchTestCase):
         self.writer.put(queue_offset=4)
         with capturedLogs() as logs:
             self.dispatcher.catch_up()
-        (event,) = [event for event in logs if "lacks units" in event["log_format"]]
+        (event,) = [event for event in logs if "has no units" in event["log_format"]]
         self.assertEqual((event["topic"], event["queue_id"], event["queue_offset"]), ("T", 0, 4))
         self.assertEqual(self.queues.queues["T", 0].max_offset, 5)
 
@@ -240,7 +240,7 @@ class MessageTests(DispatchTestCase):
         self.log.delete_first_segment()
         with capturedLogs() as logs:
             self.dispatcher.catch_up()
-        self.assertEqual([event["min"] for event in logs if "begin" in event["log_format"]], [SEGMENT_SIZE])
+        self.assertEqual([event["min"] for event in logs if "start of the log" in event["log_format"]], [SEGMENT_SIZE])
         self.check()
 
     def test_without_an_index_queues_are_built_all_the_same(self) -> None:
@@ -323,8 +323,8 @@ class BulkTests(DispatchTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(dispatch, "LEAST_BULK_BYTES", 1)
-        self.patch(dispatch, "LEAST_BULK_MESSAGES", 1)
+        self.patch(dispatch, "MIN_BULK_BYTES", 1)
+        self.patch(dispatch, "MIN_BULK_MESSAGES", 1)
         self.patch(dispatch, "BULK_MESSAGES", 64)
         self.patch(dispatch, "BULK_MESSAGES_WAITED_FOR", 100)
 
@@ -346,7 +346,7 @@ class BulkTests(DispatchTestCase):
         bulk = {name: self.bytes_of(self.root / name) for name in folders}
         other = self.root / "other"
         self.make(other)
-        self.patch(dispatch, "LEAST_BULK_BYTES", 1 << 40)
+        self.patch(dispatch, "MIN_BULK_BYTES", 1 << 40)
         self.dispatcher.catch_up()
         self.assertEqual({name: self.bytes_of(other / name) for name in folders}, bulk)
         self.assertEqual(sorted(folders), ["consumequeue", "index"])
@@ -481,7 +481,7 @@ class SliceTests(DispatchTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(dispatch, "LEAST_BULK_BYTES", 1 << 40)
+        self.patch(dispatch, "MIN_BULK_BYTES", 1 << 40)
 
     def dispatched(self) -> int:
         return sum(queue.max_offset for queue in self.queues.queues.values())
@@ -550,7 +550,7 @@ class FollowTests(DispatchTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(dispatch, "LEAST_BULK_BYTES", 1 << 40)
+        self.patch(dispatch, "MIN_BULK_BYTES", 1 << 40)
         self.addCleanup(lambda: self.assertEqual((self.failures, self.clock.getDelayedCalls()), ([], [])))
 
     def pause(self) -> float:

@@ -277,7 +277,7 @@ class GeometryTests(SynchronousTestCase):
             with capturedLogs() as logs:
                 store = self.open()
             told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.error]
-            self.assertIn("its last unit, 16, leads to", told[0])
+            self.assertIn("its last unit, 16, points to", told[0])
             check_derived(self, store.commit_log, store.derived)
             self.successResultOf(store.close())
             self.check_sound()

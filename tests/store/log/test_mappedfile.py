@@ -14,7 +14,7 @@ from rmqha.store.errors import StoreError
 from rmqha.store.log import mappedfile
 from rmqha.store.log.mappedfile import (
     MAX_OPEN_FILES,
-    MOST_PIECES,
+    MAX_PIECES,
     MappedFile,
     MappedFileQueue,
     file_name,
@@ -79,7 +79,7 @@ class MappedFileTests(SynchronousTestCase):
 
     def test_many_pieces_are_written_one_behind_the_other(self) -> None:
         """More than the kernel takes at once."""
-        for count in (0, 1, MOST_PIECES, MOST_PIECES + 1, 2 * MOST_PIECES + 3):
+        for count in (0, 1, MAX_PIECES, MAX_PIECES + 1, 2 * MAX_PIECES + 3):
             pieces = [bytes([n % 255 + 1]) for n in range(count)]
             mapped_file = self.make(base=count * SIZE)
             mapped_file.write(7, *pieces)

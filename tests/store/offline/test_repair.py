@@ -182,7 +182,7 @@ class RepairTests(SynchronousTestCase):
     def test_a_copy_without_the_bytes_is_refused(self) -> None:
         self.spoil(self.offsets[20] + 100)
         write_at(self.other / "commitlog", self.offsets[20] + 300, b"!")
-        self.refused("there it has no sound record either: the body's CRC")
+        self.refused("its record there is bad too: the body's CRC")
         shutil.rmtree(self.other)
         make_log(self.other / "commitlog", *[500] * 10)
         self.refused("the other log has nothing for")
