@@ -129,7 +129,7 @@ class ControlService(Service):
 
 
 def _name_of(store: Path) -> str:
-    """The name of the socket: it follows from the lock file, whatever path leads there. Raises OSError."""
+    """The name of the socket: it follows from the lock file, on any path to the store. Raises OSError."""
     found = os.stat(store / LOCK_FILE)
     return f"\0rmqha-control-{found.st_dev}-{found.st_ino}"
 

@@ -147,7 +147,7 @@ async def _proved(bounds: list[int], found: Compared, our_end: int, compare: Com
         proof = await compare(_bound_before(bounds, max(bounds[0], fork - PROOF_BYTES)), fork)
         if proof.differs_at is None and proof.end >= fork:
             return Fork(fork, our_end, is_theirs_shorter=found.differs_at is None and fork < our_end)
-        found = proof  # a record farther back differs: what was equal after it proves nothing
+        found = proof  # an earlier record differs: equal bytes after it prove nothing
 
 
 def _bound_before(bounds: list[int], offset: int) -> int:

@@ -28,7 +28,7 @@ class Tail:
     """What a rewind cuts: the bytes of our log from ``start`` to ``end``.
 
     ``messages`` counts the messages by topic; of very many topics the rest are counted under "…". ``confirmed_bytes``
-    of the tail were confirmed. ``first`` is the first message that is cut, None if there is none.
+    of the tail were confirmed. ``first`` is the first message that is cut, None if it has none.
     """
 
     start: int
@@ -79,7 +79,7 @@ def rewind(settings: Settings, offset: int) -> Rewound:
     opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE))
     try:
         kept_in = opened.cut_back(offset)
-    except BaseException:  # whatever it is, the store is let go of before it travels on
+    except BaseException:  # of any kind: release the store first
         opened.abandon()
         raise
     forget_promotion(opened.root)
