@@ -298,7 +298,8 @@ class ViewTests(RuntimeInfoTestCase):
         for body in (b"\xff\xfe", b"a=\\u12"):
             question = self.ask(ask_config, a_broker_that_says(body))
             self.assertIn(
-                "the broker's config is not in properties format", str(self.failureResultOf(question, RemotingError).value)
+                "the broker's config is not in properties format",
+                str(self.failureResultOf(question, RemotingError).value),
             )
 
     def test_a_broker_without_the_request_is_an_error(self) -> None:
