@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,10 @@ TYPED = {
     "operating: A broker pair",
     "operating: A copy of your broker",
     "repair: Commands",
+    "runbook: Backups",
+    "runbook: Somebody deleted or sent something by mistake",
+    "runbook: The master is gone",
+    "runbook: The old master comes back",
     "spark: Commands",
     "name-servers: Name servers",
     "tls: Encrypted and authenticated",
@@ -72,6 +77,7 @@ class Reader:
         self.folder = folder
         self.master, self.slave, self.name_server = free_port(), free_port(), free_port()
         self.data = folder
+        self.noted_time = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -80,6 +86,9 @@ class Reader:
         for words, others in (
             ("/data", str(self.data)),
             ("/lake", str(self.data / "lake")),
+            ("/backup", str(self.data / "backup")),
+            ("new-master:", "127.0.0.1:"),
+            ("2026-11-22T09:30:00Z", self.noted_time),
             ("ns-a:", "127.0.0.1:"),
             ("ns-b:", "127.0.0.1:"),
             ("broker-a.example.com:", "localhost:"),
@@ -277,6 +286,38 @@ def test_the_log_as_data(reader: Reader) -> None:
     for command in commands_of("spark: Commands"):
         assert reader.runs(command)
     assert list((reader.data / "lake" / "orders").rglob("*.parquet"))
+
+
+def test_the_day_the_master_dies(reader: Reader) -> None:
+    """The whole story of the runbook: the master is lost, the slave takes over, the old master comes back."""
+    reader.moves("lost-master")
+    promote_dry, promote, new_master = commands_of("runbook: The master is gone")
+    rewind_dry, rewind, old_master = commands_of("runbook: The old master comes back")
+    reader.starts("twistd -n --pidfile= rmqha-namesrv", reader.name_server)
+    reader.starts("twistd -n --pidfile= rmqha --role=async-master --store=/data/master --port=10911", reader.master)
+    slave = "twistd -n --pidfile= rmqha --role=slave --master=127.0.0.1:10912 --store=/data/slave --port=10921"
+    log = reader.starts(slave, reader.slave)
+    put(reader)
+    reader.waits_for_line(log, "slave is IN_SYNC")
+    reader.waits_for_status(log, "/data/slave")
+    reader.noted_time = datetime.now(UTC).isoformat()
+    reader.stops_last()
+    reader.runs("rmqha put TopicTest alone --count=20 --broker=127.0.0.1:10911")
+    reader.stops_last()  # the master is gone, with 20 messages that nobody else has
+    assert "nothing was changed" in reader.runs(promote_dry)
+    assert "is now the ASYNC_MASTER" in reader.runs(promote)
+    reader.starts(new_master, reader.master)
+    reader.waits_until_it_runs("rmqha put TopicTest new --count=5 --namesrv=127.0.0.1:9876")
+    assert "would cut" in reader.runs(rewind_dry)
+    assert "20 messages" in reader.runs(rewind)
+    reader.waits_for_line(reader.starts(old_master, reader.slave), "slave is IN_SYNC")
+    reader.waits_until_it_runs("rmqha verify /data/master --against /data/slave")
+    for command in commands_of("runbook: Backups"):
+        assert reader.runs(command)
+    restore_dry, restore = commands_of("runbook: Somebody deleted or sent something by mistake")
+    assert "nothing was changed" in reader.runs(restore_dry)
+    assert reader.runs(restore)
+    assert "prefix" in reader.runs("rmqha verify /data/before --against /data/slave")
 
 
 def test_name_servers(reader: Reader) -> None:
