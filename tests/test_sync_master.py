@@ -240,7 +240,7 @@ def test_after_a_failed_append_the_next_frame_is_refused_and_a_reconnect_resumes
     assert second["statuses"] == {OK: 1}
     assert len(slave.events(f" where {end} is next")) == 1, "the second transfer was refused"
     assert proxy.facts().accepted == 2
-    requests = [event["request_offset"] for event in slave.events("asking the master to begin")]
+    requests = [event["request_offset"] for event in slave.events("asking the master to start")]
     assert end - 2 * BODY_BYTES < requests[1] < end, "with the last message that it has"
     assert_equal_logs(slave.store, master.store, 0, second["end"])
 
