@@ -265,9 +265,9 @@ PLANTS: dict[Patch, int] = {
     leave_the_index_uncut: 51,
     repair_with_unproved_bytes: 719,
     vouch_for_unflushed_queues: 116,
-    flush_no_names: 1213,
 }
-"""Each with the first seed that finds it."""
+"""Each with the first seed that finds it. ``flush_no_names`` is not here: no seed up to 1614 finds it, but for 1213, which
+fails without it too (an open finding)."""
 
 
 def first_seed(plant: Patch, seeds: Iterable[int]) -> int | None:
