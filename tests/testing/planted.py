@@ -266,8 +266,8 @@ PLANTS: dict[Patch, int] = {
     repair_with_unproved_bytes: 719,
     vouch_for_unflushed_queues: 116,
 }
-"""Each with the first seed that finds it. ``flush_no_names`` is not here: no seed up to 1614 finds it, but for 1213, which
-fails without it too (an open finding)."""
+"""Each with the first seed that finds it. ``flush_no_names`` is not here: of the seeds up to 1614 only 1213 finds it,
+which fails without it too (an open finding)."""
 
 
 def first_seed(plant: Patch, seeds: Iterable[int]) -> int | None:
