@@ -164,6 +164,8 @@ class ConsumeQueue:
         self._min_physical_offset: int | None = None
         """The log's first offset, until the queue's first message in the log is searched; then None."""
         self._filling_to: int | None = None
+        self._kept_from: int | None = None
+        """Where the units start that ``recover`` kept after an unclean stop, in bytes. None after a clean one."""
         self.last_message: tuple[int, int, int] | None = None
         """Queue offset, physical offset and size of the last message, as ``recover`` found it."""
         self.max_physical_offset = -1
@@ -361,10 +363,21 @@ class ConsumeQueue:
             if checked_from is None and units.goes_on_at(self._end):
                 raise QueueDamaged(f"{self._queue.folder} has units after its end, {self._end // CQ_STORE_UNIT_SIZE}")
             if checked_from is not None:
-                self._end = units.sound_end(checked_from, self._end)
+                self._kept_from = units.end_before(checked_from, self._end)
+                self._end = units.sound_end(self._kept_from, checked_from, self._end)
             self._cut(self._end, units, looks_after=checked_from is not None)
         if self.max_physical_offset < 0:  # the process died after it created the first file, before it wrote a unit
             self._forget_all()
+
+    def mark_kept_units(self) -> None:
+        """Count the later units that ``recover`` has kept as not flushed, and the names of their files.
+
+        The process that wrote them may have left them in the page cache only. A checkpoint after the next flush vouches
+        for them.
+        """
+        if self._kept_from is not None and self._kept_from < self._end:
+            self._marks.unflushed[self] = min(self._marks.unflushed.get(self, self._end), self._kept_from)
+            self._marks.grown.add(self)
 
     def find_end(self) -> None:
         """Set the queue's end to the end of its last unit. Changes no file. Raises OSError."""
@@ -656,9 +669,11 @@ class _Units:
         found = self._last_message_before(self._bisect(physical_offset, end), first)
         return first if found is None else found + CQ_STORE_UNIT_SIZE
 
-    def sound_end(self, checked_from: int, end: int) -> int:
-        """As ``end_before``, but keeps a few later units, if they are sound and in order. Raises OSError."""
-        at = self.end_before(checked_from, end)
+    def sound_end(self, at: int, checked_from: int, end: int) -> int:
+        """As ``end_before``, which gave ``at``, but keeps a few later units, if they are sound and in order.
+
+        Raises OSError.
+        """
         if end - at > UNITS_PROVED * CQ_STORE_UNIT_SIZE:
             return at
         found, last = at, checked_from - 1

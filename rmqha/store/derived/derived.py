@@ -341,6 +341,7 @@ class Derived:
 
     def _agree_with_log(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
         """Drop units of messages past the log's end, and a torn last unit. Raises OSError."""
+        queue.mark_kept_units()
         if queue.max_physical_offset > recovery.end:
             queue.truncate(recovery.end)
         if not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from:

@@ -179,7 +179,9 @@ class Simulation:
         self._bugs.append(problem)
 
     def check(self) -> None:
-        """Whether all holds that must. Raises Violation."""
+        """Whether all holds that must. Raises Violation: for the first that was noted, which may have led to others."""
+        if self._bugs:
+            raise Violation(self._bugs[0])
         for node in self.nodes.values():
             if node.runs:
                 self.oracle.check(node)
@@ -187,8 +189,6 @@ class Simulation:
         self._waiting = waiting
         for put in waiting:
             self.oracle.check_unanswered(put, self.clock.seconds())
-        if self._bugs:
-            raise Violation(self._bugs[0])
 
     # Nodes
 

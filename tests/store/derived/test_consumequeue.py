@@ -672,6 +672,26 @@ class TakeUnflushedTests(ConsumeQueueTestCase):
             again.recover()
             self.assertEqual(again.max_offset, 2 * FILE_UNITS)
 
+    def test_the_units_of_a_killed_process_are_flushed_by_the_next_one(self) -> None:
+        """They are only in the page cache. A checkpoint that is written after a flush vouches for them too."""
+        for seed in range(20):
+            disk = SimDisk(Random(seed))
+            disk.make_folder(Path("/store"))
+            disk.sync_folder(Path("/"))
+            killed = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, Marks(disk=disk))
+            for number in range(2 * FILE_UNITS):
+                killed.put(number, unit(number))
+            killed.write_pending()
+            marks = Marks(disk=disk)
+            opened = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+            opened.recover(unit(3).physical_offset)
+            opened.mark_kept_units()
+            disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+            disk.lose_power()
+            again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, Marks(disk=disk))
+            again.recover()
+            self.assertEqual(again.max_offset, 2 * FILE_UNITS)
+
     def test_an_opened_queue_has_nothing_to_flush(self) -> None:
         self.make(7).close()
         self.taken()
