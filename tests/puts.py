@@ -1,16 +1,13 @@
 """What a test does with a master that puts messages (``PutNode``), and how it reads the answers."""
 
-import os
-import signal
 from collections import Counter
 from typing import Any
 
 from rmqha.testing.nodes import PutNode, TwistdNode
-from tests.interop.nodes import wait_until
+from tests.freezing import freeze, thaw
+from tests.waiting import wait_until
 
 OK, TIMED_OUT, NOT_AVAILABLE = "PUT_OK", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"
-LATE_SECONDS = 0.6
-"""How late a deadline may be on a busy machine; upstream's may be by a whole second (spec/ha.md 7)."""
 
 
 def put(master: PutNode, count: int = 1, **load: Any) -> dict[str, int]:
@@ -43,22 +40,21 @@ def promised_end(answered: list[dict[str, Any]]) -> int:
     return end
 
 
-def assert_in_time(seconds: float, slave_timeout_seconds: float) -> None:
-    """A deadline was kept: not early, and hardly late."""
-    assert slave_timeout_seconds * 0.99 <= seconds < slave_timeout_seconds + LATE_SECONDS
+def assert_waited(seconds: float, slave_timeout_seconds: float) -> None:
+    """A put did not end before its deadline. How late it may end is tested with a clock of the test's own."""
+    assert seconds >= slave_timeout_seconds * 0.99
 
 
-def assert_at_once(result: dict[str, Any], status: str, slave_timeout_seconds: float) -> None:
-    """All puts of a command were answered so, and none waited."""
+def assert_all(result: dict[str, Any], status: str) -> None:
+    """All puts of a command were answered so. A put that waits is answered otherwise, after its deadline."""
     assert set(result["statuses"]) == {status}
-    assert result["latencies"]["max"] < slave_timeout_seconds / 2
 
 
 def pause(node: TwistdNode) -> None:
     """Freeze it (SIGSTOP)."""
-    os.kill(node.pid, signal.SIGSTOP)
+    freeze(node.pid)
 
 
 def resume(node: TwistdNode) -> None:
     """Let it go on after ``pause``."""
-    os.kill(node.pid, signal.SIGCONT)
+    thaw(node.pid)

@@ -1,7 +1,5 @@
 """Name servers and nodes as processes: who is registered where, and a slave that learns there of its master."""
 
-import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +11,10 @@ import pytest
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import NameServerNode, NodeError, TwistdNode, free_port
 from rmqha.wire.command import RequestCode, ResponseCode
+from tests.freezing import frozen
 from tests.test_broker_node import SEND_FIELDS, connected
-from tests.test_node import wait_until
 from tests.tls.authority import Authority
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -171,9 +170,8 @@ def test_a_name_server_that_comes_back_gets_all_registrations_again(
 def test_a_name_server_that_does_not_answer_holds_up_no_stop(namesrv: NameServerNode, cluster: Cluster) -> None:
     master = cluster.start("async-master")
     cluster.wait_for_brokers(("0", master))
-    os.kill(namesrv.pid, signal.SIGSTOP)
-    assert master.stop() == 0
-    os.kill(namesrv.pid, signal.SIGCONT)
+    with frozen(namesrv.pid):
+        assert master.stop() == 0
     wait_until(lambda: cluster.brokers() == {}, "the goodbye to be read", AT_ONCE_SECONDS)
 
 

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.fixtures import copy_of, log_bytes, max_offset, segment_size, unpacked
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -88,13 +88,6 @@ def assert_left_clean(node: TwistdNode, end: int) -> None:
     assert (state.offsets.written, state.offsets.verified, state.offsets.flushed) == (end, end, end)
     assert not (node.store / ABORT_FILE).exists()
     assert not is_locked(node.store / LOCK_FILE)
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.02)
 
 
 class HalfwayMaster:

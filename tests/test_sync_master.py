@@ -21,14 +21,14 @@ from rmqha.testing.proxy import FaultProxy
 from rmqha.testing.records import write_log
 from rmqha.wire.record import Record
 from rmqha.wire.transfer import encode_report
-from tests.interop.nodes import RmqhaNode, assert_equal_logs, wait_until
+from tests.interop.nodes import RmqhaNode, assert_equal_logs
 from tests.puts import (
     NOT_AVAILABLE,
     OK,
     TIMED_OUT,
     answers,
-    assert_at_once,
-    assert_in_time,
+    assert_all,
+    assert_waited,
     pause,
     promised_end,
     put,
@@ -36,6 +36,7 @@ from tests.puts import (
     resume,
     statuses_of,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -176,7 +177,7 @@ def test_without_any_further_report_a_put_times_out_and_its_message_stays(
     proxy.command("up swallow")
     result = master.put(1)
     assert result["statuses"] == {TIMED_OUT: 1}
-    assert_in_time(result["latencies"]["max"], SLAVE_TIMEOUT_S)
+    assert_waited(result["latencies"]["max"], SLAVE_TIMEOUT_S)
     slave.wait_for_offset(result["end"])
     slave.stop_cleanly()
     assert master.stop() == 0
@@ -212,8 +213,8 @@ def test_after_a_slave_dies_puts_time_out_and_then_find_no_slave_until_it_return
     proxy.cut()
     answered = answers(master)
     assert statuses_of(answered) == {TIMED_OUT: 5}
-    assert_in_time(max(answer["seconds"] for answer in answered), SLAVE_TIMEOUT_S)
-    assert_at_once(master.put(10), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_waited(max(answer["seconds"] for answer in answered), SLAVE_TIMEOUT_S)
+    assert_all(master.put(10), NOT_AVAILABLE)
     proxy.command("up pass")
     in_sync(slave.start())
     assert put(master, 50) == {OK: 50}
@@ -263,7 +264,7 @@ def test_a_missing_consume_queue_is_rebuilt_after_a_restart(cluster: Cluster) ->
 
 def test_no_slave_connected_sync_master_slave_not_available_at_once(cluster: Cluster) -> None:
     master = cluster.master(SHORT_TIMEOUT)
-    assert_at_once(master.put(20), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_all(master.put(20), NOT_AVAILABLE)
     assert master.stop() == 0
     assert numbers_in(master.store) == list(range(20))
 
@@ -283,17 +284,17 @@ def test_slave_more_than_ha_slave_fallbehind_max_behind_slave_not_available_at_o
     assert statuses_of(far) == {NOT_AVAILABLE: len(far)}
     assert min(len(near), len(far)) > 50
     assert max(answer["seconds"] for answer in far) < SLAVE_TIMEOUT_S / 2
-    assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_all(master.put(5), NOT_AVAILABLE)
     slave.resume()
     put_until_ok(master)
 
 
 def test_wait_store_msg_ok_false_put_ok_without_waiting(cluster: Cluster) -> None:
     master = cluster.master(SHORT_TIMEOUT)
-    assert_at_once(master.put(20, wait=False), OK, SLAVE_TIMEOUT_S)
+    assert_all(master.put(20, wait=False), OK)
     slave = cluster.synced_slave(master)
     slave.pause()
-    assert_at_once(master.put(20, wait=False), OK, SLAVE_TIMEOUT_S)
+    assert_all(master.put(20, wait=False), OK)
 
 
 def test_a_message_much_larger_than_a_transfer_batch_does_not_delay_later_ones(
@@ -327,7 +328,7 @@ def test_a_slave_beyond_its_masters_end_is_refused_and_enters_ahead(cluster: Clu
     ahead = slave.wait_for_event("AHEAD: the master's log ends at")["reason"]
     held = commit_log_end(tmp_path / "longer")
     assert f"ends at {end}, {held - end} bytes before {held}" in ahead
-    assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_all(master.put(5), NOT_AVAILABLE)
     assert commit_log_end(tmp_path / "longer") == held
 
 
@@ -354,7 +355,7 @@ def test_slaves_offset_below_masters_min_the_slave_enters_gap_and_stops_there(cl
     slave = cluster.slave(master, store=behind)
     slave.wait_for_event(f"GAP: the master's log starts at {SEGMENT_SIZE}")
     slave.wait_for(ReplicaState.GAP)
-    assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_all(master.put(5), NOT_AVAILABLE)
     slave.stop_cleanly()
     assert commit_log_end(behind) < SEGMENT_SIZE
 
@@ -381,7 +382,7 @@ def test_a_master_drops_a_silent_slave_after_ha_housekeeping_interval(cluster: C
     slave.pause()
     assert put(master) == {TIMED_OUT: 1}
     master.wait_for_event("has sent no report for 1")
-    assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_all(master.put(5), NOT_AVAILABLE)
     slave.resume()
     put_until_ok(master)
 
@@ -442,7 +443,7 @@ def test_in_sync_replicas_3_wants_two_slaves_near_and_two_that_hold_the_message(
     other.pause()
     result = master.put(3, in_flight=3)
     assert result["statuses"] == {TIMED_OUT: 3}
-    assert_in_time(result["latencies"]["max"], SLAVE_TIMEOUT_S)
+    assert_waited(result["latencies"]["max"], SLAVE_TIMEOUT_S)
     other.kill()
     wait_until(lambda: put(master) == {NOT_AVAILABLE: 1}, "the master to see that a slave is gone")
     other.start()
@@ -452,7 +453,7 @@ def test_in_sync_replicas_3_wants_two_slaves_near_and_two_that_hold_the_message(
 def test_min_in_sync_replicas_2_refuses_before_anything_is_written(cluster: Cluster) -> None:
     master = cluster.master(SHORT_TIMEOUT, "--set=minInSyncReplicas=2")
     refused = master.put(5)
-    assert_at_once(refused, NOT_ENOUGH, SLAVE_TIMEOUT_S)
+    assert_all(refused, NOT_ENOUGH)
     assert refused["end"] == 0
     assert put(master, wait=False) == {OK: 1}, "a sender who does not wait asks for no replica"
     observer = cluster.slave(master, "--observer")
@@ -460,14 +461,14 @@ def test_min_in_sync_replicas_2_refuses_before_anything_is_written(cluster: Clus
     end = master.put(1, wait=False)["end"]
     observer.wait_for_offset(end)
     refused = master.put(5)
-    assert_at_once(refused, NOT_ENOUGH, SLAVE_TIMEOUT_S)
+    assert_all(refused, NOT_ENOUGH)
     assert refused["end"] == end, "an observer is no replica"
     slave = cluster.synced_slave(master)
     end = master.put(5)["end"]
     slave.kill()
     wait_until(lambda: put(master) == {NOT_ENOUGH: 1}, "the master to see that the slave is gone")
     refused = master.put(5)
-    assert_at_once(refused, NOT_ENOUGH, SLAVE_TIMEOUT_S)
+    assert_all(refused, NOT_ENOUGH)
     slave.start()
     put_until_ok(master)
 
@@ -482,10 +483,10 @@ def test_min_in_sync_replicas_2_lets_an_empty_pair_begin(cluster: Cluster) -> No
 
 def test_an_async_master_waits_for_nobody(cluster: Cluster) -> None:
     master = cluster.master(SHORT_TIMEOUT, "--set=minInSyncReplicas=2", role="async-master")
-    assert_at_once(master.put(20), OK, SLAVE_TIMEOUT_S)
+    assert_all(master.put(20), OK)
     slave = cluster.synced_slave(master)
     slave.pause()
-    assert_at_once(master.put(20), OK, SLAVE_TIMEOUT_S)
+    assert_all(master.put(20), OK)
 
 
 # Slaves of slaves
@@ -538,7 +539,7 @@ def test_a_deadline_is_kept_to_the_moment_for_each_request_by_itself(cluster: Cl
     answered = answers(master)
     assert statuses_of(answered) == {TIMED_OUT: 100}
     for answer in answered:
-        assert_in_time(answer["seconds"], SLAVE_TIMEOUT_S)
+        assert_waited(answer["seconds"], SLAVE_TIMEOUT_S)
 
 
 def test_a_master_killed_under_load_confirmed_only_what_its_slave_holds(cluster: Cluster) -> None:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from types import TracebackType
 
 from rmqha.wire.transfer import REPORT_HEADER, TransferDecoder
-from tests.faults.pairs import PATIENCE_SECONDS, wait_until
+from tests.faults.pairs import PATIENCE_SECONDS
+from tests.waiting import wait_until
 
 PEERS_OF_ONE_ADDRESS = 100
 READ_BYTES = 1 << 16

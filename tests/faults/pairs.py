@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -36,14 +35,6 @@ def shim(name: str, file: Path) -> list[str]:
     """A prefix that gives a node the wall clock (``CLOCK``) or the table of hosts (``HOSTS``) that a file tells."""
     path = os.pathsep.join([str(SHIM), *filter(None, [os.environ.get("PYTHONPATH")])])
     return ["env", f"PYTHONPATH={path}", f"RMQHA_SHIM_{name}={file}"]
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(POLL_SECONDS)
 
 
 class MasterLog:

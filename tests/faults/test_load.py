@@ -15,10 +15,10 @@ from tests.faults.pairs import (
     assert_sound,
     descriptors,
     start_pair,
-    wait_until,
 )
 from tests.faults.scenarios import scenario
 from tests.faults.soak import growth, soak
+from tests.waiting import wait_until
 
 CROWD = 1000
 STORM = 200

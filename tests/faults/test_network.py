@@ -20,9 +20,9 @@ from tests.faults.pairs import (
     descriptors,
     shim,
     start_pair,
-    wait_until,
 )
 from tests.faults.scenarios import scenario
+from tests.waiting import wait_until
 
 SMALL_BATCH_BYTES = 4000
 

@@ -25,9 +25,10 @@ from tests.faults.pairs import (
     log_of,
     start_pair,
     status_kib,
-    wait_until,
 )
 from tests.faults.scenarios import scenario
+from tests.freezing import frozen
+from tests.waiting import wait_until
 
 KILLS = 6
 SLOW_PACE = "down pace 1280 0.02"  # 64 kB/s
@@ -68,10 +69,9 @@ def test_p2_a_node_that_stands_still_for_a_while_goes_on(pair: Pair, case: tuple
     who, ratio = case
     slave = pair.slave_with_half()
     stopped = slave if who == "slave" else pair.master
-    os.kill(stopped.pid, signal.SIGSTOP)
-    pair.proxy.command("down pass")
-    time.sleep(ratio * HOUSEKEEPING_SECONDS)
-    os.kill(stopped.pid, signal.SIGCONT)
+    with frozen(stopped.pid):
+        pair.proxy.command("down pass")
+        time.sleep(ratio * HOUSEKEEPING_SECONDS)
     pair.stop_and_check(slave, every_report_was_seen=False)
     assert_sound(pair.master)
     connections = pair.proxy.facts().accepted

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.interop.nodes import wait_until
 from tests.interop.rocketmq import BUILD_TIMEOUT_S, CACHE, COMMAND_TIMEOUT_S, HERE, InteropError
+from tests.waiting import wait_until
 
 SOURCES: Final = HERE / "go"
 OTHER_PLACES: Final = (Path("/usr/local/go/bin"), Path(sys.executable).parent)

@@ -5,10 +5,7 @@ Needs no pytest. Every call blocks, and every wait has a deadline.
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -16,31 +13,20 @@ from typing import Final, Self
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.nodestate import Offsets
 from rmqha.testing.nodes import TwistdNode
+from tests.freezing import freeze, thaw
 from tests.interop import requests
 from tests.interop.rocketmq import (
     HA_PORT_STEP,
     LOCALHOST,
-    POLL_INTERVAL_S,
     SMALL_FILES,
     Broker,
-    InteropError,
     commit_log_sha256,
     free_ports,
     runtime_info,
 )
+from tests.waiting import wait_until
 
 WAIT_S: Final = 60.0
-
-
-def wait_until(
-    condition: Callable[[], bool], what: str, timeout: float = WAIT_S, interval: float = POLL_INTERVAL_S
-) -> None:
-    """Look every `interval` s until the condition holds; `what` completes "waited for" in the error if it does not."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise InteropError(f"waited {timeout} s for {what}")
-        time.sleep(interval)  # a condition of other processes tells nobody that it has come
 
 
 def assert_equal_logs(one: Path, other: Path, start: int, end: int) -> None:
@@ -76,11 +62,11 @@ class RmqhaNode(TwistdNode):
 
     def pause(self) -> None:
         """Freeze it (SIGSTOP): connections stay open, nobody answers."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def resume(self) -> None:
         """Let it go on after `pause`."""
-        os.kill(self.pid, signal.SIGCONT)
+        thaw(self.pid)
 
     @property
     def offsets(self) -> Offsets:

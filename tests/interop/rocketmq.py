@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import IO, Any, ClassVar, Final, Self, TypedDict, Unpack
 
 from rmqha.testing.nodes import PORTS, claim_port
+from tests.freezing import freeze
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT_ROOT: Final = HERE.parents[1]
@@ -304,7 +305,7 @@ class JavaProcess:
 
     def pause(self) -> None:
         """Freeze it (SIGSTOP): connections stay open, nobody answers."""
-        self._signal(signal.SIGSTOP)
+        freeze(self._child().pid)
 
     def resume(self) -> None:
         """Let it go on after `pause`."""

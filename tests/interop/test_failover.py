@@ -11,8 +11,9 @@ from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
-from tests.interop.nodes import OurBroker, ask, wait_until
+from tests.interop.nodes import OurBroker, ask
 from tests.interop.rocketmq import Broker, ClientsReport, ClientsRun, Driver, SendResult, sha256_of_message
+from tests.waiting import wait_until
 
 TOPIC = "TFailover"
 QUEUES = 4

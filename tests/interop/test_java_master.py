@@ -12,7 +12,7 @@ import pytest
 
 from rmqha.ha.slave.states import ReplicaState
 from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, SlaveNodeFactory
-from tests.interop.nodes import Ended, RmqhaNode, assert_equal_logs, wait_until
+from tests.interop.nodes import Ended, RmqhaNode, assert_equal_logs
 from tests.interop.rocketmq import (
     HA_PORT_STEP,
     LOCALHOST,
@@ -24,6 +24,7 @@ from tests.interop.rocketmq import (
     commit_log_segments,
     messages_sha256,
 )
+from tests.waiting import wait_until
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 TOPIC = "TCopy"

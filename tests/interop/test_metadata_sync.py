@@ -20,8 +20,9 @@ from rmqha.store.metadata import (
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import dumps_compact, loads_lenient
 from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
-from tests.interop.nodes import OurBroker, ask, wait_until
+from tests.interop.nodes import OurBroker, ask
 from tests.interop.rocketmq import Broker
+from tests.waiting import wait_until
 
 AnyBroker = Broker | OurBroker
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
-from tests.interop.nodes import WAIT_S, OurBroker, RmqhaNode, wait_until
+from tests.interop.nodes import WAIT_S, OurBroker, RmqhaNode
 from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, free_ports
 from tests.interop.test_namesrv import brokers, wait_for_brokers
+from tests.waiting import wait_until
 
 TOPIC = "TMisfit"
 SEGMENT_SIZE = 256 * 1024

@@ -15,8 +15,9 @@ from rmqha.store.metadata import ConsumerOffsetTable, topic_at_group
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from tests.interop.conftest import SEGMENT_SIZE, start_our_broker
-from tests.interop.nodes import OurBroker, ask, wait_until
+from tests.interop.nodes import OurBroker, ask
 from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, SendResult, free_ports, read_send_log
+from tests.waiting import wait_until
 
 TOPIC: Final = "TAdmin"
 QUEUES: Final = 4

@@ -11,9 +11,10 @@ from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
-from tests.interop.nodes import OurBroker, assert_equal_logs, wait_until
+from tests.interop.nodes import OurBroker, assert_equal_logs
 from tests.interop.requests import ask
 from tests.interop.rocketmq import Broker, Driver, NameServer, messages_sha256
+from tests.waiting import wait_until
 
 TOPIC = "TNameServer"
 COUNT = 200

@@ -14,15 +14,15 @@ import pytest
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import PutNode
 from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveFactory, SlaveNodeFactory
-from tests.interop.nodes import RmqhaNode, assert_equal_logs, wait_until
+from tests.interop.nodes import RmqhaNode, assert_equal_logs
 from tests.interop.rocketmq import HA_PORT_STEP, LOCALHOST, Broker, Driver, SendResult, SendRun, free_ports
 from tests.puts import (
     NOT_AVAILABLE,
     OK,
     TIMED_OUT,
     answers,
-    assert_at_once,
-    assert_in_time,
+    assert_all,
+    assert_waited,
     pause,
     promised_end,
     put,
@@ -30,6 +30,7 @@ from tests.puts import (
     resume,
     statuses_of,
 )
+from tests.waiting import wait_until
 
 SLAVE_TIMEOUT_S = 1.5
 QUICK: dict[str, Any] = {"haSendHeartbeatInterval": 1000}
@@ -54,7 +55,7 @@ def our_sync_master(tmp_path: Path) -> Iterator[PutNode]:
         f"--set=haSlaveFallbehindMax={NEAR_BYTES}",
     ]
     with PutNode(tmp_path, options, name="our-sync-master") as master:
-        assert_at_once(master.put(1), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+        assert_all(master.put(1), NOT_AVAILABLE)
         yield master
 
 
@@ -82,7 +83,7 @@ def test_our_sync_master_waits_for_a_java_slave_that_is_paused_killed_and_restar
     slave.pause()
     result = master.put(10, in_flight=10)
     assert result["statuses"] == {TIMED_OUT: 10}
-    assert_in_time(result["latencies"]["max"], SLAVE_TIMEOUT_S)
+    assert_waited(result["latencies"]["max"], SLAVE_TIMEOUT_S)
     slave.resume()
     result = master.put(200, in_flight=20)
     assert result["statuses"] == {OK: 200}
@@ -94,7 +95,7 @@ def test_our_sync_master_waits_for_a_java_slave_that_is_paused_killed_and_restar
     answered += answers(master)
     assert {OK, NOT_AVAILABLE} <= statuses_of(answered).keys() <= {OK, TIMED_OUT, NOT_AVAILABLE}
     assert_equal_logs(slave.store, master.store, 0, promised_end(answered))
-    assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_all(master.put(5), NOT_AVAILABLE)
     slave.start()
     put_until_ok(master)
     result = master.put(200, in_flight=20)
@@ -115,7 +116,7 @@ def test_a_java_slave_with_a_large_lag_counts_only_after_it_has_caught_up(
         behind_bytes = answer["offset"] + answer["size"] - end
         assert answer["status"] == (TIMED_OUT if behind_bytes < NEAR_BYTES else NOT_AVAILABLE)
     assert len(statuses_of(answered)) == 2
-    assert_at_once(master.put(5), NOT_AVAILABLE, SLAVE_TIMEOUT_S)
+    assert_all(master.put(5), NOT_AVAILABLE)
     slave.resume()
     put_until_ok(master)
     assert_has_all(slave, master, master.put(1)["end"])

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from rmqha.pipeline.jobs.manifest import Archive
-from tests.interop.nodes import wait_until
+from tests.freezing import freeze, thaw
+from tests.waiting import wait_until
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "stream_into_parquet.py"
 POLL_SECONDS: Final = 0.005
@@ -23,7 +24,7 @@ STEPS: Final = 200
 WAIT_SECONDS: Final = 300.0
 
 
-look_often_until = partial(wait_until, timeout=WAIT_SECONDS, interval=POLL_SECONDS)
+look_often_until = partial(wait_until, seconds=WAIT_SECONDS, interval=POLL_SECONDS)
 """A moment of work is short."""
 
 
@@ -73,12 +74,6 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def freeze(pids: list[int]) -> None:
-    """SIGSTOP, and wait until they stand still."""
-    signal_all(pids, signal.SIGSTOP)
-    look_often_until(lambda: all(stat_of(pid)[0] in "TXZ" for pid in pids), f"{pids} to stand still")
 
 
 class Stage(Enum):
@@ -175,10 +170,10 @@ class StreamProcess:
         if not self._is_at(stage):
             return False
         pids = self._pids()
-        freeze(pids)
+        freeze(*pids)
         if self._batch_ends():
             return True
-        signal_all(pids, signal.SIGCONT)
+        thaw(*pids)
         return False
 
     def _is_at(self, stage: Stage) -> bool:
@@ -224,10 +219,10 @@ class StreamProcess:
 
     def _kill_one_that_writes(self, workers: list[int]) -> list[int]:
         """The worker that was killed, if one has a file begun."""
-        freeze(workers)
+        freeze(*workers)
         killed = [pid for pid in workers if any(path.endswith(".parquet.tmp") for path in open_files(pid))][:1]
         signal_all(killed, signal.SIGKILL)
-        signal_all(workers, signal.SIGCONT)
+        thaw(*workers)
         return killed
 
     def __enter__(self) -> Self:

@@ -25,12 +25,14 @@ from rmqha.cli import main
 from rmqha.pipeline.jobs.manifest import Archive, archived_paths
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Record
+from tests.freezing import freeze, thaw
 from tests.interop import conftest as interop
 from tests.interop.conftest import MasterFactory, SlaveNodeFactory
-from tests.interop.nodes import RmqhaNode, wait_until
+from tests.interop.nodes import RmqhaNode
 from tests.interop.rocketmq import Broker, Driver, SendResult, SendRun, message_body
 from tests.pipeline.lake import make_store, visible_files
-from tests.pipeline.processes import WAIT_SECONDS, Stage, StreamProcess, freeze, open_files, signal_all, spark_workers
+from tests.pipeline.processes import WAIT_SECONDS, Stage, StreamProcess, open_files, signal_all, spark_workers
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,10 +212,10 @@ LOG_BYTES: Final = 1_000_000
 def killed_in_mid_read(store: Path) -> bool:
     """Whether one of Spark's workers was found, and killed, with the log open."""
     workers = spark_workers(os.getpid())
-    freeze(workers)
+    freeze(*workers)
     reading = [pid for pid in workers if any(path.startswith(str(store)) for path in open_files(pid))][:1]
     signal_all(reading, signal.SIGKILL)
-    signal_all(workers, signal.SIGCONT)
+    thaw(*workers)
     return bool(reading)
 
 

@@ -16,6 +16,7 @@ import pytest
 from rmqha.testing.nodes import PutNode, TwistdNode
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
+from tests.freezing import frozen
 from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
@@ -248,9 +249,8 @@ def test_nodes_stop_at_once_whatever_their_peers_do(world: World) -> None:
             slave.wait_for_event("slave is IN_SYNC")
             with silent.accept()[0]:
                 assert_stops(lost)
-            os.kill(master.pid, signal.SIGSTOP)
-            assert_stops(slave)
-            os.kill(master.pid, signal.SIGCONT)
+            with frozen(master.pid):
+                assert_stops(slave)
             assert_stops(master)
 
 
