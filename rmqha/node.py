@@ -457,7 +457,7 @@ class Node(ProcessService):
         """
         try:
             return await self._reopen_as_master(role, before)
-        except Exception as error:
+        except Exception as error:  # of any kind: a node that is half promoted must not go on
             self.stop_with(ExitCode.IO_ERROR, f"the promotion failed: {error}")
             raise
 

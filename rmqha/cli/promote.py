@@ -15,15 +15,13 @@ from rmqha.cli.restore import DRY_RUN
 from rmqha.cli.shared import (
     JSON,
     SETTINGS,
-    TLS,
     Trouble,
     print_json,
     run_reactor,
     say,
     settings_of,
     the_reactor,
-    tls_files,
-    with_options,
+    with_tls,
 )
 from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
@@ -56,7 +54,7 @@ ROLES = {"sync-master": BrokerRole.SYNC_MASTER, "async-master": BrokerRole.ASYNC
 )
 @click.option("--force", is_flag=True, help="Although the master may be alive, or the slave is in GAP or DIVERGED.")
 @DRY_RUN
-@with_options(TLS)
+@with_tls
 @SETTINGS
 @JSON
 def promote(
@@ -64,9 +62,7 @@ def promote(
     role: str,
     force: bool,
     dry_run: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTLS,
     conf: Path | None,
     sets: tuple[str, ...],
     as_json: bool,
@@ -84,7 +80,7 @@ def promote(
     if store.is_dir() and not is_locked(store / LOCK_FILE):
         found = _offline(settings_of(store, conf, sets), ROLES[role], dry_run, force)
     else:
-        endpoint = None if store.is_dir() else _endpoint_of(where, tls_files(tls_cert, tls_key, tls_ca).client())
+        endpoint = None if store.is_dir() else _endpoint_of(where, tls)
         store, found = _ordered(where, endpoint, order)
     if as_json:
         print_json({**found, "applied": not dry_run})

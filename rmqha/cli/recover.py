@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, result_of, say, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreInUse
@@ -85,7 +85,7 @@ def _applied(settings: Settings, may_cut: MayCut) -> Found:
     found, had_state = opened.recovery, NodeState.read(opened.root) is not None
     confirmed = min(found.end, opened.node_state.offsets.confirmed)
     final_state = replace(opened.node_state, state="STOPPED", offsets=opened.offsets(confirmed))
-    result_of(opened.close(final_state=(lambda: final_state) if had_state else None))
+    opened.close_now(final_state=(lambda: final_state) if had_state else None)
     return Found(found, applied=True)
 
 
@@ -159,5 +159,5 @@ def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
     confirmed = min(end, opened.node_state.offsets.confirmed)
     final_state = replace(opened.node_state, offsets=opened.offsets(confirmed))  # opening it has written another state
     had_state = NodeState.read(opened.root) is not None
-    result_of(opened.close(final_state=(lambda: final_state) if had_state else None))
+    opened.close_now(final_state=(lambda: final_state) if had_state else None)
     say(f"rebuilt {count} queues and the index from {log.min_offset} to {end}")

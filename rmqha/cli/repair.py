@@ -13,7 +13,6 @@ from rmqha.cli.shared import (
     JSON,
     SETTINGS,
     STORE,
-    TLS,
     Trouble,
     open_store,
     print_json,
@@ -23,8 +22,7 @@ from rmqha.cli.shared import (
     say,
     settings_of,
     the_reactor,
-    tls_files,
-    with_options,
+    with_tls,
 )
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
@@ -63,16 +61,14 @@ class Done:
     help="Another store on this machine, or the HA port of a node, ours or Java's; tls:HOST:PORT for TLS.",
 )
 @click.option("--dry-run", is_flag=True, help="Find, fetch and check, but change nothing.")
-@with_options(TLS)
+@with_tls
 @SETTINGS
 @JSON
 def repair(
     store: Path,
     source: str,
     dry_run: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTLS,
     conf: Path | None,
     sets: tuple[str, ...],
     as_json: bool,
@@ -97,7 +93,7 @@ def repair(
             if not as_json:
                 for fault in faults:
                     say(str(fault))
-            _repair(opened, source, tls_files(tls_cert, tls_key, tls_ca).client(), dry_run, done)
+            _repair(opened, source, tls, dry_run, done)
             if not dry_run:
                 opened.install()
     except (RepairError, SourceUnreachable) as error:

@@ -12,7 +12,6 @@ from rmqha.cli.shared import (
     JSON,
     SETTINGS,
     STORE,
-    TLS,
     Trouble,
     print_json,
     progress_bar,
@@ -20,8 +19,7 @@ from rmqha.cli.shared import (
     say,
     settings_of,
     the_reactor,
-    tls_files,
-    with_options,
+    with_tls,
 )
 from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
@@ -63,7 +61,7 @@ MAX_TOPICS_SHOWN = 20
     help="Its remoting port; default: one below the HA port. none: it cannot be asked; then more bytes are compared.",
 )
 @DRY_RUN
-@with_options(TLS)
+@with_tls
 @SETTINGS
 @JSON
 def rewind(
@@ -71,9 +69,7 @@ def rewind(
     master: str,
     master_remoting: str | None,
     dry_run: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTLS,
     conf: Path | None,
     sets: tuple[str, ...],
     as_json: bool,
@@ -95,7 +91,7 @@ def rewind(
     examined = examine_store(settings)
     if examined.damage is not None:
         raise LogDamaged(store, examined.damage)
-    way = Way(master, master_remoting, tls_files(tls_cert, tls_key, tls_ca).client())
+    way = Way(master, master_remoting, tls)
     log = open_log(settings, owned=False)
     try:
         fork = _find(store, way, log, examined.found.end)

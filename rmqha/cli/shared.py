@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,6 +61,16 @@ def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command
         return command
 
     return add
+
+
+def with_tls(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options ``TLS`` to a command. It gets what they say as ``tls``, a ClientTLS."""
+
+    @wraps(command)
+    def run(tls_ca: str | None, tls_cert: str | None, tls_key: str | None, **others: Any) -> None:
+        command(tls=tls_files(tls_cert, tls_key, tls_ca).client(), **others)
+
+    return with_options(TLS)(run)
 
 
 class Interrupted(Trouble):

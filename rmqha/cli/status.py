@@ -9,7 +9,6 @@ import click
 
 from rmqha.cli.shared import (
     JSON,
-    TLS,
     Interrupted,
     Trouble,
     open_store,
@@ -17,18 +16,18 @@ from rmqha.cli.shared import (
     run_reactor,
     say,
     the_reactor,
-    tls_files,
-    with_options,
+    with_tls,
 )
 from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store
+from rmqha.tls.endpoints import ClientTLS
 
 
 @click.command()
 @click.argument("target", metavar="STORE|HOST:PORT")
-@with_options(TLS)
+@with_tls
 @click.option(
     "--max-lag",
     default=None,
@@ -36,9 +35,7 @@ from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_
     help="A slave that is further behind ends with 6: 64m (k, m, g: KiB, MiB, GiB), or 30s. An unknown lag is further.",
 )
 @JSON
-def status(
-    target: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, max_lag: str | None, as_json: bool
-) -> None:
+def status(target: str, tls: ClientTLS, max_lag: str | None, as_json: bool) -> None:
     """Show role, state, offsets and lag: of a store here, or of a broker, ours or Java's, by its remoting port.
 
     tls:HOST:PORT asks over TLS. Made for checks, too: it ends with 0 only if the node runs and, if it is a slave,
@@ -51,7 +48,7 @@ def status(
         with open_store(Path(target)) as store:
             found = status_of_store(store)
     else:
-        found = _ask(target, tls_cert, tls_key, tls_ca)
+        found = _ask(target, tls)
     if as_json:
         print_json(found.as_json())
     else:
@@ -90,9 +87,8 @@ def _tables_line(tables: Mapping[str, Any]) -> str:
     return f"{words}, since {tables.get('since')}"
 
 
-def _ask(address: str, certificate: str | None, key: str | None, authorities: str | None) -> Status:
+def _ask(address: str, tls: ClientTLS) -> Status:
     reactor = the_reactor()
-    tls = tls_files(certificate, key, authorities).client()
     try:
         endpoint = make_endpoint(reactor, address, tls)
     except ValueError as error:

@@ -47,7 +47,7 @@ def _check_of(gate: Gate, service: DNS_ID | IPAddress_ID | None) -> Callable[...
             if depth == 0 and service is not None:
                 verify_service_identity(extract_patterns(certificate), [service], [])
             return True
-        except Exception as problem:
+        except Exception as problem:  # of any kind: an identity that is not proved is refused
             gate.refuse(f"its certificate is not for this host: {problem}")
             return False
 
