@@ -8,7 +8,10 @@ In reading order:
 - ``ha/``: replication: the master's end, the slave's end, and their states.
 - ``broker/``: answers clients, and talks to other brokers and to name servers.
 - ``replicating``: what keeps and copies a log, made for ``node`` and for the simulator.
-- ``node``: a running node: opens its store and runs the services of its role.
+- ``nodeplan``: what a node is configured to be.
+- ``masterendpoints``: how a slave reaches its master.
+- ``opennode``: a node while its store is open: the services of its role.
+- ``node``: a running node: opens its store, changes its role, and stops.
 - ``ops/``: what operators see: logs, status, ports, retention.
 - ``namesrv/``: a name server.
 - ``client/``: a small producer and consumer.

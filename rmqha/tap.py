@@ -14,7 +14,8 @@ from rmqha.endpoints import make_endpoint, remoting_address_of
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
-from rmqha.node import Node, NodePlan
+from rmqha.node import Node
+from rmqha.nodeplan import NodePlan
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessOptions, go_by_monotonic_time, leave, parse_port

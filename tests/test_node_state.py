@@ -4,13 +4,17 @@ import gc
 from dataclasses import replace
 from pathlib import Path
 
-from twisted.internet.defer import execute, fail
+from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
-from rmqha.node import Node, NodePlan
+from rmqha.ha.slave.states import ReplicaState
+from rmqha.masterendpoints import MasterEndpoints
+from rmqha.node import Node, Phase
+from rmqha.nodeplan import NodePlan
+from rmqha.opennode import OpenNode, Process
 from rmqha.replicating import Machine
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
@@ -19,6 +23,15 @@ from tests.fixtures import new_folder
 from tests.ha.doubles import make_image
 
 IMAGE = make_image([300] * 6)
+
+
+def open_node(case: SynchronousTestCase, plan: NodePlan, store: MessageStore, clock: MemoryReactorClock) -> OpenNode:
+    """A node over an open store. Its services are not started."""
+    case.addCleanup(gc.unfreeze)
+    case.addCleanup(gc.set_threshold, *gc.get_threshold())
+    machine = Machine(clock, execute, lambda _: None)
+    process = Process(clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False)
+    return OpenNode(plan, store, MasterEndpoints(plan, clock), process)
 
 
 class ConfirmedTests(SynchronousTestCase):
@@ -30,8 +43,7 @@ class ConfirmedTests(SynchronousTestCase):
         )
         store = MessageStore(settings)
         self.addCleanup(lambda: self.successResultOf(store.close()))
-        node = Node(NodePlan(settings), MemoryReactorClock(), lambda *_: None)
-        node._store = store
+        node = open_node(self, NodePlan(settings), store, MemoryReactorClock())
         log = store.commit_log
         flushed = IMAGE.messages[2]
         log.append_data(0, IMAGE.bytes_at(0, flushed))
@@ -50,31 +62,43 @@ class ConfirmedTests(SynchronousTestCase):
 class StateFileTests(SynchronousTestCase):
     """``rmqha status`` reads a file: it must not be older than what the log has said."""
 
-    def test_a_slaves_change_of_state_is_in_the_file_at_once(self) -> None:
-        root, clock = new_folder(self), MemoryReactorClock()
-        self.addCleanup(gc.unfreeze)
-        self.addCleanup(gc.set_threshold, *gc.get_threshold())
-        settings = make_settings(
+    def setUp(self) -> None:
+        self.root, self.clock = new_folder(self), MemoryReactorClock()
+        self.settings = make_settings(
             {
-                "storePathRootDir": str(root),
+                "storePathRootDir": str(self.root),
                 "brokerRole": "SLAVE",
                 "mappedFileSizeCommitLog": "4096",
                 "haMasterAddress": "127.0.0.1:10912",
             }
         )
-        store = MessageStore(settings)
-        node = Node(NodePlan(settings, master=make_endpoint(clock, "127.0.0.1:10912")), clock, lambda *_: None)
-        self.patch(node, "_store", store)
-        self.patch(node, "_machine", replace(node._machine, run_in_thread=execute))
-        node._start_services(store)
+
+    def start(self) -> OpenNode:
+        store = MessageStore(self.settings)
+        plan = NodePlan(self.settings, master=make_endpoint(self.clock, "127.0.0.1:10912"))
+        node = open_node(self, plan, store, self.clock)
         self.addCleanup(lambda: self.successResultOf(store.close()))
-        node._services.startService()
-        self.assertEqual(self.state_in(root), "CONNECTING")
-        clock.advance(0.125)
-        assert node._slave is not None
-        node._slave.replica.connected()
-        clock.advance(0)
-        self.assertEqual(self.state_in(root), "HANDSHAKE")
+        node.services.startService()
+        return node
+
+    def test_a_slaves_change_of_state_is_in_the_file_at_once(self) -> None:
+        node = self.start()
+        self.assertEqual(self.state_in(self.root), "CONNECTING")
+        self.clock.advance(0.125)
+        assert node.slave is not None
+        node.slave.replica.connected()
+        self.clock.advance(0)
+        self.assertEqual(self.state_in(self.root), "HANDSHAKE")
+
+    def test_a_restarted_slave_still_knows_that_its_log_did_not_fit(self) -> None:
+        """Its master may be gone by then. Nobody must promote it unknowingly."""
+        known = replace(NodeState.new(), role="SLAVE", state=ReplicaState.DIVERGED.name, verdict="DIVERGED")
+        known.write(self.root)
+        node = self.start()
+        self.assertEqual((node.verdict, node.state().state), ("DIVERGED", "CONNECTING"))
+        assert node.slave is not None
+        node.slave.replica.connected()
+        self.assertEqual(node.state().verdict, "DIVERGED")
 
     def state_in(self, root: Path) -> str:
         found = NodeState.read(root)
@@ -95,10 +119,11 @@ class StopTests(SynchronousTestCase):
         node = Node(NodePlan(settings), self.clock, lambda code, reason: self.ends.append((code, reason)))
         store = MessageStore(settings)
         machine = Machine(self.clock, execute, node._disk_failed)
-        for name, replacement in (("_store", store), ("_machine", machine), ("_run_in_table_thread", execute)):
+        for name, replacement in (("_machine", machine), ("_run_in_table_thread", execute)):
             self.patch(node, name, replacement)
-        node._start_services(store)
-        node._services.startService()
+        node._enter(Phase.OPENING)
+        self.successResultOf(Deferred.fromCoroutine(node._run(store)))
+        node.open_node.services.startService()
         return node
 
     def stop(self, node: Node) -> NodeState:
@@ -119,8 +144,9 @@ class StopTests(SynchronousTestCase):
         for services, name in (("broker", "held pulls"), ("broker", "ports"), ("node", "ha port")):
             with self.subTest(name):
                 node = self.start()
-                assert node._broker is not None
-                parent = node._broker if services == "broker" else node._services
+                broker = node.open_node.broker
+                assert broker is not None
+                parent = broker if services == "broker" else node.open_node.services
                 self.patch(parent.getServiceNamed(name), "stopService", lambda: fail(OSError(5, "broken")))
                 state = self.stop(node)
                 problem = f"the service '{name}' did not stop cleanly: [Errno 5] broken"

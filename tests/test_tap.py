@@ -17,7 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
-from rmqha.node import Node, NodePlan
+from rmqha.node import Node
+from rmqha.nodeplan import NodePlan
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
 from rmqha.settings import BrokerRole, FlushDiskType
 from rmqha.tap import Options

@@ -124,7 +124,7 @@ class Commands(LineOnlyReceiver):
 
     def lineReceived(self, line: bytes) -> None:
         command = json.loads(line)
-        load = Load(self._node.store, self._first, command, self._tell)
+        load = Load(self._node.open_node.store, self._first, command, self._tell)
         self._first += int(command["count"])
         load.done.addCallback(self._tell)
         load.pump()

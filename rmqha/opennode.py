@@ -1,0 +1,282 @@
+"""A node while its store is open: the services of its role. ``Node`` makes it, starts it and closes it."""
+
+import gc
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import orjson
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from rmqha.broker.runtimeinfo import runtime_processors
+from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
+from rmqha.endpoints import LoopbackEndpoint
+from rmqha.exitcodes import ExitCode
+from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.ha.master.serving import LogServing
+from rmqha.ha.slave.contact import iso_of
+from rmqha.ha.slave.service import HASlaveService, MasterAccess
+from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.masterendpoints import MasterEndpoints
+from rmqha.namesrv.service import NameServerService, name_server_limits
+from rmqha.nodeplan import NodePlan
+from rmqha.ops.cleaning import CleaningService
+from rmqha.ops.listening import ListeningService, tcp_endpoint
+from rmqha.ops.process import MAX_FILES, Leave
+from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
+from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
+from rmqha.remoting.budgets import PortBudget
+from rmqha.remoting.protocol import RemotingFactory
+from rmqha.remoting.turns import SELDOM
+from rmqha.replicating import Machine, Replicating, state_of_log
+from rmqha.services import OrderedServices, PeriodicService
+from rmqha.settings import BrokerRole, Settings, TlsMode
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.nodestate import STOPPED, NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process that a node runs in.
+
+    ``run_in_table_thread`` is for writes of tables, which would delay the flushes that puts wait for. ``leave`` ends
+    the process after a slave's work is done, and ``stop_with`` after an error: with the exit code and its reason.
+    ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now.
+    """
+
+    reactor: Any
+    machine: Machine
+    run_in_table_thread: Callable[[Callable[[], None]], Deferred[None]]
+    leave: Leave
+    stop_with: Leave
+    start_rewind: Callable[[], bool]
+
+
+class OpenNode:
+    """The services of a node's role over its open store.
+
+    A slave has ``slave``. All but a ``--once`` slave have ``serving``, which serves the log on the HA port, and
+    ``broker``, which answers clients.
+    """
+
+    def __init__(self, plan: NodePlan, store: MessageStore, master: MasterEndpoints, process: Process) -> None:
+        """Nothing listens or connects before ``services`` are started. The store is flushed and dispatched at once."""
+        self._plan = plan
+        self._clock = IReactorTime(process.reactor)
+        self._master = master
+        self._process = process
+        self._started_at = time.time()
+        self._verdict = store.node_state.verdict
+        self._slave_check = SlaveCheck(self._clock, plan.allow_list)
+        self._replicating = Replicating(store, plan.settings, process.machine)
+        self.store = store
+        self.services = OrderedServices()
+        self.slave: HASlaveService | None = None
+        self.serving: LogServing | None = None
+        self.broker: BrokerService | None = None
+        if plan.settings.broker_role is BrokerRole.SLAVE:
+            self.slave = self._follow()
+        if not plan.slave.once:
+            self.serving = self._serve_slaves()
+            self.broker = self._listen_for_remoting()
+        self._keep_house()
+
+    @property
+    def verdict(self) -> str | None:
+        """GAP, AHEAD or DIVERGED since the slave was in that state, until its log fits its master's again."""
+        return self._verdict
+
+    def _follow(self) -> HASlaveService:
+        """Copy the master's log."""
+        plan = self._plan
+        endpoint, remoting = self._master.both()
+        ask = None if remoting is None else partial(view_of_master, remoting, self._clock)
+        access = MasterAccess(endpoint, ask, lambda: self._master.ha_address)
+        slave = self._replicating.follow(
+            plan.slave, access, self._process.leave, self._slave_in_state, self._process.start_rewind
+        )
+        self.services.add("slave", slave)
+        return slave
+
+    def _slave_in_state(self, state: ReplicaState) -> None:
+        """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
+        if state in VERDICTS:
+            self._verdict = state.name
+        elif state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC):
+            self._verdict = None
+        if self.broker is not None and self._plan.settings.unregister_unfit_slave:
+            self.broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
+
+    def _serve_slaves(self) -> LogServing:
+        """Serve the log on the HA port: a master's, or a slave's to slaves of its own."""
+        half_of_files = max(1, _open_files() // 2)  # the rest is for the store and the other ports
+        serving = self._replicating.serve_slaves(self._slave_check, half_of_files)
+        port = self._plan.settings.ha_port
+        self._listen("ha", port, serving.factory, ": everyone who reaches it can read the log", self._ha_listening)
+        return serving
+
+    def _ha_listening(self, port: int) -> None:
+        if self.broker is not None:
+            self.broker.ha_listening(port)
+
+    def _listen_for_remoting(self) -> BrokerService:
+        """Answer clients. A master takes their messages, a slave does not."""
+        plan, settings = self._plan, self._plan.settings
+        broker = BrokerService(
+            settings,
+            self.store,
+            self._clock,
+            self._process.run_in_table_thread,
+            Surroundings(
+                plan.bind_address,
+                [*plan.name_servers, *self._embed_name_server()],
+                plan.connect,
+                plan.master_address,
+                self._master.found,
+            ),
+        )
+        about_node = runtime_processors(self._runtime_info, broker.config)
+        limits = broker_limits(settings, _connections_of(settings))
+        main, fast = [
+            RemotingFactory(
+                {**broker.processors(fast_port), **about_node},
+                self._clock,
+                limits,
+                PortBudget(self._clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
+                broker.turns,
+            )
+            for fast_port in (False, True)
+        ]
+        mode = settings.tls_server_mode
+        self._listen(
+            "remoting", settings.listen_port, main, listening=broker.listening, mode=mode, services=broker.ports
+        )
+        self._listen("fast remoting", settings.fast_port, fast, mode=mode, services=broker.ports)
+        self.services.add("broker", broker)
+        return broker
+
+    def _embed_name_server(self) -> NameServers:
+        """Run a name server if the plan has one. Returns its name and an endpoint, which needs no port."""
+        if self._plan.embedded_port is None:
+            return ()
+        settings = self._plan.settings
+        name_server = NameServerService(self._clock, self.store.root / CONFIG_FOLDER, self._process.run_in_table_thread)
+        self.services.add("name server", name_server)
+        factory = RemotingFactory(
+            name_server.processors(),
+            self._clock,
+            name_server_limits(_connections_of(settings), settings.server_max_requests_in_progress),
+            PortBudget(self._clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
+        )
+        self._listen("name server", self._plan.embedded_port, factory, mode=settings.tls_server_mode)
+        return [("of this node", LoopbackEndpoint(factory, self._clock))]
+
+    def _listen(
+        self,
+        name: str,
+        port: int,
+        factory: Any,
+        if_plain: str = "",
+        listening: Callable[[int], None] = lambda _: None,
+        mode: TlsMode | None = None,
+        services: OrderedServices | None = None,
+    ) -> None:
+        """Add a port to ``services``, or to the node's own."""
+        process = self._process
+        tls = None if mode is TlsMode.DISABLED else self._plan.tls
+        takes_plain = mode is TlsMode.PERMISSIVE
+        endpoint = tcp_endpoint(process.reactor, port, self._plan.bind_address)
+        if tls is not None:
+            endpoint = tls.endpoint(endpoint, self._clock, self._slave_check.refused, takes_plain)
+        security = f"plain{if_plain}" if tls is None else f"{tls}{', or plain' if takes_plain else ''}"
+        service = ListeningService(
+            endpoint, factory, name, security, lambda error: process.stop_with(ExitCode.IO_ERROR, error), listening
+        )
+        (self.services if services is None else services).add(f"{name} port", service)
+
+    def _keep_house(self) -> None:
+        """Retention, state.json, snapshots of the tables."""
+        machine, clock = self._process.machine, self._clock
+        acknowledged = dict if self.serving is None else self.serving.factory.acknowledged
+        cleaning = CleaningService(self.store, self._plan.hold, acknowledged, clock, machine.disk_failed)
+        self.services.add("retention", cleaning)
+        self.services.add("state file", self._replicating.keep_state(self.state))
+        snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms)
+        self.services.add(
+            "table snapshots",
+            PeriodicService("a snapshot of the tables", SNAPSHOT_SECONDS, snapshots.write_if_changed, clock),
+        )
+        gc.set_threshold(*SELDOM)
+        gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
+
+    async def close_store(self) -> None:
+        """Close the store, after the services have stopped. Raises OSError."""
+        await self.store.close(self._replicating.flusher, self._final_state)
+
+    def _runtime_info(self) -> dict[str, str]:
+        assert self.broker is not None, "the broker answers this request"
+        return {**self.broker.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
+
+    def state(self) -> NodeState:
+        """The current state, for state.json."""
+        return replace(
+            state_of_log(self.store, self._plan.settings, self.serving),
+            peers=() if self.serving is None else tuple(each.facts() for each in self.serving.factory.connections),
+            **(_facts_of_master(self._started_at) if self.slave is None else self._facts_of_slave(self.slave)),
+            warnings=tuple(self._warnings()),
+        )
+
+    def _facts_of_slave(self, slave: HASlaveService) -> dict[str, Any]:
+        return {
+            "state": slave.replica.state.name,
+            "lag_bytes": slave.lag_bytes,
+            "lag_seconds": slave.lag_seconds,
+            "master": self._master.ha_address,
+            "last_contact": slave.last_contact,
+            "contact_limit": slave.contact_limit,
+            "since": slave.since,
+            "reason": slave.reason,
+            "tables": None if self.broker is None else self.broker.slave_synchronize.facts(),
+            "verdict": self._verdict,
+        }
+
+    def _final_state(self) -> NodeState:
+        """The state after a clean stop."""
+        state = self.state()
+        return state if self.slave is not None else replace(state, state=STOPPED, since=iso_of(time.time()))
+
+    def _warnings(self) -> list[str]:
+        """What an operator should know in any state."""
+        found = [] if self.slave is None else self.slave.warnings
+        progress = self.store.derived.dispatcher.progress
+        if progress is not None:
+            found = [*found, progress]
+        if self.broker is not None:
+            found = [*found, *self.broker.warnings()]
+        return [*found, *self.stop_problems()]
+
+    def stop_problems(self) -> list[str]:
+        """Services that did not stop cleanly, one line each."""
+        return [*self.services.problems, *(() if self.broker is None else self.broker.stop_problems)]
+
+
+def _facts_of_master(started_at: float) -> dict[str, Any]:
+    """The facts of a node that has no master."""
+    unknown = ("lag_bytes", "lag_seconds", "master", "last_contact", "contact_limit", "reason", "tables", "verdict")
+    return {"state": "SERVING", "since": iso_of(started_at), **dict.fromkeys(unknown)}
+
+
+def _open_files() -> int:
+    """How many files the process may open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_FILES if files == resource.RLIM_INFINITY else files
+
+
+def _connections_of(settings: Settings) -> int:
+    """The limit of connections of each remoting port: at most an eighth of the files that the process may open."""
+    return min(settings.server_max_connections, max(1, _open_files() // 8))
