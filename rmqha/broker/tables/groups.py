@@ -89,7 +89,8 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
         if not (self.settings.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
         self.take_new(name, by)
-        self._log.info("group {group} created", group=name)
+        if self._new.gets_line():
+            self._log.info("group {group} created", group=name)
         group = SubscriptionGroupConfig(name)
         self.update(group)
         return group

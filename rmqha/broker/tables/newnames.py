@@ -20,6 +20,8 @@ from rmqha.wire.command import FRAME_MAX_LENGTH, ResponseCode
 
 TELL_SECONDS = 60.0
 """Refusals are logged at most once in this time."""
+LINES_AT_ONCE = 50
+"""The most new rows that the log names in this time."""
 TIMES_A_NAME_STANDS = 2
 """A name occurs this often in a row of a table."""
 MAX_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
@@ -138,6 +140,8 @@ class NewNames:
         self._connections: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
         self._told_at: float | None = None
         self._untold = 0
+        self._lines_from: float | None = None
+        self._lines = 0
 
     def hold(self, names: Collection[str]) -> None:
         """Count these rows, and only these."""
@@ -153,6 +157,25 @@ class NewNames:
 
     def _row_bytes(self, name: str) -> int:
         return self._longest_row + TIMES_A_NAME_STANDS * len(name)
+
+    def gets_line(self) -> bool:
+        """Whether the log gets a line of its own about a row that is created now.
+
+        A heartbeat may create a thousand groups. After LINES_AT_ONCE lines within TELL_SECONDS one line says that the
+        next ones get none.
+        """
+        now = self._seconds()
+        if self._lines_from is None or now - self._lines_from >= TELL_SECONDS:
+            self._lines_from, self._lines = now, 0
+        self._lines += 1
+        if self._lines == LINES_AT_ONCE + 1:
+            self._log.info(
+                "{count} {what}s were created: the log does not name the next ones of {seconds:g} s",
+                count=LINES_AT_ONCE,
+                what=self._what,
+                seconds=TELL_SECONDS,
+            )
+        return self._lines <= LINES_AT_ONCE
 
     def check_room(self, name: str, most: int = MAX_TABLE_BYTES) -> None:
         """Raises RequestRefused if the table would have more than ``most`` bytes with this one."""

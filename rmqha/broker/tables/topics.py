@@ -135,7 +135,8 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
 
     def _add(self, config: TopicConfig) -> TopicConfig:
         tell = self._log.debug if config.topic_name.startswith(RETRY_GROUP_TOPIC_PREFIX) else self._log.info
-        tell("topic {topic} created with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums)
+        if self._new.gets_line():
+            tell("topic {topic} created with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums)
         self.update(config)
         return config
 

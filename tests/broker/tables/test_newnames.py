@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.tables import groups, newnames, topics
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, group_problem
-from rmqha.broker.tables.newnames import TELL_SECONDS, NewNameLimits, NewNames, Rate, network_of
+from rmqha.broker.tables.newnames import LINES_AT_ONCE, TELL_SECONDS, NewNameLimits, NewNames, Rate, network_of
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.settings import make_settings
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
@@ -107,6 +107,14 @@ class NewNamesTests(SynchronousTestCase):
             self.names.take("name", 0, self.peer)
             self.taken(self.peer)
         self.assertIn("refused 51 new groups", lines())
+
+    def test_a_crowd_of_new_groups_does_not_fill_the_log(self) -> None:
+        with log_lines() as lines:
+            named = sum(self.names.gets_line() for _ in range(1000))
+            self.assertEqual((named, lines().count("groups were created")), (LINES_AT_ONCE, 1))
+            self.clock.advance(TELL_SECONDS)
+            self.assertTrue(self.names.gets_line())
+        self.assertIn(f"{LINES_AT_ONCE} groups were created", lines())
 
     def test_a_clock_that_goes_back_takes_nothing_away(self) -> None:
         times = iter([100.0, 100.0, 50.0, 50.0])
