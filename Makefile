@@ -20,7 +20,7 @@ REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test proofs lint types imports unit sim-smoke trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover news clean
+.PHONY: help install demo quick test proofs lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,7 +43,7 @@ quick: lint types imports  ## what to run before each commit: checks, unit tests
 test: lint types imports unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
 	@echo "all checks passed"
 
-proofs: trial sim-proof plants-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
+proofs: trial long-proof sim-proof plants-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
 	@echo "all proofs passed"
 
 lint: $(READY)  ## ruff: rules and format
@@ -56,8 +56,11 @@ types: $(READY)  ## mypy --strict with mypy-zope
 imports: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-unit: $(READY)  ## pytest: everything, the real Java broker and Spark too
-	$(SIZES) $(PYTEST) $(PARALLEL)
+unit: $(READY)  ## pytest: everything but the long forms, the real Java broker and Spark too
+	$(SIZES) $(PYTEST) $(PARALLEL) -m "not proof"
+
+long-proof: $(READY)  ## pytest: the long forms of tests that `make unit` runs in short
+	$(PYTEST) $(PARALLEL) -m proof
 
 trial-smoke: $(READY)  ## trial loads all unit tests, and runs those of three packages
 	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --dry-run --reporter=summary tests
