@@ -1,9 +1,9 @@
 """Archives a store again and again, each time into a new folder, killed one step later, and then once more to its end.
 
-``python -m tests.pipeline.killed_archiver job|stream STORE FOLDER EVERY`` kills at each EVERY-th step. For each kill it makes a
-folder in FOLDER, with the step's number as its name, and prints a line of JSON: the files that were to be seen in it at
-the kill, and those of them that were in no manifest. It ends with the first run that nobody had to kill. If there is
-FOLDER/before, each folder is a copy of that to begin with.
+``python -m tests.pipeline.killed_archiver job|stream STORE FOLDER EVERY`` kills at each EVERY-th step. For each kill it
+makes a folder in FOLDER, with the step's number as its name, and prints a line of JSON: the files that were to be seen
+in it at the kill, and those of them that were in no manifest. It ends with the first run that nobody had to kill. If
+there is FOLDER/before, each folder is a copy of that to begin with.
 """
 
 import json
