@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# A worker of pytest-xdist for each processor, up to four: one with Spark and RocketMQ takes up to 4 GiB.
-# Each takes whole files, in the order of tests/conftest.py: the tests of a file may build on each other.
+# One worker of pytest-xdist more than processors, because many tests wait for others, but at most four: one with Spark
+# and RocketMQ takes up to 4 GiB. Each takes whole files, in the order of tests/conftest.py: the tests of a file may
+# build on each other.
 PYTEST := $(BIN)/python -m pytest --durations=25
-PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 # How much is tried. `make test` gives these to the tests; `make proofs` goes on for so many seconds.
-SIZES := RMQHA_SIM_SEEDS=0..499 RMQHA_STORE_CASES=500
+FEW_EXAMPLES := RMQHA_EXAMPLES=quick
+SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_STORE_CASES=300
 SIM_SECONDS ?= 300
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300
@@ -20,7 +23,7 @@ REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test proofs lint types imports unit sim-smoke trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover news clean
+.PHONY: help install demo quick test proofs lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,13 +40,13 @@ demo: $(READY)  ## masters and slaves as twistd processes, killed; the proof tha
 	$(BIN)/python examples/demo.py
 
 quick: lint types imports  ## what to run before each commit: checks, unit tests, 100 seeds of the simulator
-	$(PYTEST) $(PARALLEL) -m unit --hypothesis-profile=quick -q
+	$(FEW_EXAMPLES) $(PYTEST) $(PARALLEL) -m unit -q
 	$(BIN)/python -m rmqha.testing.sim --seeds 0..99 --jobs 2
 
 test: lint types imports unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
 	@echo "all checks passed"
 
-proofs: trial sim-proof plants-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
+proofs: trial long-proof sim-proof plants-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
 	@echo "all proofs passed"
 
 lint: $(READY)  ## ruff: rules and format
@@ -56,19 +59,22 @@ types: $(READY)  ## mypy --strict with mypy-zope
 imports: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-unit: $(READY)  ## pytest: everything, the real Java broker and Spark too
-	$(SIZES) $(PYTEST) $(PARALLEL)
+unit: $(READY)  ## pytest: everything but the long forms, the real Java broker and Spark too
+	$(SIZES) $(PYTEST) $(PARALLEL) -m "not proof"
+
+long-proof: $(READY)  ## pytest: the long forms of tests that `make unit` runs in short, and all examples of hypothesis
+	$(PYTEST) $(PARALLEL) -m "proof or hypothesis"
 
 trial-smoke: $(READY)  ## trial loads all unit tests, and runs those of three packages
 	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --dry-run --reporter=summary tests
-	$(BIN)/python -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests.client tests.namesrv tests.ops
+	$(FEW_EXAMPLES) $(BIN)/python -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests.client tests.namesrv tests.ops
 
 trial: $(READY)  ## all unit tests under trial, with branch coverage
-	$(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests
+	$(FEW_EXAMPLES) $(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests
 	$(BIN)/coverage report
 
-sim-proof: $(READY)  ## the simulator for SIM_SECONDS, from seed 500 on
-	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --seeds 500.. --jobs 2
+sim-proof: $(READY)  ## the simulator for SIM_SECONDS, from seed 200 on
+	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --seeds 200.. --jobs 2
 
 plants-proof: $(READY)  ## bugs planted into the product, searched for by the simulator from seed 0
 	$(BIN)/python -m tests.testing.planted

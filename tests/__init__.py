@@ -1,10 +1,22 @@
 """The tests. Hypothesis has no deadlines in any of them: a busy machine makes an example slow, and not wrong.
 
-With ``--hypothesis-profile=quick``, as in ``make quick``, it tries fewer examples.
+With ``RMQHA_EXAMPLES=quick`` in the environment, as in ``make quick`` and ``make test``, it tries a fifth of the
+examples. ``make proofs`` tries all.
 """
 
-import hypothesis
+import os
 
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
-hypothesis.settings.load_profile("patient")
+from hypothesis import settings
+
+ALL_EXAMPLES, QUICK_EXAMPLES = 100, 20
+
+settings.register_profile("all", deadline=None, max_examples=ALL_EXAMPLES)
+settings.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES)
+settings.load_profile(os.environ.get("RMQHA_EXAMPLES", "all"))
+
+
+def examples(number: int) -> int:
+    """How many examples a test tries that wants ``number`` of them with all the time there is."""
+    default = settings.default
+    assert default is not None, "a profile is loaded"
+    return max(QUICK_EXAMPLES // 2, number * default.max_examples // ALL_EXAMPLES)

@@ -14,6 +14,7 @@ from rmqha.store.metadata import TopicConfigTable
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode, decode_command, encode_command
 from rmqha.wire.record import Host, parse_msg_id
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +24,6 @@ MASTER_OPTIONS = (
     "--set=mappedFileSizeCommitLog=1048576",
     "--set=maxHashSlotNum=1000",
 )
-TIMEOUT_SECONDS = 20
 SEND_FIELDS = {"a": "PG", "b": "New", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
 
 
@@ -31,7 +31,7 @@ class Connection:
     """A client that speaks frames."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)
+        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
 
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
         """What is answered."""

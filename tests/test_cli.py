@@ -31,6 +31,7 @@ from rmqha.testing.records import write_log
 from rmqha.times import iso_time
 from rmqha.wire.record import Record
 from tests.fixtures import copy_of, expected, expected_clean_extra, max_offset, new_folder, open_files, unpacked
+from tests.waiting import WAIT_SECONDS
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SEGMENT_SIZE = 16384
@@ -236,7 +237,7 @@ class DumpTests(CommandTestCase):
             process.send_signal(signal.SIGINT)
             process.stdout.read()
             self.assertEqual(process.stderr.read(), b"rmqha: interrupted\n")
-            self.assertEqual(process.wait(300), 130)
+            self.assertEqual(process.wait(WAIT_SECONDS), 130)
 
     def test_an_empty_store_has_no_records(self) -> None:
         self.assertEqual(self.output_of("dump", new_folder(self)), "")
@@ -267,7 +268,7 @@ class DumpTests(CommandTestCase):
                 assert process.stderr is not None
                 with process.stderr:
                     self.assertEqual(process.stderr.read(), b"")
-                self.assertEqual(process.wait(30), 0)
+                self.assertEqual(process.wait(WAIT_SECONDS), 0)
 
 
 class SoundTests(CommandTestCase):
@@ -853,7 +854,7 @@ class StatusCheckTests(CommandTestCase):
 
 class StatusOfBrokerTests(SynchronousTestCase):
     def status(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([RMQHA, "status", *arguments], capture_output=True, text=True, timeout=60)
+        return subprocess.run([RMQHA, "status", *arguments], capture_output=True, text=True, timeout=WAIT_SECONDS)
 
     @pytest.mark.process
     def test_nobody_there_is_status_7(self) -> None:

@@ -15,18 +15,18 @@ from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.times import iso_time
 from rmqha.wire.record import parse_msg_id
 from tests.tls.authority import Authority
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SMALL_FILES = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000")
 MASTER_OPTIONS = ("--role=async-master", "--port=0", *SMALL_FILES)
-SECONDS = 300
 NOBODY = "127.0.0.1:1"
 
 
 def run(*arguments: str, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([RMQHA, *arguments], input=lines, capture_output=True, timeout=SECONDS, check=False)
+    return subprocess.run([RMQHA, *arguments], input=lines, capture_output=True, timeout=WAIT_SECONDS, check=False)
 
 
 def output_of(*arguments: str, lines: bytes = b"") -> bytes:
@@ -65,7 +65,7 @@ def wait_for_messages(node: TwistdNode, way: str, topic: str, count: int) -> lis
         bodies = run("pull", topic, way, "--body").stdout.splitlines()
         return sorted(bodies) if len(bodies) >= count else None
 
-    return node.wait_until_found(look, f"{count} messages", SECONDS)
+    return node.wait_until_found(look, f"{count} messages", WAIT_SECONDS)
 
 
 def test_a_message_is_sent_with_all_that_is_said_of_it(master: TwistdNode, way: str) -> None:
@@ -115,7 +115,7 @@ def test_following_goes_on_until_it_is_interrupted(master: TwistdNode, way: str)
             output_of("put", "Follow", "second", way)
             assert follower.stdout.readline() == b"second\n"
             follower.send_signal(signal.SIGINT)
-            assert follower.wait(SECONDS) == 0
+            assert follower.wait(WAIT_SECONDS) == 0
             assert follower.stderr.read() == b""
         finally:
             follower.kill()
@@ -126,7 +126,9 @@ def test_messages_since_a_time_are_read(master: TwistdNode, way: str) -> None:
     output_of("put", "Times", "first", way)
     wait_for_messages(master, way, "Times", 1)
     (first,) = objects_of("pull", "Times", way)
-    master.wait_until_found(lambda: time.time() * 1000 > first["storeTimestamp"] + 1000 or None, "a second", SECONDS)
+    master.wait_until_found(
+        lambda: time.time() * 1000 > first["storeTimestamp"] + 1000 or None, "a second", WAIT_SECONDS
+    )
     output_of("put", "Times", "second", way)
     wait_for_messages(master, way, "Times", 2)
     since = iso_time(first["storeTimestamp"] + 1)
@@ -145,7 +147,7 @@ def test_ctrl_c_while_lines_are_read_is_130(way: str) -> None:
             putter.stdin.write(b"x" * (1 << 20))  # more than a pipe holds: it reads
             putter.stdin.flush()
             putter.send_signal(signal.SIGINT)
-            assert putter.wait(SECONDS) == 130
+            assert putter.wait(WAIT_SECONDS) == 130
             assert putter.stderr.read() == b"rmqha: interrupted\n"
         finally:
             putter.kill()
@@ -187,12 +189,12 @@ def test_messages_of_a_dead_master_are_pulled_from_its_slave(tmp_path: Path) -> 
             master.port("remoting")
             slave.wait_for_event("slave is IN_SYNC")
             slave.wait_until_found(
-                lambda: run("put", "T", "first", name_servers).returncode == 0 or None, "a route", SECONDS
+                lambda: run("put", "T", "first", name_servers).returncode == 0 or None, "a route", WAIT_SECONDS
             )
             assert output_of("put", "T", name_servers, lines=b"a\nb\nc\n") == b"SEND_OK 3\n"
             topics = slave.store / "config" / "topics.json"
             slave.wait_until_found(
-                lambda: (topics.exists() and '"T"' in topics.read_text()) or None, "the topic", SECONDS
+                lambda: (topics.exists() and '"T"' in topics.read_text()) or None, "the topic", WAIT_SECONDS
             )
             master.kill()
         found = wait_for_messages(slave, name_servers, "T", 4)

@@ -27,11 +27,11 @@ from rmqha.settings import BrokerRole
 from rmqha.tap import Options
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.record import Record
+from tests.waiting import WAIT_SECONDS
 
 REACTOR: Any = installed_reactor
 COMMAND = [sys.executable, cluster.__file__]
 TOPIC = "T"
-PATIENCE_SECONDS = 30.0
 """A slave asks for its master's topics each ten seconds."""
 A, B = "broker-a", "broker-b"
 
@@ -120,7 +120,7 @@ def stored_by(broker: str, results: Iterable[SendResult]) -> set[str]:
 
 async def wait_for_messages(client: MQClient, wanted: set[str]) -> None:
     """Read the topic until all of these are in it: what is sent is to be read a moment later."""
-    deadline = REACTOR.seconds() + PATIENCE_SECONDS
+    deadline = REACTOR.seconds() + WAIT_SECONDS
     while missing := wanted - await read(client):
         assert REACTOR.seconds() < deadline, f"{len(missing)} of {len(wanted)} messages are missing"
         await deferLater(REACTOR, 0.1)
@@ -189,7 +189,7 @@ async def test_the_command_runs_masters_without_slaves_until_it_is_interrupted(t
                 await wait_for_messages(client, stored_by(A, sender.results) | stored_by(B, sender.results))
         finally:
             os.killpg(command.pid, signal.SIGINT)  # as a terminal does
-        assert command.wait(PATIENCE_SECONDS) == 0
+        assert command.wait(WAIT_SECONDS) == 0
     for name in (A, B):
         log = tmp_path / "store" / "2m-noslave" / f"{name}.log"
         assert "stopped at" in log.read_text()

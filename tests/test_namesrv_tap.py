@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.namesrv_tap import NameServerProcess, Options
 from tests.fixtures import new_folder
+from tests.waiting import WAIT_SECONDS
 
 CHECKOUT = Path(__file__).parent.parent
 TWISTD = str(Path(sys.executable).with_name("twistd"))
@@ -74,14 +75,24 @@ class PluginTests(SynchronousTestCase):
     def test_its_options_install_no_reactor(self) -> None:
         code = "import sys, rmqha.namesrv_tap; sys.exit('twisted.internet.reactor' in sys.modules)"
         done = subprocess.run(
-            [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", code],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            check=False,
         )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     @pytest.mark.process
     def test_its_help_tells_every_option(self) -> None:
         done = subprocess.run(
-            [TWISTD, "rmqha-namesrv", "--help"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+            [TWISTD, "rmqha-namesrv", "--help"],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            check=False,
         )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         for name in ("port", "bind", "folder", "log-format"):

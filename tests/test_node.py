@@ -24,7 +24,7 @@ from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.fixtures import copy_of, log_bytes, max_offset, segment_size, unpacked
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -359,7 +359,7 @@ def test_a_daemon_whose_standard_files_are_closed(tmp_path: Path) -> None:
     command = [TWISTD, f"--pidfile={pidfile}", f"--logfile={log}", "rmqha", "--role=async-master", "--bind=127.0.0.1"]
     command += [*FREE_PORTS, f"--store={store}", "--log-format=json"]
     shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
-    assert subprocess.run(shell, cwd=tmp_path, timeout=60).returncode == 0
+    assert subprocess.run(shell, cwd=tmp_path, timeout=WAIT_SECONDS).returncode == 0
     wait_until(lambda: pidfile.exists() and pidfile.read_text().isdigit(), "the daemon's pid")
     pid = int(pidfile.read_text())
     try:

@@ -18,10 +18,10 @@ from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode, encode_command
 from tests.test_broker_node import MASTER_OPTIONS, SEND_FIELDS, Connection, connected
 from tests.tls.authority import Authority
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
-TIMEOUT_SECONDS = 20
 CROWD = 1000
 FILES_FOR_CROWDS = 4096
 MESSAGES, MESSAGE_BYTES = 40, 60_000
@@ -67,7 +67,7 @@ def many_files() -> Iterator[None]:
 
 
 def dial(node: TwistdNode) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", node.port("remoting")), TIMEOUT_SECONDS)
+    return socket.create_connection(("127.0.0.1", node.port("remoting")), WAIT_SECONDS)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def test_a_peer_that_does_not_read_is_not_kept_answers_for(tmp_path: Path) -> No
             print(f"{grown:.1f} MiB for a peer that does not read")
             assert grown < 20
             assert_serves(master)
-            deaf.settimeout(TIMEOUT_SECONDS)
+            deaf.settimeout(WAIT_SECONDS)
             read = 0
             while read < 50 * MESSAGES * MESSAGE_BYTES:
                 more = deaf.recv(1 << 20)
@@ -192,7 +192,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
         with crowd(master, 5), closing(dial(master)) as more:
             assert more.recv(1) == b""
         master.wait_for_event("refusing connections: there are 5")
-        master.wait_until_found(lambda: _is_served(master) or None, "room again", TIMEOUT_SECONDS)
+        master.wait_until_found(lambda: _is_served(master) or None, "room again", WAIT_SECONDS)
 
 
 def _is_served(node: TwistdNode) -> bool:

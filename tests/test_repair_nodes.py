@@ -134,7 +134,7 @@ def test_a_slave_that_only_name_servers_lead_to_its_master_heals_too(tmp_path: P
             options = ["--role=slave", "--port=0", "--broker-id=1", way]
             with TwistdNode(tmp_path, options, store, "slave") as healing:
                 healing.wait_for_event("repaired the log from", 90)
-                assert healing.stop(300) == 0
+                assert healing.stop() == 0
                 assert not healing.events("nothing came from the master for")
             assert serving.stop() == 0
     assert log_of(store) == good
@@ -171,7 +171,7 @@ def test_a_slave_that_name_servers_lead_to_its_master_can_be_stopped_as_it_conne
                 options = ["--role=slave", "--port=0", "--broker-id=1", way]
                 with TwistdNode(tmp_path, options, tmp_path / "slave-store", "slave") as connecting:
                     connecting.wait_for_event(line, 90)
-                    assert connecting.stop(300) == 0
+                    assert connecting.stop() == 0
                     assert not connecting.events("nothing came from the master for")
             assert serving.stop() == 0
 

@@ -17,6 +17,7 @@ from rmqha.settings import (
     read_properties,
     with_properties,
 )
+from tests import examples
 from tests.fixtures import new_folder
 
 BROKER_CONF = r"""
@@ -251,7 +252,7 @@ class RefusalTests(SynchronousTestCase):
         self.assertIn("haSendHeartbeatInterval=5000", reason)
         make_settings({"haHousekeepingInterval": "5001"})
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=examples(100))
     @given(st.sampled_from(("brokerRole", "brokerId", "listenPort", "storePathRootDir", "flushDiskType")), st.text())
     def test_any_text_is_a_setting_or_is_refused_by_its_key(self, key: str, text: str) -> None:
         try:

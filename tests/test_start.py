@@ -66,10 +66,10 @@ def test_a_signal_ends_a_node_that_opens_its_store(tmp_path: Path, phase: str, n
     node = SlowNode(tmp_path, ["--role=async-master", "--port=0"], store=store)
     node.script = PHASES[phase]
     with node:
-        state = node.wait_for_state(lambda state: state.state == phase, phase, seconds=120)
+        state = node.wait_for_state(lambda state: state.state == phase, phase)
         assert state.offsets.confirmed == 0
         os.kill(node.pid, number)
-        assert node.wait(120) == 0
+        assert node.wait() == 0
         assert node.events("stopped before the store was open")
         assert not [line for line in node.errors() if "Traceback" in line]
     assert not (store / "abort").exists()
@@ -104,7 +104,7 @@ def test_a_wrong_queue_offset_on_the_masters_disk_harms_nobody(tmp_path: Path) -
         port = master.port("ha", 120)
         options = ["--role=slave", f"--master=127.0.0.1:{port}", "--master-remoting=none", "--once", "--port=0"]
         with TwistdNode(tmp_path, options, store=copy, name="slave") as slave:
-            assert slave.wait(120) == 0
+            assert slave.wait() == 0
         assert master.events("is in no queue")
         assert master.stop(120) == 0
     with TwistdNode(tmp_path, ["--role=async-master", "--port=0"], store=copy, name="promoted") as promoted:

@@ -23,6 +23,7 @@ from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
 from rmqha.settings import BrokerRole, FlushDiskType
 from rmqha.tap import Options
 from tests.fixtures import new_folder
+from tests.waiting import WAIT_SECONDS
 
 CHECKOUT = Path(__file__).parent.parent
 CONTRACT_OPTIONS = frozenset(
@@ -401,9 +402,13 @@ def _ports(settings: Any) -> set[int]:
     return {settings.listen_port, settings.fast_port, settings.ha_port}
 
 
+def run_in_checkout(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, timeout=WAIT_SECONDS)
+
+
 class PluginTests(SynchronousTestCase):
     def run_python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+        return run_in_checkout(sys.executable, *arguments)
 
     def test_it_is_among_the_plugins(self) -> None:
         makers = {maker.tapname: maker for maker in getPlugins(IServiceMaker)}
@@ -429,13 +434,13 @@ class PluginTests(SynchronousTestCase):
         done = self.run_python("-m", "twisted", "--help")
         self.assertRegex(done.stdout, r"rmqha +RocketMQ HA")
         twistd = str(Path(sys.executable).with_name("twistd"))
-        listed = subprocess.run([twistd, "--help"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+        listed = run_in_checkout(twistd, "--help")
         self.assertRegex(listed.stdout, r"rmqha +RocketMQ HA")
 
     @pytest.mark.process
     def test_its_help_tells_every_option(self) -> None:
         twistd = str(Path(sys.executable).with_name("twistd"))
-        done = subprocess.run([twistd, "rmqha", "--help"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+        done = run_in_checkout(twistd, "rmqha", "--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         for row in [*Options.optParameters, *Options.optFlags]:
             self.assertIn(f"--{row[0]}", done.stdout)
@@ -446,7 +451,7 @@ class PluginTests(SynchronousTestCase):
     def test_another_reactor_can_be_chosen(self) -> None:
         twistd = str(Path(sys.executable).with_name("twistd"))
         command = [twistd, "--reactor=poll", "-n", "--pidfile=", "rmqha", "--role=nobody"]
-        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+        done = run_in_checkout(*command)
         self.assertEqual(done.returncode, 2)
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, r"^rmqha: role is 'nobody', not one of .*\n$")

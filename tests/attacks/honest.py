@@ -21,9 +21,9 @@ from rmqha.client.route import TopicRoute
 from rmqha.endpoints import make_endpoint
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RequestCode
+from tests.waiting import WAIT_SECONDS
 
 EVERY_SECONDS = 0.02
-PATIENCE_SECONDS = 60.0
 TOPIC = "SELF_TEST_TOPIC"
 PINGED = {"topic": TOPIC, "queueId": "0"}
 
@@ -37,10 +37,10 @@ async def run(address: str, only_pings: bool, ended: threading.Event) -> None:
         return route
 
     client = MQClient(find_route, lambda told: make_endpoint(default_reactor, told, None), clock)
-    producer = Producer(client, "honest", timeout=PATIENCE_SECONDS)
+    producer = Producer(client, "honest", timeout=WAIT_SECONDS)
     message = Message(TOPIC, b"x" * 100)
     code = RequestCode.GET_BROKER_CLUSTER_INFO if only_pings else RequestCode.GET_MAX_OFFSET
-    await client.ask(address, code, PINGED, timeout=PATIENCE_SECONDS)
+    await client.ask(address, code, PINGED, timeout=WAIT_SECONDS)
     print("ready", flush=True)
     while not ended.is_set():
         if not only_pings:
@@ -49,7 +49,7 @@ async def run(address: str, only_pings: bool, ended: threading.Event) -> None:
             _tell("put", begun)
         await deferLater(clock, EVERY_SECONDS / 2)
         begun = time.monotonic()
-        await client.ask(address, code, PINGED, timeout=PATIENCE_SECONDS)
+        await client.ask(address, code, PINGED, timeout=WAIT_SECONDS)
         _tell("ping", begun)
         await deferLater(clock, EVERY_SECONDS / 2)
 

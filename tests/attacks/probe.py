@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from rmqha.testing.nodes import TwistdNode
+from tests.waiting import WAIT_SECONDS
 
 MIB = 1024 * 1024
 SAMPLE_SECONDS = 0.02
@@ -109,7 +110,7 @@ class Probe:
             self._answers.append((what, float(numbers[0]), float(numbers[1])))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._honest.communicate(timeout=60)
+        self._honest.communicate(timeout=WAIT_SECONDS)
         if error is None:
             assert not self._errors, f"the honest producer was hurt: {self._errors}"
 

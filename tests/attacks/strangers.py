@@ -13,8 +13,8 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 
 from rmqha.wire.command import FRAME_MAX_LENGTH, RequestCode
+from tests.waiting import WAIT_SECONDS
 
-PATIENCE_SECONDS = 120.0
 MIB = 1024 * 1024
 PULL = {
     "consumerGroup": "G",
@@ -51,7 +51,7 @@ class Stranger:
     """A connection to a port of 127.0.0.1."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
+        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
 
     def ask(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> tuple[int, str, bytes]:
         """Code, remark and body of the answer; code -1 where the node hung up."""

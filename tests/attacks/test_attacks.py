@@ -1,7 +1,8 @@
 """What each attack costs honest clients and the node: findings D3, D4, D6 and D9.
 
-The figures are printed. What is asserted holds on a busy machine too: the node's processor time, its memory, how often
-it wrote, what it answered, and that the honest producer got an answer to everything.
+The figures are printed. What is asserted holds on a busy machine too: what the node answered, how much memory it took,
+and that the honest producer got an answer to everything. ``make bench-attacks`` asserts times. ``test_every_code``
+proves without a clock that no request holds the reactor.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from rmqha.wire.command import FRAME_MAX_LENGTH, RequestCode
 from tests.attacks import strangers
 from tests.attacks.probe import Figures, Probe
 from tests.attacks.strangers import MIB
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -27,7 +29,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwistdNode]:
     with TwistdNode(tmp_path_factory.mktemp("attacks"), ["--role=async-master", "--port=0"], name="master") as node:
         node.port("fast remoting")
         yield node
-        assert node.stop(60) == 0
+        assert node.stop() == 0
 
 
 @pytest.fixture(scope="module")
@@ -41,40 +43,37 @@ def probe(master: TwistdNode) -> Iterator[Probe]:
 
 
 Attack = Callable[[int], str]
-ATTACKS: dict[str, tuple[Attack, float, str]] = {
-    "a pull of each of 500 new groups": (lambda port: strangers.pulls_of_new_groups(port, "pull", 500), 8, "{0: 500}"),
-    "names that no group may have": (strangers.wrong_names, 1, "[26, 26, 26, 26]"),
-    "a heartbeat of 14 MiB with a comma": (strangers.slow_json, 1.5, "code 1: the body has 1468"),
-    "a heartbeat of 1 MB with a comma": (strangers.slow_json_within_limits, 1, "code 1: the heartbeat is invalid"),
-    "320,000 subscriptions": (lambda port: strangers.many_subscriptions(port, 320_000), 1, "code 1: the body has"),
-    "4,000 subscriptions": (lambda port: strangers.many_subscriptions(port, 4000), 2, "code 0"),
-    "a pull with 11 MiB of subscription": (lambda port: strangers.long_subscription(port, 11 * MIB), 1, "hung up"),
-    "a pull with 200 kB of subscription": (lambda port: strangers.long_subscription(port, 200_000), 1, "code 23"),
-    "100 pulls, each with 16 kB of it": (lambda port: strangers.long_subscriptions(port, 100), 6, "100 answers"),
-    "a batch of 180,000 empty messages": (lambda port: strangers.batch(port, 180_000), 5, "code 13"),
-    "a batch of 30,000 small messages": (lambda port: strangers.batch(port, 30_000, b"x" * 10), 8, "code 0"),
+ATTACKS: dict[str, tuple[Attack, str]] = {
+    "a pull of each of 100 new groups": (lambda port: strangers.pulls_of_new_groups(port, "pull", 100), "{0: 100}"),
+    "names that no group may have": (strangers.wrong_names, "[26, 26, 26, 26]"),
+    "a heartbeat of 14 MiB with a comma": (strangers.slow_json, "code 1: the body has 1468"),
+    "a heartbeat of 1 MB with a comma": (strangers.slow_json_within_limits, "code 1: the heartbeat is invalid"),
+    "320,000 subscriptions": (lambda port: strangers.many_subscriptions(port, 320_000), "code 1: the body has"),
+    "4,000 subscriptions": (lambda port: strangers.many_subscriptions(port, 4000), "code 0"),
+    "a pull with 11 MiB of subscription": (lambda port: strangers.long_subscription(port, 11 * MIB), "hung up"),
+    "a pull with 200 kB of subscription": (lambda port: strangers.long_subscription(port, 200_000), "code 23"),
+    "100 pulls, each with 16 kB of it": (lambda port: strangers.long_subscriptions(port, 100), "100 answers"),
+    "a batch of 180,000 empty messages": (lambda port: strangers.batch(port, 180_000), "code 13"),
+    "a batch of 30,000 small messages": (lambda port: strangers.batch(port, 30_000, b"x" * 10), "code 0"),
     "statistics of 1,024 queues, 50 times": (
         lambda port: strangers.asked_often(port, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "BenchmarkTest"}, 50),
-        20,
         "{0: 50}",
     ),
-    "50 clients that read no answer": (lambda port: strangers.deaf_readers(port, 50), 20, "50 connections"),
+    "50 clients that read no answer": (lambda port: strangers.deaf_readers(port, 50), "50 connections"),
 }
 
 
-@pytest.mark.parametrize(("attack", "most_cpu_seconds", "outcome"), ATTACKS.values(), ids=ATTACKS.keys())
+@pytest.mark.parametrize(("attack", "outcome"), ATTACKS.values(), ids=ATTACKS.keys())
 def test_an_attack_costs_little(
     master: TwistdNode,
     probe: Probe,
     request: pytest.FixtureRequest,
     attack: Attack,
-    most_cpu_seconds: float,
     outcome: str,
 ) -> None:
     figures = probe.watch(request.node.callspec.id, lambda: attack(master.port("remoting")))
     print(figures)
     assert outcome in figures.outcome
-    assert figures.cpu_seconds < most_cpu_seconds
     assert figures.memory_mib <= MOST_GROWTH_MIB
 
 
@@ -85,7 +84,6 @@ def test_a_thousand_new_groups_in_one_heartbeat(master: TwistdNode, probe: Probe
     )
     print(figures)
     assert figures.outcome == "code 0"
-    assert figures.cpu_seconds < 10
     config = master.store / "config"
 
     def all_written() -> bool | None:
@@ -94,7 +92,7 @@ def test_a_thousand_new_groups_in_one_heartbeat(master: TwistdNode, probe: Probe
         names = [f"new-{number}" for number in range(LEAST_GROUPS)]
         return (groups.keys() >= set(names) and topics.keys() >= {f"%RETRY%{name}" for name in names}) or None
 
-    assert master.wait_until_found(all_written, "all groups on disk", 60)
+    assert master.wait_until_found(all_written, "all groups on disk", WAIT_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -130,25 +128,24 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer
     with NameServerNode(tmp_path_factory.mktemp("namesrv")) as node:
         node.port("name server")
         yield node
-        assert node.stop(60) == 0
+        assert node.stop() == 0
 
 
-REGISTRATIONS: dict[str, tuple[Attack, float, str]] = {
-    "a broker with 1,000,000 topics": (lambda port: strangers.registration(port, 1_000_000), 4, "more than"),
-    "a broker with 100,000 topics": (lambda port: strangers.registration(port, 100_000), 10, "code 0"),
-    "the same as Java sends it": (lambda port: strangers.plain_registration(port, 100_000, "java"), 20, "code 0"),
-    "all topics, 20 times": (lambda port: strangers.asked_often(port, 206, None, 20), 5, "{0: 20}"),
-    "2,000 texts": (lambda port: strangers.kv_puts(port, 2000), 5, "{0: 2000}"),
-    "5 MB of texts": (lambda port: strangers.kv_puts(port, 100, "v" * 50_000), 10, "2: "),
+REGISTRATIONS: dict[str, tuple[Attack, str]] = {
+    "a broker with 1,000,000 topics": (lambda port: strangers.registration(port, 1_000_000), "more than"),
+    "a broker with 100,000 topics": (lambda port: strangers.registration(port, 100_000), "code 0"),
+    "the same as Java sends it": (lambda port: strangers.plain_registration(port, 100_000, "java"), "code 0"),
+    "all topics, 20 times": (lambda port: strangers.asked_often(port, 206, None, 20), "{0: 20}"),
+    "2,000 texts": (lambda port: strangers.kv_puts(port, 2000), "{0: 2000}"),
+    "5 MB of texts": (lambda port: strangers.kv_puts(port, 100, "v" * 50_000), "2: "),
 }
 
 
-@pytest.mark.parametrize(("attack", "most_cpu_seconds", "outcome"), REGISTRATIONS.values(), ids=REGISTRATIONS.keys())
+@pytest.mark.parametrize(("attack", "outcome"), REGISTRATIONS.values(), ids=REGISTRATIONS.keys())
 def test_a_name_server_is_not_held(
     name_server: NameServerNode,
     request: pytest.FixtureRequest,
     attack: Attack,
-    most_cpu_seconds: float,
     outcome: str,
 ) -> None:
     """A registration with 10^6 topics held it for 16 s and took 476 MB; 2,000 texts took 15 s (finding D9)."""
@@ -156,5 +153,4 @@ def test_a_name_server_is_not_held(
         figures = probe.watch(request.node.callspec.id, lambda: attack(name_server.port("name server")))
     print(figures)
     assert outcome in figures.outcome
-    assert figures.cpu_seconds < most_cpu_seconds
     assert figures.memory_mib <= MOST_GROWTH_MIB

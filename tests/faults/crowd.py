@@ -8,8 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from rmqha.wire.transfer import REPORT_HEADER, TransferDecoder
-from tests.faults.pairs import PATIENCE_SECONDS
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 PEERS_OF_ONE_ADDRESS = 100
 READ_BYTES = 1 << 16
@@ -127,7 +126,7 @@ class Crowd:
 def read_log(port: int, start: int, end: int) -> bytes:
     """What a master's slave that asks for ``start`` gets, up to ``end``."""
     decoder, content = TransferDecoder(), bytearray()
-    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as connection:
         connection.sendall(REPORT_HEADER.pack(start))
         while start + len(content) < end:
             data = connection.recv(READ_BYTES)

@@ -15,6 +15,7 @@ from rmqha.testing.proxy import FaultProxy, SeenReport
 from rmqha.testing.records import write_log
 from rmqha.wire.record import Record
 from rmqha.wire.transfer import TRANSFER_HEADER
+from tests.waiting import WAIT_SECONDS
 
 HOUSEKEEPING_SECONDS = 2.0
 HEARTBEAT_SECONDS = 0.5
@@ -26,7 +27,6 @@ SEGMENT_SIZE = 1 << 20
 BATCH_BYTES = 32 * 1024
 BODY_BYTES = 1000
 FREE_PORTS = "--port=0"
-PATIENCE_SECONDS = 150.0
 POLL_SECONDS = 0.02
 SHIM = Path(__file__).with_name("shim")
 
@@ -125,7 +125,7 @@ class Pair:
         self.wait_for_report(self.log.prefix(end))
         return slave
 
-    def wait_for_report(self, offset: int, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_for_report(self, offset: int, seconds: float = WAIT_SECONDS) -> None:
         """Wait until a slave has reported so much."""
         self.proxy.wait_until(lambda facts: (facts.reported or 0) >= offset, f"a report of {offset}", seconds)
 

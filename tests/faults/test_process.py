@@ -17,7 +17,6 @@ from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.faults.pairs import (
     BATCH_BYTES,
     HOUSEKEEPING_SECONDS,
-    SLACK_SECONDS,
     MasterLog,
     Pair,
     assert_sound,
@@ -28,7 +27,7 @@ from tests.faults.pairs import (
 )
 from tests.faults.scenarios import scenario
 from tests.freezing import frozen
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 KILLS = 6
 SLOW_PACE = "down pace 1280 0.02"  # 64 kB/s
@@ -149,7 +148,7 @@ def flood(port: int, count: int, *sends: bytes) -> Iterator[list[socket.socket]]
         for number in range(count):
             stranger = stack.enter_context(socket.socket())
             stranger.bind((STRANGERS, 0))
-            stranger.settimeout(SLACK_SECONDS)
+            stranger.settimeout(WAIT_SECONDS)
             try:
                 stranger.connect(("127.0.0.1", port))
                 if sends:

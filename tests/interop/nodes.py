@@ -24,9 +24,9 @@ from tests.interop.rocketmq import (
     free_ports,
     runtime_info,
 )
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
-WAIT_S: Final = 60.0
+WAIT_S: Final = WAIT_SECONDS
 
 
 def assert_equal_logs(one: Path, other: Path, start: int, end: int) -> None:

@@ -34,6 +34,7 @@ from typing import IO, Any, ClassVar, Final, Self, TypedDict, Unpack
 
 from rmqha.testing.nodes import PORTS, claim_port
 from tests.freezing import freeze
+from tests.waiting import WAIT_SECONDS
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT_ROOT: Final = HERE.parents[1]
@@ -44,9 +45,9 @@ VERSION: Final = os.environ.get("RMQHA_ROCKETMQ", "4.9.3")
 OLDEST_JAVA: Final = 17
 LOCALHOST: Final = "127.0.0.1"
 
-START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 30.0
-COMMAND_TIMEOUT_S: Final = 120.0
+START_TIMEOUT_S: Final = WAIT_SECONDS
+STOP_TIMEOUT_S: Final = WAIT_SECONDS
+COMMAND_TIMEOUT_S: Final = WAIT_SECONDS
 BUILD_TIMEOUT_S: Final = 900.0
 POLL_INTERVAL_S: Final = 0.02
 ERROR_TAIL_CHARACTERS: Final = 4_000
@@ -198,7 +199,7 @@ def _is_free(port: int) -> bool:
 # -- one remoting request ------------------------------------------------------------------------------------
 
 
-def runtime_info(address: str, timeout: float = 5.0) -> dict[str, str]:
+def runtime_info(address: str, timeout: float = WAIT_SECONDS) -> dict[str, str]:
     """GET_BROKER_RUNTIME_INFO of the broker at "host:port".
 
     A remoting frame: i32 length of what follows, i32 serialize type << 24 | header length, JSON header, body.
@@ -311,7 +312,7 @@ class JavaProcess:
         """Let it go on after `pause`."""
         self._signal(signal.SIGCONT)
 
-    def wait_for_log(self, text: str, count: int = 1, timeout: float = 30.0) -> None:
+    def wait_for_log(self, text: str, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
         """Wait until it logged `text` so many times since it was started."""
         deadline = time.monotonic() + timeout
         while (seen := self.log.read_bytes()[self._logged_before :].count(text.encode())) < count:
@@ -481,7 +482,7 @@ class Broker(JavaProcess):
         table = self.runtime_info()
         return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
 
-    def wait_for_offset(self, offset: int, timeout: float = 30.0) -> None:
+    def wait_for_offset(self, offset: int, timeout: float = WAIT_SECONDS) -> None:
         """Wait until its commit log reaches `offset`."""
         deadline = time.monotonic() + timeout
         while (reached := self.commit_log_range()[1]) < offset:
@@ -489,7 +490,7 @@ class Broker(JavaProcess):
                 raise InteropError(f"{self} is at {reached}, not at {offset}\n{self.log_tail()}")
             time.sleep(POLL_INTERVAL_S)
 
-    def wait_for_slave(self, count: int = 1, timeout: float = 30.0) -> None:
+    def wait_for_slave(self, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
         """Wait until, since the start, so many HA connections reported where to begin.
 
         A Java slave does so haSendHeartbeatInterval (5 s) after connecting; an empty one gets the segment

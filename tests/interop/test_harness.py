@@ -14,6 +14,7 @@ import pytest
 from tests.interop import rocketmq
 from tests.interop.conftest import MasterFactory, SlaveFactory
 from tests.interop.rocketmq import Broker, Driver, InteropError, NameServer, commit_log_bytes, commit_log_sha256
+from tests.waiting import WAIT_SECONDS
 
 MESSAGES = 300
 BODY_BYTES = 5_000
@@ -173,9 +174,9 @@ def test_a_server_ends_with_the_python_that_started_it(java_class_path: str, tmp
         "print(rocketmq.NameServer(Path(sys.argv[2])).start().pid, flush=True); os.kill(os.getpid(), 9)\n"
     )
     command = [sys.executable, "-c", script, str(rocketmq.HERE), str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=60)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=WAIT_SECONDS)
     assert done.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WAIT_SECONDS
     while _exists(int(done.stdout)):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -24,7 +24,7 @@ from tests.interop.rocketmq import (
     commit_log_segments,
     messages_sha256,
 )
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 TOPIC = "TCopy"
@@ -176,7 +176,7 @@ def test_a_repair_from_a_java_sync_master_does_not_affect_its_producers(
     command = [RMQHA, "repair", str(slave.store), "--from", f"{LOCALHOST}:{master.listen_port + HA_PORT_STEP}"]
     with driver.start_send("TRepair", 0, BODY_BYTES, rate=20) as sending:
         sending.wait_for_results(3)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
         statuses = sending.stop().statuses
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("repaired ") == 4, done.stdout

@@ -26,6 +26,7 @@ from tests.interop.our_store import (
     write_topics,
 )
 from tests.interop.rocketmq import PROJECT_ROOT, Broker, Driver, commit_log_sha256, free_ports, messages_sha256
+from tests.waiting import WAIT_SECONDS
 
 PUTS = 400
 SENDS = 200
@@ -85,7 +86,7 @@ def wait_for_distinct(driver: Driver, wanted: int) -> None:
 
     Java 4.9.3 may forget how far it had come, and deliver again what it has delivered before (spec/store.md 12.2).
     """
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_SECONDS
     while (report := driver.consume(DELAYED, "GOurs", wanted, seconds=5)).distinct != wanted:
         assert time.monotonic() < deadline, report
 

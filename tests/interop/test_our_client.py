@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
 from tests.interop.rocketmq import FAST_START, Driver, NameServer
+from tests.waiting import WAIT_SECONDS
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
-SECONDS = 60
 MESSAGES, BODY_BYTES = 200, 5000
 
 
 def output_of(*arguments: str, lines: bytes = b"") -> bytes:
     """What a command that ends well prints."""
-    done = subprocess.run([RMQHA, *arguments], input=lines, capture_output=True, timeout=SECONDS, check=False)
+    done = subprocess.run([RMQHA, *arguments], input=lines, capture_output=True, timeout=WAIT_SECONDS, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout
 

@@ -1,8 +1,9 @@
 """Archives a store again and again, each time into a new folder, killed one step later, and then once more to its end.
 
-``python -m tests.pipeline.killed_archiver job|stream STORE FOLDER`` makes FOLDER/1, FOLDER/2, … and prints for each a
-line of JSON: the files that were to be seen in it at the kill, and those of them that were in no manifest. It ends with
-the first run that nobody had to kill. If there is FOLDER/before, each folder is a copy of that to begin with.
+``python -m tests.pipeline.killed_archiver job|stream STORE FOLDER EVERY`` kills at each EVERY-th step. For each kill it
+makes a folder in FOLDER, with the step's number as its name, and prints a line of JSON: the files that were to be seen
+in it at the kill, and those of them that were in no manifest. It ends with the first run that nobody had to kill. If
+there is FOLDER/before, each folder is a copy of that to begin with.
 """
 
 import json
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow
 
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
@@ -76,11 +79,12 @@ def in_a_child(work: Callable[[], None]) -> bool:
     return os.WIFEXITED(status)
 
 
-def main(run: Callable[[Path, Path], None], store: Path, folder: Path) -> None:
+def main(run: Callable[[Path, Path], None], store: Path, folder: Path, every: int) -> None:
     """See above."""
-    step, is_whole = 0, False
+    pyarrow.array([])  # the first one imports pandas, which takes longer than a run: not in each child
+    step, is_whole = 1 - every, False
     while not is_whole:
-        step += 1
+        step += every
         lake = folder / str(step)
         if (folder / "before").is_dir():
             shutil.copytree(folder / "before", lake)
@@ -97,4 +101,4 @@ def main(run: Callable[[Path, Path], None], store: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(RUNS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]))
+    main(RUNS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

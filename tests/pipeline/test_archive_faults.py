@@ -28,6 +28,7 @@ from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, opti
 from tests.pipeline.microbatches import Query
 from tests.pipeline.stores import write_state
 from tests.test_disk_faults import small_disk
+from tests.waiting import WAIT_SECONDS
 
 HOLDER = """
 import sys
@@ -95,7 +96,7 @@ def test_who_commits_waits_for_another_process_that_does(
 
     def let_go(seconds: float) -> None:
         waits.append(seconds)
-        holder.communicate(timeout=60)
+        holder.communicate(timeout=WAIT_SECONDS)
 
     monkeypatch.setattr(manifest, "time", SimpleNamespace(monotonic=time.monotonic, sleep=let_go))
     if kind == "job":
@@ -112,7 +113,7 @@ def test_who_commits_waits_for_another_process_that_does(
 def test_nobody_waits_for_ever(lake: Path, holder: subprocess.Popen[bytes]) -> None:
     with pytest.raises(StoreInUse, match="another process archives"), Archive(lake).locked(patience_seconds=0.01):
         pass
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=WAIT_SECONDS)
 
 
 class Meanwhile(LocalEngine):

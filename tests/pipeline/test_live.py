@@ -46,7 +46,9 @@ SEGMENT_SIZE: Final = 4 << 20
 BODY_BYTES: Final = 2_000
 RATE: Final = 200.0
 LONGEST_PAUSE_S: Final = 1.0
-KILLS: Final = ("driver", "driver", "worker", "slave", "slave", "master")
+SOME_KILLS: Final = ("driver", "master")
+ALL_KILLS: Final = ("driver", "driver", "worker", "slave", "slave", "master")
+"""`make test` does some, `make proofs` all."""
 
 
 # -- kills ---------------------------------------------------------------------------------------------------
@@ -168,8 +170,9 @@ def assert_holds_all_promised(lake: Path, results: list[SendResult]) -> None:
         assert by_key[result.key] == (*place, body)
 
 
+@pytest.mark.parametrize("kills", [SOME_KILLS, pytest.param(ALL_KILLS, marks=pytest.mark.proof)], ids=["some", "all"])
 def test_each_message_is_archived_once_although_processes_are_killed(
-    java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver, tmp_path: Path
+    java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver, tmp_path: Path, kills: tuple[str, ...]
 ) -> None:
     seed = secrets.randbits(32)
     print(f"{seed=}")
@@ -181,9 +184,9 @@ def test_each_message_is_archived_once_although_processes_are_killed(
     with StreamProcess(tmp_path, slave.store, lake) as stream:
         driver.create_topic(master.cluster, TOPIC)
         with driver.start_send(TOPIC, 0, BODY_BYTES, threads=4, rate=RATE) as run:
-            live = Live(master, slave, stream, run, rng, rng.sample(list(Stage), KILLS.count("driver")))
+            live = Live(master, slave, stream, run, rng, rng.sample(list(Stage), kills.count("driver")))
             live.wait_for_progress()
-            for kind in rng.sample(KILLS, len(KILLS)):
+            for kind in rng.sample(kills, len(kills)):
                 hit = live.kill(kind)
                 print(f"killed the {kind}: {hit}; {len(live.run.results())} sent, {live.archived} bytes archived")
                 live.wait_for_progress()

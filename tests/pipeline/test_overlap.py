@@ -19,6 +19,7 @@ from rmqha.pipeline.plan import open_log
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.wire.record import Record, check_record, encode_record
+from tests import examples
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, overwrite
 from tests.pipeline.test_jobs_archive import offsets_of
 
@@ -221,7 +222,7 @@ def test_what_others_archive_after_the_proof_is_proved_before_the_commit(lake: P
 
 
 @pytest.mark.long
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_no_flipped_bit_passes(seed: int, with_hashes: bool, begins_later: bool) -> None:
     """Of any message of the overlap, whatever the splits and wherever the replica begins."""

@@ -19,10 +19,11 @@ from rmqha.wire.record import (
     check_record,
     encode_blank,
 )
+from tests import examples
 from tests.store.logs import encoded
 
 MAGICS = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
-UNHURRIED = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+UNHURRIED = settings(deadline=None, max_examples=examples(40), suppress_health_check=list(HealthCheck))
 
 
 @dataclass(repr=False)

@@ -27,6 +27,7 @@ from rmqha.store.metadata import (
     topic_at_group,
 )
 from rmqha.wire.fastjson import dumps_compact, dumps_pretty, loads_lenient
+from tests import examples
 from tests.fixtures import DATA, STORES, new_folder, unpacked
 from tests.strategies import INT32, INT64
 
@@ -261,7 +262,7 @@ class FormTests(SynchronousTestCase):
             with self.assertRaises(ValueError, msg=repr(offsets)):
                 ConsumerOffsetTable.from_json({"offsetTable": {"T@G": offsets}})
 
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(ANY_TABLE)
     def test_what_is_written_is_read_in_its_order(self, table: ConfigTable) -> None:
         for dumps in (dumps_pretty, dumps_compact):
@@ -269,7 +270,7 @@ class FormTests(SynchronousTestCase):
             self.assertEqual(found, table)
             self.assertEqual(dumps(found.to_json()), dumps(table.to_json()))
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=examples(100))
     @given(ANY_TABLE)
     def test_strict_json_is_read_too(self, table: ConfigTable) -> None:
         """Others than Java quote their integer keys."""
@@ -303,7 +304,7 @@ class FilesTests(SynchronousTestCase):
             table.write(self.folder)
             self.assertEqual((self.folder / table.FILE_NAME).read_bytes(), content)
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     @given(ANY_TABLE)
     def test_what_is_written_is_read(self, table: ConfigTable) -> None:
         table.write(self.folder)

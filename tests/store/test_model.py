@@ -31,6 +31,7 @@ from rmqha.wire.record import (
     encode_blank,
     encode_record,
 )
+from tests import examples
 
 pytestmark = pytest.mark.long
 EXAMPLES = int(os.environ.get("RMQHA_MODEL_EXAMPLES", "60"))
@@ -399,6 +400,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(EXAMPLES), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 StoreModelTests = StoreMachine.TestCase

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.errors import StoreError
 from rmqha.store.nodestate import NodeState, Offsets, replace_file, state_path
+from tests import examples
 from tests.fixtures import new_folder
 
 COUNTS = st.integers(0, 2**63 - 1)
@@ -43,7 +44,7 @@ class NodeStateTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.store = new_folder(self)
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     @given(STATES)
     def test_what_is_written_is_read(self, state: NodeState) -> None:
         self.patch(os, "fsync", lambda fd: None)
@@ -110,7 +111,7 @@ class NodeStateTests(SynchronousTestCase):
                 NodeState.read(self.store)
             self.assertIn(str(state_path(self.store)), str(caught.exception))
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(st.sampled_from(sorted(NodeState.new().as_json())), JSON_VALUES)
     def test_any_field_gone_wrong_is_a_state_or_is_refused(self, name: str, value: object) -> None:
         self.write_raw(json.dumps({**NodeState.new().as_json(), name: value}).encode())

@@ -44,6 +44,7 @@ from rmqha.wire.record import (
     decode_record,
     encode_record,
 )
+from tests import examples
 from tests.fixtures import new_folder
 from tests.store.log.test_flush import Thread
 from tests.store.logs import held
@@ -180,7 +181,7 @@ class BytesTests(PutTestCase):
     """3.1-3.4: the bytes are those of the reference encoder."""
 
     @pytest.mark.long
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(st.lists(messages(), min_size=1, max_size=5))
     def test_a_message_of_any_kind_is_written_as_the_reference_encodes_it(self, some: list[Message]) -> None:
         for message in some:
@@ -191,7 +192,7 @@ class BytesTests(PutTestCase):
             self.assertEqual(self.log.verified_offset, result.wrote_offset + result.wrote_bytes)
             self.assertEqual(result.store_timestamp, NOW_MS)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     @given(
         st.lists(st.tuples(BODIES, PROPERTIES, INT32), min_size=1, max_size=6),
         st.dictionaries(st.just("CLUSTER"), st.text("xy", min_size=1, max_size=5)),

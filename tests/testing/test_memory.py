@@ -16,6 +16,7 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_segments
 from rmqha.wire.scan import Scan
+from tests import examples
 from tests.fixtures import new_folder
 
 SEGMENT_SIZE = 4096
@@ -169,7 +170,7 @@ class ContractTests(SynchronousTestCase):
         return on_disk
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=250)
+    @settings(deadline=None, max_examples=examples(250))
     @given(st.lists(OPERATIONS, max_size=25))
     def test_any_sequence_of_calls_gives_the_same_answers(self, operations: list[tuple[str, int]]) -> None:
         self.check(operations)

@@ -11,11 +11,11 @@ import pytest
 
 from rmqha.testing.proxy import FaultProxy, ProxyError
 from rmqha.wire.transfer import REPORT_HEADER
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
 QUIET_SECONDS = 0.15
-PATIENCE_SECONDS = 10.0
 PLENTY = os.urandom(3 << 20)
 
 
@@ -30,13 +30,13 @@ class Ends:
         """A client, and its end at the target."""
         client = self.dial()
         target, _ = self._listener.accept()
-        target.settimeout(PATIENCE_SECONDS)
+        target.settimeout(WAIT_SECONDS)
         return client, target
 
     def dial(self) -> socket.socket:
         """A client."""
         host, _, port = self.proxy.address.rpartition(":")
-        client = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
+        client = socket.create_connection((host, int(port)), WAIT_SECONDS)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 
@@ -44,7 +44,7 @@ class Ends:
 @pytest.fixture(scope="module")
 def running_proxy() -> Iterator[Ends]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(PATIENCE_SECONDS)
+        listener.settimeout(WAIT_SECONDS)
         with FaultProxy(f"127.0.0.1:{listener.getsockname()[1]}") as proxy:
             yield Ends(proxy, listener)
 
@@ -76,7 +76,7 @@ def is_quiet(*connections: socket.socket) -> bool:
         with suppress(TimeoutError):
             connection.recv(1)
             return False
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(WAIT_SECONDS)
     return True
 
 
@@ -274,7 +274,7 @@ def test_a_client_that_is_not_read_gets_no_more_than_the_queue(ends: Ends) -> No
         while sent < 256 << 20:
             sent += target.send(PLENTY)
     assert sent < 64 << 20
-    client.settimeout(PATIENCE_SECONDS)
+    client.settimeout(WAIT_SECONDS)
     assert read(client, 1 << 20) == PLENTY[: 1 << 20]
 
 

@@ -18,6 +18,7 @@ from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.freezing import frozen
 from tests.tls.authority import Authority
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -87,7 +88,7 @@ def answer_to(
     received = b""
     with (
         suppress(OSError),
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS) as plain,
         context.wrap_socket(plain, server_hostname=MASTER) as line,
     ):
         line.sendall(REPORT_HEADER.pack(1))
@@ -196,7 +197,7 @@ def test_a_slave_whose_address_is_not_listed_gets_nothing(world: World) -> None:
 
 def run_status(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("rmqha")), "status", "--json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
 
 
 def test_status_over_tls(world: World) -> None:

@@ -18,6 +18,7 @@ from rmqha.wire.command import (
     encode_command,
     encode_head,
 )
+from tests import examples
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -51,7 +52,7 @@ class JsonHeaderTests(SynchronousTestCase):
         self.assertEqual(encode_command(GET_MAX_OFFSET), JSON_FRAME)
         self.assertEqual(decode_command(JSON_FRAME), GET_MAX_OFFSET)
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(
         st.builds(
             RemotingCommand,
@@ -143,7 +144,7 @@ class BinaryHeaderTests(SynchronousTestCase):
     def test_the_frame_of_remoting_md_1_3_is_written(self) -> None:
         self.assertEqual(encode_command(GET_MAX_OFFSET._replace(serialize_type=1)), BINARY_FRAME)
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(
         st.builds(
             RemotingCommand,
@@ -260,7 +261,7 @@ class FrameTests(SynchronousTestCase):
                 with self.assertRaises(CommandError):
                     encode_command(RemotingCommand(0, serialize_type=serialize_type, **odd))
 
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(st.binary(max_size=60), st.sampled_from((b"", JSON_FRAME[:4], BINARY_FRAME[:9], b"\x01\0\0\x20")))
     def test_any_bytes_are_a_command_or_a_command_error(self, frame: bytes, start: bytes) -> None:
         try:

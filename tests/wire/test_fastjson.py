@@ -29,6 +29,7 @@ from rmqha.wire.fastjson import (
     loads_request,
     loads_table_in_steps,
 )
+from tests import examples
 
 ORJSON_MAX_DEPTH = 1024
 
@@ -230,14 +231,14 @@ class ReadingTests(SynchronousTestCase):
             loads_lenient("[" * (ORJSON_MAX_DEPTH + 1) + "]" * (ORJSON_MAX_DEPTH + 1))
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(VALUES)
     def test_what_is_written_is_read(self, value: Any) -> None:
         for dumps in (dumps_compact, dumps_pretty):
             self.assertEqual(repr(loads_lenient(dumps(value))), repr(value))
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(JSON_VALUES, st.booleans())
     def test_strict_json_means_the_same_on_both_ways(self, value: Any, escaped: bool) -> None:
         text = json.dumps(value, ensure_ascii=escaped)
@@ -246,7 +247,7 @@ class ReadingTests(SynchronousTestCase):
         with self.assertRaises(orjson.JSONDecodeError):
             orjson.loads(NOT_STRICT + text)
 
-    @settings(deadline=None, max_examples=500)
+    @settings(deadline=None, max_examples=examples(500))
     @given(st.text("{}[]:,\"'\\ \n01ae.-u\0é", max_size=12))
     def test_any_text_has_a_value_or_is_refused(self, text: str) -> None:
         try:
@@ -285,7 +286,7 @@ class TableTests(SynchronousTestCase):
     """Large tables, row by row."""
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=50)
+    @settings(deadline=None, max_examples=examples(50))
     @given(
         st.dictionaries(st.text(max_size=20), st.dictionaries(st.text(max_size=5), st.integers(-9, 2**40), max_size=4)),
         st.booleans(),

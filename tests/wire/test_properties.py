@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.wire.properties import format_properties, parse_properties
+from tests import examples
 
 
 def parse_as_java(stored: str) -> dict[str, str]:
@@ -40,7 +41,7 @@ class ParsePropertiesTests(SynchronousTestCase):
     def test_the_last_of_equal_names_wins(self) -> None:
         self.assertEqual(parse_properties("a\x011\x02b\x012\x02a\x013"), {"a": "3", "b": "2"})
 
-    @settings(deadline=None, max_examples=500)
+    @settings(deadline=None, max_examples=examples(500))
     @given(st.text("ab\x01\x02", max_size=14))
     def test_any_string_is_read_as_java_reads_it(self, stored: str) -> None:
         self.assertEqual(parse_properties(stored), parse_as_java(stored))
@@ -56,7 +57,7 @@ class FormatPropertiesTests(SynchronousTestCase):
             with self.assertRaises(ValueError, msg=repr((name, value))):
                 format_properties({"good": "1", name: value})
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(st.dictionaries(st.text("aé\x00\x03", min_size=1), st.text("b😀\x00\x01", min_size=1)))
     def test_what_is_written_is_read_back_in_order(self, properties: dict[str, str]) -> None:
         stored = format_properties(properties)

@@ -32,7 +32,7 @@ from rmqha.wire.record import (
     peek_size,
     record_as_json,
 )
-from tests import fixtures, strategies
+from tests import examples, fixtures, strategies
 
 ROOM = 1 << 20
 V4 = Host.parse("10.1.2.3", 40000)
@@ -101,7 +101,7 @@ class GoldenVectorTests(SynchronousTestCase):
 
 class RecordTests(SynchronousTestCase):
     @pytest.mark.long
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(strategies.records(any_crc=True), st.binary(max_size=9), st.binary(max_size=9))
     def test_every_field_survives_encoding_and_decoding(self, record: Record, before: bytes, behind: bytes) -> None:
         encoded = encode_record(record)
@@ -177,7 +177,7 @@ class MsgIdTests(SynchronousTestCase):
             Record("T", b"", store_host=host, physical_offset=255).msg_id, "7F00000100002A9F00000000000000FF"
         )
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=examples(100))
     @given(strategies.HOSTS, strategies.INT64)
     def test_an_id_tells_host_and_offset(self, host: Host, offset: int) -> None:
         msg_id = format_msg_id(host, offset)
@@ -338,7 +338,7 @@ class IncompleteRecordTests(SynchronousTestCase):
         for record in (IPV4_RECORD, IPV6_RECORD, replace(IPV4_RECORD, magic=MESSAGE_MAGIC_CODE_V2), Record("", b"")):
             self.check_all_cuts(record)
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     @given(strategies.records())
     def test_any_record_cut_at_any_byte(self, record: Record) -> None:
         self.check_all_cuts(record)

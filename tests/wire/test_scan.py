@@ -24,7 +24,7 @@ from rmqha.wire.record import (
     encode_record,
 )
 from rmqha.wire.scan import Scan, scan_records
-from tests import fixtures, strategies
+from tests import examples, fixtures, strategies
 
 
 def scan_one_by_one(segment: bytes, base: int, start: int, limit: int) -> Scan:
@@ -108,7 +108,7 @@ class ScanRecordsTests(SynchronousTestCase):
         self.assertGreater(unproved, 3 * (4 + 4 + 4 + 8 + 4 + 4 + 1 + 2))
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=250)
+    @settings(deadline=None, max_examples=examples(250))
     @given(strategies.segments(), st.data())
     def test_any_segment_start_limit_and_wrong_byte(self, segment: strategies.Segment, data: st.DataObject) -> None:
         base, end = segment.base, segment.base + len(segment.content)
@@ -121,7 +121,7 @@ class ScanRecordsTests(SynchronousTestCase):
         self.check(bytes(spoilt), base, base, end)
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=150)
+    @settings(deadline=None, max_examples=examples(150))
     @given(strategies.segments(), st.data())
     def test_any_field_wrong(self, segment: strategies.Segment, data: st.DataObject) -> None:
         """Lengths that are wild but not random: where gathering in bulk could reach outside of a record."""
@@ -134,7 +134,7 @@ class ScanRecordsTests(SynchronousTestCase):
         self.check(content, segment.base, segment.base, segment.base + len(content))
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=examples(100))
     @given(strategies.segments())
     def test_a_sound_segment_is_proved_to_its_end(self, segment: strategies.Segment) -> None:
         found = self.check(segment.content, segment.base, segment.base, segment.written_end)

@@ -20,7 +20,7 @@ from rmqha.wire.transfer import (
     encode_report,
     encode_transfer,
 )
-from tests import fixtures
+from tests import examples, fixtures
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TRANSFERS = st.builds(Transfer, OFFSETS, st.just(b"") | st.binary(max_size=50))
@@ -64,7 +64,7 @@ class EncodeTransferTests(SynchronousTestCase):
 
 
 class TransferDecoderTests(SynchronousTestCase):
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(st.lists(TRANSFERS, max_size=8), st.data())
     def test_frames_come_out_as_they_went_in_however_they_are_cut(
         self, frames: list[Transfer], data: st.DataObject
@@ -75,7 +75,7 @@ class TransferDecoderTests(SynchronousTestCase):
         self.assertEqual(decode(single_bytes(wire)), frames)
         self.assertEqual(decode(cut(wire, places)), frames)
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(TRANSFERS, TRANSFERS, st.data())
     def test_trailing_bytes_wait_for_the_rest_of_their_frame(
         self, first: Transfer, second: Transfer, data: st.DataObject
@@ -149,7 +149,7 @@ class ReportDecoderTests(SynchronousTestCase):
         self.assertEqual(encode_report(0x0102), bytes.fromhex("0000000000000102"))
         self.assertEqual(encode_report(-1), b"\xff" * 8)
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=12), st.data())
     def test_reports_come_out_as_they_went_in_however_they_are_cut(
         self, offsets: list[int], data: st.DataObject

@@ -20,6 +20,7 @@ from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.reading import MessageReader
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import Host, Record, decode_record
+from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import log_lines
 
@@ -279,7 +280,7 @@ class WallClockTests(ScheduleTestCase):
         self.assertEqual(self.arrived(), [b"before", b"after"])
         self.assertLess(call_later.call_count, 100)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=examples(15), deadline=None)
     @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(-8000, 8000)), min_size=1, max_size=6))
     def test_whatever_the_clock_does_each_comes_once_and_in_order(self, steps: list[tuple[int, int]]) -> None:
         already = len(self.arrived())

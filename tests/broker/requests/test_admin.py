@@ -37,6 +37,7 @@ from rmqha.store.metadata import (
 )
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
+from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
 from tests.ha.doubles import PEER_NAME, log_lines
 
@@ -209,7 +210,7 @@ class TopicAdminTests(AdminTestCase):
         self.assert_success(self.delete("T"))
         self.assertEqual(self.topics.table.data_version, before)
 
-    @settings(max_examples=50)
+    @settings(max_examples=examples(50))
     @given(any_header(TOPIC))
     def test_any_header_is_answered_and_the_table_stays_readable(self, fields: dict[str, object]) -> None:
         for code in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
@@ -583,7 +584,7 @@ class ConfigTests(AdminTestCase):
 class AnyHeaderTests(AdminTestCase):
     """Nothing that a client writes into a header is met with an exception."""
 
-    @settings(max_examples=50)
+    @settings(max_examples=examples(50))
     @given(any_header(["topic", "consumerGroup", "group", "statsName", "statsKey"]), st.booleans())
     def test_any_header_is_answered(self, fields: dict[str, object], has_topic: bool) -> None:
         if has_topic:

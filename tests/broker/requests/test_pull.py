@@ -26,6 +26,7 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Record, encode_record
 from rmqha.wire.subscription import SubscriptionData
+from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, any_header, bodies_in
 from tests.ha.doubles import LineTransport, log_lines
 
@@ -179,7 +180,7 @@ class FoundTests(PullTestCase):
         size = sum(record.total_size for record in records)
         self.assertEqual(self.reads, [("G", "T", 2, size), ("G", "T", 0, 0)])
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(
         tags=st.lists(st.sampled_from(["", "A", "B", "C"]), min_size=1, max_size=40),
         wanted=st.sets(st.sampled_from("ABC")),
@@ -304,7 +305,7 @@ class RefusedTests(PullTestCase):
         for name in optional:
             self.assertEqual(self.pull(**{name: None}).code, ResponseCode.PULL_NOT_FOUND)
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(st.data())
     def test_whatever_a_pull_says_it_is_answered(self, data: st.DataObject) -> None:
         self.put(b"1")

@@ -8,6 +8,7 @@ from rmqha.broker.requests.query import QueryProcessors
 from rmqha.store.derived import index
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import encode_record
+from tests import examples
 from tests.broker.brokerstore import BrokerStoreTestCase, any_header, bodies_in
 
 LONG_MAX = 2**63 - 1
@@ -133,7 +134,7 @@ class WithoutIndexTests(QueryTestCase):
 class AnyRequestTests(QueryTestCase):
     """Both codes."""
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(
         code=st.sampled_from([RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID]),
         fields=any_header(["topic", "key", "maxNum", "beginTimestamp", "endTimestamp", "_UNIQUE_KEY_QUERY", "offset"]),

@@ -20,6 +20,7 @@ from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, Respon
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import COMPRESSED_FLAG, TRANSACTION_PREPARED_TYPE, Host, Record, parse_msg_id
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
 from tests.ha.doubles import PEER
 from tests.remoting.test_protocol import commands_in, frame
@@ -285,7 +286,7 @@ class PropertyTests(SendTestCase):
         record = self.stored(self.send(properties=own))
         self.assertEqual(record.properties, {**own, "CLUSTER": "DefaultCluster"})
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(
         st.dictionaries(
             st.sampled_from(["A", "WAIT", "CLUSTER", "é漢", "TAGS", "KEYS", "MY_WAIT"]),

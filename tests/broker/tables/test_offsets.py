@@ -14,6 +14,7 @@ from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict
+from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
 from tests.ha.doubles import PEER_NAME, log_lines
 from tests.remoting.test_protocol import frame
@@ -118,7 +119,7 @@ class ConsumerOffsetTests(OffsetsTestCase):
                 self.assert_refused(without, ResponseCode.SYSTEM_ERROR, f"<{name}>")
         self.assertEqual(self.offsets.table.offset_table, {})
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(
         code=st.sampled_from(ALL_CODES),
         fields=any_header(["consumerGroup", "topic", "queueId", "commitOffset", "timestamp"]),

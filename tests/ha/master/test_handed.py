@@ -20,6 +20,7 @@ from rmqha.ha.master.protocol import HAConnectionState, HAMasterFactory, HAMaste
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.transfer import TransferDecoder, encode_report
+from tests import examples
 from tests.ha.doubles import PEER, LineTransport, Socket, make_image, memory_log, progress_of
 from tests.tls.authority import Authority
 
@@ -67,7 +68,7 @@ class PlainTests(SynchronousTestCase):
         socket.attach(connection)
         return connection, socket
 
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=examples(40))
     @given(
         batch_bytes=st.sampled_from([50, 1000, 32 * 1024]),
         takes=st.lists(st.integers(0, 40_000), min_size=1, max_size=8),
@@ -195,7 +196,7 @@ class TLSTests(SynchronousTestCase):
                 read += peer.recv(65536)
         return bytes(read)
 
-    @settings(deadline=None, max_examples=25)
+    @settings(deadline=None, max_examples=examples(25))
     @given(takes=st.lists(st.integers(1, 70_000), min_size=1, max_size=12))
     def test_an_honest_slave_is_believed_and_a_liar_is_not(self, takes: list[int]) -> None:
         log = memory_log(LARGE)

@@ -25,6 +25,7 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.record import encode_blank
 from rmqha.wire.transfer import Transfer, TransferDecoder
+from tests import examples
 from tests.ha.doubles import SEGMENT_SIZE, LogImage, content_of, make_image, memory_log, wire
 
 IMAGE = make_image([300] * 30)  # several segments
@@ -318,7 +319,7 @@ class ProofTests(SynchronousTestCase):
             self.assertIn(f"what the master sent for {len(first)} is not a valid record", str(error))
 
     @pytest.mark.long
-    @settings(max_examples=150, deadline=None, database=None)
+    @settings(max_examples=examples(150), deadline=None, database=None)
     @given(st.data())
     def test_nothing_unproved_is_ever_reported_however_the_log_is_cut(self, data: st.DataObject) -> None:
         image = make_image(data.draw(st.lists(st.integers(0, 900), min_size=1, max_size=15), "bodies"), 1536)

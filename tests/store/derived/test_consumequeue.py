@@ -26,6 +26,7 @@ from rmqha.store.derived.consumequeue import (
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, MAX_OPEN_FILES, Syncable, UnflushedFile
 from rmqha.testing.sim.disk import SimDisk
+from tests import examples
 from tests.fixtures import new_folder, open_files
 
 FILE_UNITS = 5
@@ -449,7 +450,7 @@ class GapTests(ConsumeQueueTestCase):
                     self.assertEqual((again.min_offset, again.max_offset), (begin, begin + count))
 
     @pytest.mark.long
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(st.lists(st.integers(1, 23), min_size=1, max_size=12), st.integers(0, 13), st.data())
     def test_any_gaps_leave_a_queue_that_is_cut_where_it_is_told(
         self, steps: list[int], begin: int, data: st.DataObject
@@ -613,7 +614,7 @@ class OffsetByTimeTests(ConsumeQueueTestCase):
         self.assertEqual(self.ask(self.open(), {}, 1000), 0)
 
     @given(st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     def test_any_queue(self, data: st.DataObject) -> None:
         self.again()
         begin = data.draw(st.integers(0, 7))

@@ -26,6 +26,7 @@ from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.offline.audit import audit
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.sim.simulation import memory_folder
+from tests import examples
 from tests.fixtures import copy_of, new_folder
 from tests.store.queues import Writer, check_derived
 
@@ -46,7 +47,7 @@ def write_index(folder: Path, geometry: Geometry, count: int, start: int = 0) ->
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(GEOMETRIES, st.integers(1, 2500), st.sampled_from((0, 91, 10**12)))
 def test_a_geometry_is_found_by_the_entries_alone(geometry: Geometry, count: int, start: int) -> None:
     with TemporaryDirectory(dir=memory_folder()) as folder:
@@ -59,7 +60,7 @@ def test_a_geometry_is_found_by_the_entries_alone(geometry: Geometry, count: int
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(GEOMETRIES, st.integers(1, 500), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=5))
 def test_whatever_is_in_a_file_an_answer_comes(geometry: Geometry, count: int, changes: list[tuple[int, int]]) -> None:
     with TemporaryDirectory(dir=memory_folder()) as folder:

@@ -19,6 +19,7 @@ from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, Key
 from rmqha.store.errors import StoreError
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.wire.javahash import index_hashes
+from tests import examples
 from tests.fixtures import new_folder, open_files
 
 SLOTS, MOST = 7, 12
@@ -301,7 +302,7 @@ class QueryTests(IndexTestCase):
 
     @pytest.mark.long
     @given(st.data())
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80), deadline=None)
     def test_any_keys_and_times(self, data: st.DataObject) -> None:
         self.again()
         names = st.sampled_from(["Aa", "BB", "k1", "k2", "😀"])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.log.checkpoint import Checkpoint
-from tests import fixtures, strategies
+from tests import examples, fixtures, strategies
 from tests.fixtures import new_folder
 
 
@@ -26,7 +26,7 @@ class CheckpointTests(SynchronousTestCase):
             times = (found.physic_msg_timestamp, found.logics_msg_timestamp, found.index_msg_timestamp)
             self.assertEqual(times, tuple(known[f"{kind}MsgTimestamp"] for kind in ("physic", "logics", "index")), name)
 
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=examples(40))
     @given(strategies.INT64, strategies.INT64, strategies.INT64)
     def test_what_is_written_is_read(self, physic: int, logics: int, index: int) -> None:
         checkpoint = Checkpoint(physic, logics, index)

@@ -17,6 +17,7 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import MAX_OPEN_FILES, Disk, MappedFile, list_segments
 from rmqha.wire.record import Blank, Record, check_record, encode_blank
 from rmqha.wire.scan import Scan
+from tests import examples
 from tests.fixtures import new_folder, open_files
 from tests.store.logs import SEGMENT_SIZE, encoded, file_bytes, held, sized_record
 
@@ -123,7 +124,7 @@ class AppendTests(CommitLogTestCase):
         self.assertEqual(self.offsets(), (0, 150, 0, 150))
         self.assertEqual(self.log.append(sized_record(150)), 150)
 
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=examples(40))
     @given(st.lists(st.integers(100, SEGMENT_SIZE - 8), max_size=12))
     def test_whatever_is_appended_is_a_sound_log(self, sizes: list[int]) -> None:
         """A reopened log verifies every record, and finds each at the offset that ``append`` returned."""

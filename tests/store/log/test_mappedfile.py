@@ -21,6 +21,7 @@ from rmqha.store.log.mappedfile import (
     list_segments,
     sync_folder,
 )
+from tests import examples
 from tests.fixtures import new_folder, open_files
 
 SIZE = 4096
@@ -137,7 +138,7 @@ class MappedFileTests(SynchronousTestCase):
         with self.assertRaises(OSError):
             mapped_file.zero_from(0)
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     @given(st.lists(st.tuples(st.integers(0, 40_000), st.binary(min_size=1, max_size=5)), max_size=4), st.data())
     def test_the_end_of_what_is_not_zero(self, writes: list[tuple[int, bytes]], data: st.DataObject) -> None:
         folder = new_folder(self)
