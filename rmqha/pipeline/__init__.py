@@ -7,10 +7,11 @@ In reading order. Reading:
 - ``schema``: the columns.
 - ``segments``: reads and proves the records of a split.
 - ``decode``: turns the bytes of records into Arrow arrays.
+- ``encode``: turns archived columns into the bytes of records.
 - ``pagecache``: returns the page cache that a query has used.
 - ``boundaries``: finds offsets at which a segment can be split.
 - ``plan``: segments, splits and offsets.
-- ``jobs/``: work on a whole log: verify, compare, stats, archive, rebuild.
+- ``jobs/``: work on a whole log: verify, compare, stats, archive, rebuild, restore.
 - ``views``: what the rows of a query are.
 
 Spark and the command line:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from rmqha.printing import printable_json
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
     from rmqha.pipeline.jobs.chart import Draw
     from rmqha.pipeline.jobs.engine import Engine
+    from rmqha.pipeline.jobs.restore import Restored
     from rmqha.pipeline.jobs.stats import Stats
     from rmqha.pipeline.options import Options
 
@@ -122,7 +123,7 @@ class Asked:
     as_json: bool
 
 
-def _with_log_options(command: Callable[..., None]) -> Callable[..., None]:
+def _with_log_options(command: Callable[..., None], source: str = "STORE") -> Callable[..., None]:
     """Add the options that all jobs have. The command gets them as its first argument, an ``Asked``."""
 
     @wraps(command)
@@ -131,7 +132,7 @@ def _with_log_options(command: Callable[..., None]) -> Callable[..., None]:
 
     for option in reversed(
         (
-            click.argument("store", type=click.Path(path_type=Path)),
+            click.argument("store", type=click.Path(path_type=Path), metavar=source),
             click.option(
                 "--engine",
                 type=click.Choice([LOCAL, SPARK]),
@@ -386,3 +387,60 @@ def rebuild(asked: Asked, output: Path | None) -> None:
     say(f"{done.queues} queues and {done.keys} keys of {done.messages} messages from {done.start} to {done.end}")
     if done.mended or done.refused:
         say(f"{done.mended} queues had offsets with gaps or out of order; {done.refused} messages fit no queue")
+
+
+@job.command(cls=Job, takes=())
+@partial(_with_log_options, source="ARCHIVE")
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, metavar="STORE", help="The new store: a new folder."
+)
+@click.option(
+    "--lossy", is_flag=True, help="Also take messages that the archive cannot prove, or does not keep exactly."
+)
+@click.option("--dry-run", is_flag=True, help="Read and prove the whole archive; write nothing.")
+def restore(asked: Asked, output: Path, lossy: bool, dry_run: bool) -> None:
+    """Make a store from a whole archive: its log, queues and index, topics, groups and offsets.
+
+    The log gets the offsets and the bytes that it had, and each record is proved by its CRC or by the SHA-256 of its
+    range. The store has an id of its own, and a node or a Java broker can start on it. --set and --conf give the sizes
+    of its queue and index files, and the delay levels.
+
+    The archive must have no gap. A part of an archive cannot keep its offsets in a log: rmqha job replay sends the
+    messages of a topic or of a time to a broker instead. Exit code 1 if the archive has a gap, is damaged, or does not
+    prove its messages; nothing is written then.
+    """
+    from rmqha.pipeline.jobs.restore import RestoreChoices, plan_restore
+    from rmqha.pipeline.jobs.restore import restore as restore_store
+
+    if asked.texts:
+        raise Trouble(
+            ExitCode.USAGE,
+            f"--option {asked.texts[0]}: a part of an archive cannot keep its offsets in a log, so restore takes all "
+            "of it; 'rmqha job replay' sends the messages of a topic or of a time to a broker",
+        )
+    plan = plan_restore(asked.store, settings_of(asked.store, asked.conf, asked.sets))
+    settings = settings_of(output, asked.conf, asked.sets)
+    choices = RestoreChoices(lossy, dry_run)
+    with _engine(asked) as running, _progress("restore") as progress:
+        done = restore_store(plan, output, settings, running, choices, progress)
+    if asked.as_json:
+        _print_json(done.as_json())
+        return
+    for line in _restored_lines(done):
+        say(line)
+
+
+def _restored_lines(done: "Restored") -> Iterator[str]:
+    would = "holds" if done.done else "would hold"
+    exactly = "every byte is proved" if done.is_identical else "the fill bytes at ends of segments may be others"
+    yield f"{done.output} {would} the log from {done.start} to {done.end}, {done.messages} messages: {exactly}"
+    if done.unproved or done.changed:
+        yield f"{done.unproved} messages are not proved, and {done.changed} are not what the log held"
+    if done.tables:
+        yield f"topics, groups and offsets are those of the archive: {', '.join(done.tables)}"
+    else:
+        yield "the archive has no topics, groups and offsets: topics are made from the queues, consumers start anew"
+    if done.done:
+        yield f"{done.queues} queues; {done.clamped} offsets were set back to the end of their queues"
+    else:
+        yield "nothing was written"

@@ -31,6 +31,11 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 PROPERTIES_MAP = "propertiesMap"
 """A column on demand: the properties as a map, in addition to the stored string."""
+RECORD_CRC, RAW_RECORD = "recordCRC", "rawRecord"
+PROOF_COLUMNS = {RECORD_CRC: pa.int32(), RAW_RECORD: pa.binary()}
+"""The last columns of an archive: the CRC-32 of each record as a signed number, and the record's bytes where the other
+columns cannot represent them, else null. With them an archive can be turned into a store again.
+"""
 
 SQL_TYPES: dict[pa.DataType, str] = {
     pa.string(): "string",
@@ -58,6 +63,16 @@ def records_schema(columns: Sequence[str] = (), properties: str = "raw") -> pa.S
     """The schema of these columns, in this order; by default all but the map. Raises OptionError."""
     names = columns or [name for name in COLUMNS if name != "properties" or properties != "none"]
     return pa.schema([pa.field(name, column_type(name, properties)) for name in names])
+
+
+def archive_schema(columns: Sequence[str] = (), properties: str = "raw") -> pa.Schema:
+    """The schema of an archive's files. They prove their records unless only some columns were chosen, or properties
+    as a map. Raises OptionError.
+    """
+    schema = records_schema(columns, properties)
+    if columns or properties != "raw":
+        return schema
+    return pa.schema([*schema, *(pa.field(name, kind) for name, kind in PROOF_COLUMNS.items())])
 
 
 def to_ddl(schema: pa.Schema) -> str:

@@ -23,6 +23,7 @@ from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.segments import Split
 from rmqha.pipeline.views import SPLITS_SCHEMA
 from rmqha.store.nodestate import NodeState
+from rmqha.store.tablesnapshots import read_tables
 
 Part = tuple[Split, ArchivedSplit]
 
@@ -114,8 +115,9 @@ def _commit(options: Options, messages: Sequence[WriterCommitMessage | None]) ->
         archive.complete()
         state = _state_of(archive, staged, store)
         parts = sorted(chain.from_iterable(message.parts for message in staged), key=lambda part: part[0].start)
+        tables = read_tables(store)
         for run in _runs(_left(options, parts, archive.covered())):
-            is_new = archive.commit(merge_archived(run[0].start, run[-1].end, run, state))
+            is_new = archive.commit(merge_archived(run[0].start, run[-1].end, run, state, tables))
             assert is_new, "nobody else commits meanwhile"
         archive.clean()
 

@@ -12,6 +12,7 @@ In reading order:
 - ``overlap``: proves that a log continues an archive.
 - ``archive``: writes the log as Parquet files.
 - ``rebuild``: builds consume queues and index from the log.
+- ``restore``: makes a store from an archive.
 
 ::
 

@@ -5,7 +5,7 @@ files count, see ``manifest``. Bodies go from the log to the file within one pro
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode
+from rmqha.pipeline.encode import proof_columns
 from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.jobs.manifest import (
     Archive,
+    ArchivedBlank,
     ArchivedFile,
     Manifest,
     RangeHash,
+    RestoreFacts,
     open_staging,
     range_name,
     stage,
@@ -33,16 +36,18 @@ from rmqha.pipeline.jobs.manifest import (
 from rmqha.pipeline.jobs.overlap import Proof
 from rmqha.pipeline.options import Compression, OnCorrupt, Options, Selection
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.schema import records_schema
-from rmqha.pipeline.segments import Split, log, log_skipped, read_records
+from rmqha.pipeline.schema import PROOF_COLUMNS, RECORD_CRC, archive_schema
+from rmqha.pipeline.segments import SegmentReader, Split, log, log_skipped, read_records
 from rmqha.store.nodestate import NodeState
+from rmqha.store.tablesnapshots import read_snapshot, read_tables
 from rmqha.wire.columns import Records
+from rmqha.wire.layout import BLANK_HEADER, BLANK_MAGIC_CODE
 
 Result = TypeVar("Result")
 COMMIT_BYTES = 4 << 30
 """Bytes of log in one manifest: the most that is lost if the job is killed."""
 ROW_GROUP_BYTES = 32 << 20
-PLAIN_COLUMNS = ("body", "properties", "keys")
+PLAIN_COLUMNS = ("body", "properties", "keys", *PROOF_COLUMNS)
 """Columns whose values rarely repeat. A dictionary would only make them larger."""
 
 
@@ -51,7 +56,8 @@ class ArchivedSplit:
     """The result of archiving a range of the log. There is no file if the range has no message. ``skipped`` stretches
     are not records.
 
-    ``sha256`` is the hash of its bytes in the log, None if some were missing.
+    ``sha256`` is the hash of its bytes in the log, None if some were missing. ``blank`` is the end of its segment, if
+    that has no message. ``is_lossless`` says that the file keeps all records exactly.
     """
 
     start: int
@@ -59,6 +65,9 @@ class ArchivedSplit:
     file: ArchivedFile | None
     skipped: int = 0
     sha256: str | None = None
+    segment_size: int = 0
+    blank: ArchivedBlank | None = None
+    is_lossless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +179,9 @@ class _Staging:
 
 def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
     """Stage the messages of a split as a file in ``root``. Raises StoreError, OSError."""
-    schema = records_schema(options.columns, options.properties.value)
+    schema = archive_schema(options.columns, options.properties.value)
     skips: list[CorruptLogError] = []
+    end = split.start
 
     def skipped(error: CorruptLogError, end: int) -> None:
         log_skipped(error, end)
@@ -189,18 +199,49 @@ def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
                 options.drop_behind,
                 lambda passed: digest.update(passed.data),
             ):
-                staging.write(records, decode(records, schema, options.decompress))
+                staging.write(records, _rows(records, schema, options.decompress))
+                end = records.end
         except DataLossError as error:
             if options.fail_on_data_loss:
                 raise
             log.warning("%s", error)
             is_whole = False
         file = staging.finish()
-        return ArchivedSplit(split.start, split.end, file, len(skips), digest.hexdigest() if is_whole else None)
+        return ArchivedSplit(
+            split.start,
+            split.end,
+            file,
+            len(skips),
+            digest.hexdigest() if is_whole else None,
+            split.segment_end - split.base,
+            _blank(split, end) if is_whole else None,
+            is_whole and not skips and RECORD_CRC in schema.names,
+        )
 
 
-def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: NodeState | None) -> Manifest:
-    """The manifest of a range whose splits are staged, with the state of their store's node."""
+def _rows(records: Records, schema: pa.Schema, decompress: bool) -> pa.RecordBatch:
+    """The rows of these messages."""
+    if RECORD_CRC not in schema.names:
+        return decode(records, schema, decompress)
+    columns = pa.schema([field for field in schema if field.name not in PROOF_COLUMNS])
+    batch = decode(records, columns, decompress)
+    return pa.RecordBatch.from_arrays([*batch.columns, *proof_columns(records, batch)], schema=schema)
+
+
+def _blank(split: Split, start: int) -> ArchivedBlank | None:
+    """The blank that follows the last message of a split, if one does. Raises OSError."""
+    if start >= split.end or split.end != split.segment_end or split.end - start < BLANK_HEADER.size:
+        return None
+    with SegmentReader(split.path, split.base) as segment:
+        content = segment.read(start, split.end - start).tobytes()
+    is_blank = BLANK_HEADER.unpack_from(content) == (split.end - start, BLANK_MAGIC_CODE)
+    return ArchivedBlank.of(start, content) if is_blank else None
+
+
+def merge_archived(
+    start: int, end: int, parts: Sequence[ArchivedSplit], state: NodeState | None, tables: Mapping[str, str]
+) -> Manifest:
+    """The manifest of a range whose splits are staged, with the state of their store's node and its tables."""
     return Manifest(
         start,
         end,
@@ -209,7 +250,22 @@ def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: 
         files=tuple(part.file for part in parts if part.file is not None),
         skipped=sum(part.skipped for part in parts),
         hashes=tuple(RangeHash(part.start, part.end, part.sha256) for part in parts if part.sha256 is not None),
+        restore=RestoreFacts(
+            lossless=all(part.is_lossless for part in parts),
+            segment_size=max((part.segment_size for part in parts), default=0) or None,
+            blanks=tuple(part.blank for part in parts if part.blank is not None),
+            tables=tables,
+        ),
     )
+
+
+def tables_at(store: Path, offset: int, end: int) -> Mapping[str, str]:
+    """The tables of a store for a restore that ends at ``offset``: the last snapshot before it, or else those of now.
+
+    They are those of now too if the log ends there, at ``end``. Raises OSError.
+    """
+    snapshot = read_snapshot(store, offset) if offset < end else None
+    return read_tables(store) if snapshot is None else snapshot.tables
 
 
 def commit_proved(archive: Archive, proof: Proof, commit: Callable[[], Result]) -> Result:
@@ -251,7 +307,8 @@ def archive(
         while following := _next_range(archive, plan, start, end, commit_bytes):
             on_split = partial(archive_split, root=str(options.output), options=options)
             parts = run_range(engine, on_split, plan, *following, progress)
-            manifest = merge_archived(*following, parts, plan.state)
+            tables = tables_at(plan.store, following[1], plan.end)
+            manifest = merge_archived(*following, parts, plan.state, tables)
             if commit_proved(archive, proof, partial(archive.commit, manifest)):
                 manifests.append(manifest)  # else a stream was faster, and there is less left to do
         with archive.locked():

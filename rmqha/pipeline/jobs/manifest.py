@@ -19,7 +19,9 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +32,8 @@ import orjson
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.log.mappedfile import sync_folder
 from rmqha.store.nodestate import NodeState, replace_file
+from rmqha.wire.layout import BLANK_HEADER
+from rmqha.wire.record import encode_blank
 
 MANIFEST_FOLDER = "_manifest"
 STAGING_FOLDER = "_staged"
@@ -85,13 +89,71 @@ class RangeHash:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchivedBlank:
+    """The end of a segment without a message, from ``start`` to before ``end``.
+
+    ``filler`` holds the bytes after its header, without the zeros at their end: compressed by zlib, in base64. It is
+    empty if they are all zeros, as usual.
+    """
+
+    start: int
+    end: int
+    filler: str = ""
+
+    @classmethod
+    def of(cls, start: int, content: bytes) -> "ArchivedBlank":
+        """The blank with this content, which starts with its header."""
+        filler = content[BLANK_HEADER.size :].rstrip(b"\0")
+        return cls(start, start + len(content), b64encode(zlib.compress(filler)).decode() if filler else "")
+
+    def content(self) -> bytes:
+        """All bytes of the blank but for the zeros at its end. Raises ValueError if the filler is damaged."""
+        size = self.end - self.start
+        try:
+            filler = zlib.decompressobj().decompress(b64decode(self.filler), size) if self.filler else b""
+        except zlib.error as error:
+            raise ValueError(f"the filler of the blank at {self.start} is damaged: {error}") from error
+        return encode_blank(size) + filler[: size - BLANK_HEADER.size]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFacts:
+    """What a store made from the archive needs besides the messages. Older manifests have none of it.
+
+    ``lossless`` says that the files keep every record exactly. ``segment_size`` is in bytes, None if it is not known.
+    ``tables`` are the texts of the store's tables by the names of their files, as they were at the end of the range, or
+    soon after it.
+    """
+
+    lossless: bool = False
+    segment_size: int | None = None
+    blanks: tuple[ArchivedBlank, ...] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields in a manifest's file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "RestoreFacts":
+        """Parse the fields of a manifest's file. Raises ValueError, TypeError."""
+        size = content.get("segment_size")
+        return cls(
+            lossless=bool(content.get("lossless", False)),
+            segment_size=None if size is None else int(size),
+            blanks=tuple(ArchivedBlank(**blank) for blank in content.get("blanks", ())),
+            tables={str(name): str(text) for name, text in dict(content.get("tables", {})).items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What one batch archived: the log from ``start`` to before ``end``.
 
     ``hashes`` are those of its splits. They prove that the log of another store is the same; older manifests have none.
 
     ``store_id`` and ``epoch`` are those of state.json, None and 0 if no node of ours has run. ``skipped`` counts
-    stretches that were not records.
+    stretches that were not records. ``restore`` is what a store made from the archive needs besides.
     """
 
     start: int
@@ -101,6 +163,7 @@ class Manifest:
     files: tuple[ArchivedFile, ...]
     skipped: int = 0
     hashes: tuple[RangeHash, ...] = ()
+    restore: RestoreFacts = RestoreFacts()
 
     @property
     def rows(self) -> int:
@@ -109,7 +172,9 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The content of the manifest's file."""
-        return orjson.dumps({**asdict(self), "rows": self.rows}, option=orjson.OPT_INDENT_2) + b"\n"
+        content = {**asdict(replace(self, restore=RestoreFacts())), **self.restore.as_json(), "rows": self.rows}
+        del content["restore"]
+        return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
 
     @classmethod
     def from_json(cls, text: bytes) -> "Manifest":
@@ -126,6 +191,7 @@ class Manifest:
                 files=files,
                 skipped=content["skipped"],
                 hashes=hashes,
+                restore=RestoreFacts.from_json(content),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or invalid: {error}") from error

@@ -8,9 +8,9 @@ dispatch (``rmqha.store.derived.bulk``).
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -90,7 +90,7 @@ class RebuiltSplit:
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """What was built from ``start`` to ``end`` of the log. ``mended`` counts queues whose offsets had gaps or were out
-    of order.
+    of order. ``ends`` are the next offsets of all queues.
     """
 
     start: int
@@ -100,6 +100,7 @@ class Rebuilt:
     queues: int
     mended: int
     keys: int
+    ends: Mapping[QueueKey, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The output of ``rmqha job rebuild --json``."""
@@ -247,6 +248,7 @@ def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder
         queues=len(runs),
         mended=sum(not run.is_regular or bool(run.gaps) for run in runs.values()),
         keys=sum(part.keys for part in parts),
+        ends={key: run.end for key, run in runs.items()},
     )
 
 

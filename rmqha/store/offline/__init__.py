@@ -11,6 +11,7 @@ In reading order:
 - ``restore``: puts back the bytes that recovery has cut and kept.
 - ``target``: finds the place in a log at which a restore ends.
 - ``copying``: copies files, sharing their blocks where the file system can.
+- ``newstore``: makes a new store in a folder that gets its name when it is complete.
 - ``prefix``: copies the start of a store into a new one.
 - ``fork``: finds the offset at which two logs part.
 - ``rewind``: takes a store back to that offset.

@@ -1,42 +1,44 @@
 """Copies the start of a store into a new one: what ``rmqha restore`` and ``rmqha backup`` do.
 
 Every prefix of the log is a consistent store (spec/store.md 8): queues and index are trimmed to it, and tables are
-taken as they were then. The copy is made in a separate folder next to the output, and gets the output's name when it
-is complete and on the disk. If the process is killed before that, the output stays as it was.
+taken as they were then. ``newstore`` says what a copy is until it is complete.
 """
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from struct import Struct
 
-import orjson
-
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.derived.index import INDEX_FOLDER
-from rmqha.store.errors import NoStore, StoreError
-from rmqha.store.log.lockfile import LockFile, is_locked
-from rmqha.store.log.mappedfile import file_name, list_segments, sync_file_system, sync_folder
+from rmqha.store.errors import StoreError
+from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.mappedfile import file_name, list_segments
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState
 from rmqha.store.offline.clamping import clamp_offsets
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
+from rmqha.store.offline.newstore import (
+    ROOM_LEFT_BYTES,
+    NoRoom,
+    OutputExists,
+    check_output,
+    existing_parent,
+    new_store,
+)
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
 
-INCOMPLETE_FILE = "incomplete.json"
-"""In ``rmqha`` of a copy that is being made. It says what is copied, and shows that the folder may be removed."""
-ROOM_LEFT_BYTES = 64 << 20
-"""What a copy leaves free on the disk."""
 FIRST_UNIT = Struct(">qi")
 INDEX_HEADER = Struct(">qqqq")
 COPIED_NAMES = frozenset({CONSUME_QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, NODE_FOLDER, CHECKPOINT_FILE, "commitlog"})
 IGNORED_NAMES = frozenset({LOCK_FILE, ABORT_FILE})
+
+__all__ = ["NoRoom", "OutputExists"]  # from ``newstore``, for callers
 
 Progress = Callable[[int], None]
 """Called with the number of bytes copied or shared so far."""
@@ -78,10 +80,6 @@ class CopyDone:
     clamped: int
 
 
-class OutputExists(NoStore):
-    """The output exists already. It is never overwritten."""
-
-
 def sound_end(settings: Settings, state: NodeState | None) -> int:
     """Where a copy of the log ends: at the confirmed offset if a node of ours runs, else where a start would end it.
 
@@ -118,10 +116,7 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, end: int) -> Cop
     Raises OutputExists, StoreError, OSError.
     """
     source = settings.store_path_root_dir
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise OutputExists(f"{output} exists and is not empty: name a new folder")
-    if source.resolve() == output.resolve() or source.resolve() in output.resolve().parents:
-        raise OutputExists(f"{output} is inside the source {source}: name a folder outside it")
+    check_output(source, output)
     snapshot = read_snapshot(source, end) if kind is CopyKind.RESTORE else None
     segments = list_segments(settings.commit_log_folder)
     bytes_ = sum(data_bytes(path, limit) for path, limit, _ in _log_files(settings, end))
@@ -168,36 +163,19 @@ def copy_store(plan: CopyPlan, settings: Settings, progress: Progress = lambda _
     If it fails or is interrupted, what was made of it is removed.
     """
     _check_room(plan)
-    with _new_folder(plan) as folder:
+    facts = {"source": str(plan.source), "end": plan.end, "kind": plan.kind.value}
+    with new_store(plan.output, facts) as folder:
         copied = _copy_files(plan, settings, folder, progress)
         _write_tables(plan, folder)
-        done = _settle(plan, settings, folder, copied)
-        sync_file_system(folder)
-        with suppress(FileNotFoundError):
-            plan.output.rmdir()  # it is empty: the plan has checked that
-        folder.rename(plan.output)
-        sync_folder(plan.output.absolute().parent)
-        (plan.output / NODE_FOLDER / INCOMPLETE_FILE).unlink()
-    return done
+        return _settle(plan, settings, folder, copied)
 
 
 def _check_room(plan: CopyPlan) -> None:
     """Raises NoRoom if the disk has no room for the copy and cannot share blocks."""
-    parent = _existing_parent(plan.output)
+    parent = existing_parent(plan.output)
     free = shutil.disk_usage(parent).free
     if plan.bytes + ROOM_LEFT_BYTES > free and not _shares_blocks(plan.source, parent):
         raise NoRoom(f"the copy needs {plan.bytes} bytes, but {parent} has room for {free}: nothing was changed")
-
-
-class NoRoom(StoreError):
-    """The disk is too small for the copy."""
-
-
-def _existing_parent(path: Path) -> Path:
-    path = path.absolute().parent
-    while not path.exists():
-        path = path.parent
-    return path
 
 
 def _shares_blocks(source: Path, parent: Path) -> bool:
@@ -212,37 +190,6 @@ def _shares_blocks(source: Path, parent: Path) -> bool:
         copier = Copier()
         copier.copy(Path(file.name), Path(name) / "copy", 4096, 4096)
         return bool(copier.done.shared)
-
-
-@contextmanager
-def _new_folder(plan: CopyPlan) -> Iterator[Path]:
-    """The folder next to the output in which the copy is made. It is removed if anything fails."""
-    output = plan.output.absolute()
-    folder = output.with_name(f".{output.name}.incomplete")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    marker = folder / NODE_FOLDER / INCOMPLETE_FILE
-    if not marker.exists() and any(path.is_file() for path in folder.rglob("*")):
-        raise OutputExists(f"{folder} exists, but rmqha did not create it: move it away")
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_bytes(orjson.dumps({"source": str(plan.source), "end": plan.end, "kind": plan.kind.value}))
-    lock = LockFile(marker)
-    try:
-        _empty(folder, marker)
-        yield folder
-    except BaseException:  # of any kind: an incomplete copy is useless
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    finally:
-        lock.release()
-
-
-def _empty(folder: Path, marker: Path) -> None:
-    """Remove the leftovers of a copy that was killed."""
-    for path in [*folder.iterdir(), *marker.parent.iterdir()]:
-        if path.is_dir() and path != marker.parent:
-            shutil.rmtree(path)
-        elif not path.is_dir() and path != marker:
-            path.unlink()
 
 
 def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Progress) -> Copied:

@@ -23,7 +23,7 @@ from rmqha.store.message import Message
 from rmqha.store.messagestore import LOCK_FILE, MessageStore, open_log
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffsetTable
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.offline import prefix
+from rmqha.store.offline import newstore, prefix
 from rmqha.store.offline.prefix import CopyDone, CopyKind, NoRoom, OutputExists, copy_store, plan_copy, sound_end
 from rmqha.store.offline.target import Cut, NoSuchTarget, Target, find_cut
 from rmqha.store.tablesnapshots import snapshot_offsets, write_snapshot
@@ -354,7 +354,7 @@ class CopyTests(SynchronousTestCase):
 
             return call
 
-        patches = [self.patch(prefix, name, dying(getattr(prefix, name))) for name in STEPS]
+        patches = [self.patch(module, name, dying(getattr(module, name))) for module, name in STEPS]
         patches += [self.patch(os, "copy_file_range", dying(os.copy_file_range))]
         patches += [self.patch(shutil, "copyfile", dying(shutil.copyfile)), self.patch(shutil, "rmtree", _keep)]
         try:
@@ -367,7 +367,10 @@ class CopyTests(SynchronousTestCase):
         return False
 
 
-STEPS = ("sync_file_system", "sync_folder", "MessageStore", "clamp_offsets", "LockFile", "read_snapshot", "read_tables")
+STEPS = [
+    *((newstore, name) for name in ("sync_file_system", "sync_folder", "LockFile")),
+    *((prefix, name) for name in ("MessageStore", "clamp_offsets", "read_snapshot", "read_tables")),
+]
 
 
 class Died(BaseException):

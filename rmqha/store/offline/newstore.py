@@ -1,0 +1,92 @@
+"""Makes a new store in a folder of its own, which gets its name when the store is complete.
+
+The store is made in ``.NAME.incomplete`` next to the output. If the process is killed before it is complete, the output
+stays as it was. The next run recognizes the folder by a marker file, removes what is in it, and starts again.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import orjson
+
+from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.log.lockfile import LockFile
+from rmqha.store.log.mappedfile import sync_file_system, sync_folder
+from rmqha.store.nodestate import NODE_FOLDER
+
+INCOMPLETE_FILE = "incomplete.json"
+"""In ``rmqha`` of a store that is being made. It says what is made, and shows that the folder may be removed."""
+ROOM_LEFT_BYTES = 64 << 20
+"""What a new store leaves free on the disk."""
+
+
+class NoRoom(StoreError):
+    """The disk is too small for the new store."""
+
+
+class OutputExists(NoStore):
+    """The output exists already. It is never overwritten."""
+
+
+def check_output(source: Path, output: Path) -> None:
+    """Raises OutputExists if the output is not empty, or inside the source; OSError."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise OutputExists(f"{output} exists and is not empty: name a new folder")
+    if source.resolve() == output.resolve() or source.resolve() in output.resolve().parents:
+        raise OutputExists(f"{output} is inside the source {source}: name a folder outside it")
+
+
+def existing_parent(path: Path) -> Path:
+    """The nearest folder above ``path`` that exists."""
+    path = path.absolute().parent
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+@contextmanager
+def new_store(output: Path, facts: Mapping[str, object]) -> Iterator[Path]:
+    """The folder in which to make the store. It becomes ``output``, durably, if nothing fails; else it is removed.
+
+    ``facts`` say what is made. Raises OutputExists, StoreInUse if another process makes it, OSError.
+    """
+    output = output.absolute()
+    with _marked_folder(output, facts) as folder:
+        yield folder
+        sync_file_system(folder)
+        with suppress(FileNotFoundError):
+            output.rmdir()  # it is empty: ``check_output`` has seen to that
+        folder.rename(output)
+        sync_folder(output.parent)
+        (output / NODE_FOLDER / INCOMPLETE_FILE).unlink()
+
+
+@contextmanager
+def _marked_folder(output: Path, facts: Mapping[str, object]) -> Iterator[Path]:
+    folder = output.with_name(f".{output.name}.incomplete")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    marker = folder / NODE_FOLDER / INCOMPLETE_FILE
+    if not marker.exists() and any(path.is_file() for path in folder.rglob("*")):
+        raise OutputExists(f"{folder} exists, but rmqha did not create it: move it away")
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.write_bytes(orjson.dumps(dict(facts)))
+    lock = LockFile(marker)
+    try:
+        _empty(folder, marker)
+        yield folder
+    except BaseException:  # of any kind: an incomplete store is useless
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        lock.release()
+
+
+def _empty(folder: Path, marker: Path) -> None:
+    """Remove the leftovers of a process that was killed."""
+    for path in [*folder.iterdir(), *marker.parent.iterdir()]:
+        if path.is_dir() and path != marker.parent:
+            shutil.rmtree(path)
+        elif not path.is_dir() and path != marker:
+            path.unlink()
