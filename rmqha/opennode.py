@@ -12,6 +12,7 @@ import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from rmqha import __version__
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.endpoints import LoopbackEndpoint
@@ -28,7 +29,7 @@ from rmqha.ops.cleaning import CleaningService
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.process import MAX_FILES, Leave
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
-from rmqha.remoting.asking import NODE_STATE_KEY, view_of_master
+from rmqha.remoting.asking import NODE_STATE_KEY, VERSION_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
@@ -220,7 +221,8 @@ class OpenNode:
 
     def _runtime_info(self) -> dict[str, str]:
         assert self.broker is not None, "the broker answers this request"
-        return {**self.broker.runtime_info.table(), NODE_STATE_KEY: orjson.dumps(self.state().as_json()).decode()}
+        state = orjson.dumps(self.state().as_json()).decode()
+        return {**self.broker.runtime_info.table(), NODE_STATE_KEY: state, VERSION_KEY: __version__}
 
     def state(self) -> NodeState:
         """The current state, for state.json."""

@@ -5,6 +5,7 @@ In reading order:
 - ``shared``: what all commands use: options, opening a store, a progress bar, running the reactor.
 - ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
 - ``status``: ``rmqha status``: the state of a store or of a broker.
+- ``doctor``: ``rmqha doctor``: checks brokers, stores and name servers, and says what to do.
 - ``verify``: ``rmqha verify``: checks a store, alone or against another one.
 - ``recover``: ``rmqha recover`` and ``rmqha rebuild``: recover a store and rebuild its queues while no node runs.
 - ``repair``: ``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log.
@@ -19,6 +20,7 @@ The jobs of ``rmqha job`` are in ``pipeline.cli``.
 import click
 
 from rmqha import __version__
+from rmqha.cli.doctor import doctor
 from rmqha.cli.dump import dump, queues
 from rmqha.cli.messages import pull, put
 from rmqha.cli.promote import promote
@@ -44,6 +46,7 @@ def main() -> None:
 
 for _command in (
     backup,
+    doctor,
     dump,
     job,
     promote,

@@ -9,5 +9,6 @@ In reading order:
 - ``snapshots``: keeps snapshots of the tables while a node runs, for ``rmqha restore``.
 - ``control``: the socket on which a running node takes orders from commands on its machine.
 - ``status``: what ``rmqha status`` shows.
+- ``doctor/``: what ``rmqha doctor`` checks.
 - ``cleaning``: deletes old segments while a node runs (retention).
 """

@@ -12,18 +12,24 @@ from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.protocol import RemotingError, call_once
 from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
-from rmqha.wire.command import RequestCode
+from rmqha.wire.command import RemotingCommand, RequestCode
 
 _log = Logger()
 MAX_SHOWN = 40
 DERIVED_FILE_SETTINGS = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 NODE_STATE_KEY = "rmqha"
 """The entry of a node's runtime info that holds its state.json. Java brokers do not have it."""
+VERSION_KEY = "rmqhaVersion"
+"""The entry of a node's runtime info that holds the version of rmqha."""
 
 
 async def ask_runtime_info(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> dict[str, str]:
     """The broker's runtime info. Raises RemotingError, TimeoutError, or what connecting raises."""
-    answer = await call_once(endpoint, RequestCode.GET_BROKER_RUNTIME_INFO, clock)
+    return read_runtime_info(await call_once(endpoint, RequestCode.GET_BROKER_RUNTIME_INFO, clock))
+
+
+def read_runtime_info(answer: RemotingCommand) -> dict[str, str]:
+    """The runtime info in an answer to GET_BROKER_RUNTIME_INFO. Raises RemotingError."""
     try:
         table: dict[str, Any] = orjson.loads(answer.body)["table"]
         return {str(name): str(value) for name, value in table.items()}
@@ -33,7 +39,11 @@ async def ask_runtime_info(endpoint: IStreamClientEndpoint, clock: IReactorTime)
 
 async def ask_config(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> dict[str, str]:
     """The broker's settings. Raises RemotingError, TimeoutError or what connecting raises."""
-    answer = await call_once(endpoint, RequestCode.GET_BROKER_CONFIG, clock)
+    return read_config(await call_once(endpoint, RequestCode.GET_BROKER_CONFIG, clock))
+
+
+def read_config(answer: RemotingCommand) -> dict[str, str]:
+    """The settings in an answer to GET_BROKER_CONFIG. Raises RemotingError."""
     try:
         return javaproperties.loads(answer.body.decode("utf-8"))
     except ValueError as error:
