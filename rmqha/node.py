@@ -46,7 +46,15 @@ from rmqha.remoting.asking import NODE_STATE_KEY, ask_master_range, view_of_mast
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
-from rmqha.replicating import CannotRepair, Machine, Replicating, StoreOpening, state_of_log
+from rmqha.replicating import (
+    CannotRepair,
+    Machine,
+    Replicating,
+    StoreOpening,
+    reopen_as_master,
+    rewind_slave,
+    state_of_log,
+)
 from rmqha.services import OrderedServices, PeriodicService
 from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.epochs import promoted_role
@@ -57,8 +65,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promote_open_store, promotion_as_json
-from rmqha.store.offline.rewind import Rewound, rewind
+from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promotion_as_json
 from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
 
@@ -464,14 +471,14 @@ class Node(ProcessService):
     async def _reopen_as_master(self, role: BrokerRole, before: NodeState) -> Promotion:
         self._log.warn("promoted to {role}: this node stops following its master", role=role.value)
         await maybeDeferred(self._services.disownServiceParent)
-        known = self.store.known_log()
-        await self._close_to_open_again()
-        self._plan = _as_master(self._plan, role)
-        self._opening = self._opening_of_plan(known)
-        self._store = await self._opening.run()
-        now_ms = self._machine.now_ms()
-        promoting = partial(promote_open_store, self._store, role, now_ms, before, "promoted")
-        promotion: Promotion = await self._run_in_thread(promoting)
+
+        def opening(known: Examination) -> StoreOpening:
+            self._plan = _as_master(self._plan, role)
+            self._opening = self._opening_of_plan(known)
+            return self._opening
+
+        store, close = self.store, self._close_to_open_again
+        self._store, promotion = await reopen_as_master(store, close, opening, role, before, self._machine)
         self._started_at = time.time()
         if not self._is_stopping:
             self._start_services(self._store)
@@ -508,10 +515,9 @@ class Node(ProcessService):
         await deferLater(IReactorTime(self._reactor), 0)  # the caller is one of the services
         await maybeDeferred(self._services.disownServiceParent)
         try:
-            fork = await self._find_fork()
-            await self._close_to_open_again()
-            if fork is not None and fork.offset < fork.our_end:
-                done: Rewound = await self._run_in_thread(partial(rewind, settings, fork.offset))
+            found = await rewind_slave(settings, self._find_fork, self._close_to_open_again, self._machine)
+            if found is not None:
+                fork, done = found
                 self._log.warn(
                     "rewound to {end}, where the master's log and ours part: {size} bytes are cut, and kept in {kept}; "
                     "epoch {epoch}",

@@ -9,6 +9,7 @@ that folder alone, and the way to it.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -36,12 +37,16 @@ ALL_FOLDERS = "*"
 class Inode:
     """A file without its name. ``content`` has room for all it will ever hold; it never moves, so it can be mapped."""
 
+    numbers = count()
+
     def __init__(self, capacity: int) -> None:
         self.content = bytearray(capacity)
         self.size = 0
         self.durable = bytearray(capacity)
         self.durable_size = 0
         self.dirty: set[int] = set()
+        self.writes = 0
+        self.number = next(Inode.numbers)
         self._clean_front = b""
         """What was clean of the bytes that are written through a mapping."""
 
@@ -49,6 +54,7 @@ class Inode:
         """Into the page cache."""
         end = position + len(data)
         self.content[position:end] = data
+        self.writes += 1
         self.dirty.update(range(position // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
     def map_front(self, size: int) -> None:
@@ -461,6 +467,17 @@ class SimDisk(Disk):
             self.folders_renamed += 1
         move(self._names)
         self._journal.append((ALL_FOLDERS if is_folder else str(new_path.parent), move))
+
+    def link(self, path: Path, new_path: Path) -> None:
+        self.system_call("link", path)
+        inode, name = self._inode(path), str(new_path)
+        if name in self._names.inodes:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        self._change_names(new_path.parent, lambda names: names.add(name, inode))
+
+    def identity(self, path: Path) -> tuple[int, ...]:
+        inode = self._inode(path)
+        return inode.number, inode.size, inode.writes
 
     def modified_time(self, path: Path) -> float:
         return 0.0
