@@ -27,7 +27,7 @@ from rmqha.opennode import OpenNode, Process
 from rmqha.ops.control import ControlService, OrderRefused
 from rmqha.ops.process import Leave, ProcessService
 from rmqha.remoting.asking import ask_master_range
-from rmqha.replicating import CannotRepair, Machine, StoreOpening
+from rmqha.replicating import CannotRepair, Machine, StoreOpening, reopen_as_master, rewind_slave
 from rmqha.settings import BrokerRole
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
@@ -35,8 +35,7 @@ from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promote_open_store, promotion_as_json
-from rmqha.store.offline.rewind import Rewound, rewind
+from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promotion_as_json
 from rmqha.store.opening import OpeningStopped
 
 REWIND_PAUSE_SECONDS = 60.0
@@ -251,16 +250,13 @@ class Node(ProcessService):
         self._log.warn("promoted to {role}: this node stops following its master", role=role.value)
         node = self.open_node
         await maybeDeferred(node.services.disownServiceParent)
-        known = node.store.known_log()
-        await self._close_to_open_again()
-        self._use(self._plan.as_master(role), known)
-        store = await self._opening.run()
-        promoting = partial(promote_open_store, store, role, self._machine.now_ms(), before, "promoted")
-        try:
-            promotion: Promotion = await self._run_in_thread(promoting)
-        except (StoreError, OSError):
-            store.abandon()
-            raise
+
+        def opening(known: Examination) -> StoreOpening:
+            self._use(self._plan.as_master(role), known)
+            return self._opening
+
+        close = self._close_to_open_again
+        store, promotion = await reopen_as_master(node.store, close, opening, role, before, self._machine)
         await self._run(store)
         self._log.warn(
             "this node is the {role} now, epoch {epoch}, from {end} on",
@@ -293,10 +289,9 @@ class Node(ProcessService):
         settings = self._plan.settings
         await deferLater(IReactorTime(self._reactor), 0)  # the caller is one of the services
         await maybeDeferred(self.open_node.services.disownServiceParent)
-        fork = await self._find_fork()
-        await self._close_to_open_again()
-        if fork is not None and fork.offset < fork.our_end:
-            done: Rewound = await self._run_in_thread(partial(rewind, settings, fork.offset))
+        found = await rewind_slave(settings, self._find_fork, self._close_to_open_again, self._machine)
+        if found is not None:
+            fork, done = found
             self._log.warn(
                 "rewound to {end}, where the master's log and ours part: {size} bytes are cut, and kept in {kept}; "
                 "epoch {epoch}",

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,13 +21,16 @@ from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.statefile import StateFileService
-from rmqha.settings import Settings
+from rmqha.settings import BrokerRole, Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.log.recovery import Examination, LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.fork import Fork
+from rmqha.store.offline.promote import Promotion, promote_open_store
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
+from rmqha.store.offline.rewind import Rewound, rewind
 from rmqha.store.opening import Opening, OpeningStopped
 
 
@@ -192,6 +195,50 @@ class Replicating:
             self._store.root, current, machine.clock, machine.run_in_thread, machine.disk_failed, machine.disk
         )
         return self.state_file
+
+
+async def reopen_as_master(
+    store: MessageStore,
+    close: Callable[[], Awaitable[None]],
+    opening: Callable[[Examination], StoreOpening],
+    role: BrokerRole,
+    before: NodeState,
+    machine: Machine,
+) -> tuple[MessageStore, Promotion]:
+    """Promote the store of a running slave, whose services have stopped. Returns it, open as a master's.
+
+    ``close`` closes the store cleanly. ``opening`` then opens it with a master's settings. ``before`` is the slave's
+    last state. Raises StoreError, OSError. After a failure the disk has a slave's store, or a promoted one.
+    """
+    known = store.known_log()
+    await close()
+    opened = await opening(known).run()
+    promoting = partial(promote_open_store, opened, role, machine.now_ms(), before, "promoted")
+    try:
+        promotion: Promotion = await machine.run_in_thread(promoting)
+    except (StoreError, OSError):
+        opened.abandon()
+        raise
+    return opened, promotion
+
+
+async def rewind_slave(
+    settings: Settings,
+    find_fork: Callable[[], Awaitable[Fork | None]],
+    close: Callable[[], Awaitable[None]],
+    machine: Machine,
+) -> tuple[Fork, Rewound] | None:
+    """Cut the log of a running slave, whose services have stopped, back to where it and its master's part.
+
+    ``find_fork`` returns None if that place is not known, and ``close`` closes the store cleanly. Returns None if
+    nothing was cut. The store is closed then. Raises StoreError, OSError.
+    """
+    fork = await find_fork()
+    await close()
+    if fork is None or fork.offset >= fork.our_end:
+        return None
+    done: Rewound = await machine.run_in_thread(partial(rewind, settings, fork.offset, machine.disk))
+    return fork, done
 
 
 def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | None) -> NodeState:

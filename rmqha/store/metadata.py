@@ -5,7 +5,6 @@ table's ``from_json`` and ``to_json`` take and return what ``rmqha.wire.fastjson
 adds are left out.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,8 +14,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
-from rmqha.store.log.mappedfile import sync_folder
-from rmqha.store.nodestate import replace_file
+from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.wire.beans import (
     LONG_BITS,
     Long,
@@ -176,20 +174,20 @@ class ConfigTable(ABC):
         return whole(self.document())
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path, disk: Disk = DISK) -> Self:
         """The table of this config folder. It is empty if the folder has no file of it.
 
         If the file is missing, empty or invalid, the backup is read, as Java does. Raises StoreError if the backup is
         invalid too, OSError.
         """
-        return TableFile(folder, cls).read()
+        return TableFile(folder, cls, disk).read()
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, disk: Disk = DISK) -> None:
         """Replace the file of this config folder, durably. A reader finds a whole file at any moment.
 
         The previous file becomes the backup. If that file is invalid, the backup stays as it is. Raises OSError.
         """
-        TableFile(folder, type(self)).write(self)
+        TableFile(folder, type(self), disk).write(self)
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
@@ -217,8 +215,6 @@ class NamedTable(ConfigTable, Generic[Row]):
 
 
 Table = TypeVar("Table", bound=ConfigTable)
-FileIdentity = tuple[int, int, int]
-"""Inode, size in bytes, and time of the last change in ns. If all three are equal, the file has not changed."""
 
 
 class TableFile(Generic[Table]):
@@ -227,16 +223,17 @@ class TableFile(Generic[Table]):
     If the file has not changed since it was read or written here, it is sound. It can become the backup unread.
     """
 
-    def __init__(self, folder: Path, kind: type[Table]) -> None:
+    def __init__(self, folder: Path, kind: type[Table], disk: Disk = DISK) -> None:
         self._kind = kind
+        self._disk = disk
         self._path = folder / kind.FILE_NAME
         self._backup = folder / (kind.FILE_NAME + BACKUP_SUFFIX)
-        self._sound: FileIdentity | None = None
+        self._sound: tuple[int, ...] | None = None
 
     def read(self) -> Table:
         """As ``ConfigTable.read``."""
         try:
-            table = self._kind.parse(self._path.read_bytes())
+            table = self._kind.parse(self._disk.read(self._path))
         except (FileNotFoundError, ValueError):
             return self._read_backup()
         self._sound = self._identity()
@@ -244,7 +241,7 @@ class TableFile(Generic[Table]):
 
     def _read_backup(self) -> Table:
         try:
-            raw = self._backup.read_bytes()
+            raw = self._disk.read(self._backup)
             return self._kind.parse(raw) if raw else self._kind.from_json({})
         except FileNotFoundError:
             return self._kind.from_json({})
@@ -255,16 +252,15 @@ class TableFile(Generic[Table]):
     def write(self, table: Table, breathe: Callable[[], object] = lambda: None) -> None:
         """As ``ConfigTable.write``. ``breathe`` is called every few rows, so that another thread can run."""
         content = dumps_pretty_by_rows(table.document(), breathe)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        disk = self._disk
+        disk.make_folder(self._path.parent)
         temporary = self._path.with_name(self._path.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        disk.remove(temporary, missing_ok=True)
+        disk.write_new(temporary, [content])
         if self._has_sound_file():
             self._keep_previous()
-        temporary.rename(self._path)
-        sync_folder(self._path.parent)
+        disk.rename(temporary, self._path)
+        disk.sync_folder(self._path.parent)
         self._sound = self._identity()
 
     def _has_sound_file(self) -> bool:
@@ -272,7 +268,7 @@ class TableFile(Generic[Table]):
         try:
             if self._sound is not None and self._identity() == self._sound:
                 return True
-            self._kind.parse(self._path.read_bytes())
+            self._kind.parse(self._disk.read(self._path))
         except (FileNotFoundError, ValueError):
             return False
         return True
@@ -280,17 +276,16 @@ class TableFile(Generic[Table]):
     def _keep_previous(self) -> None:
         """Make the present file the backup. It has both names until the new file replaces it under the first."""
         temporary = self._backup.with_name(self._backup.name + ".tmp")
-        temporary.unlink(missing_ok=True)
+        self._disk.remove(temporary, missing_ok=True)
         try:
-            os.link(self._path, temporary)
+            self._disk.link(self._path, temporary)
         except OSError:  # a file system without links
-            replace_file(self._backup, self._path.read_bytes())
+            self._disk.replace(self._backup, self._disk.read(self._path))
         else:
-            temporary.rename(self._backup)
+            self._disk.rename(temporary, self._backup)
 
-    def _identity(self) -> FileIdentity:
-        found = self._path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
+    def _identity(self) -> tuple[int, ...]:
+        return self._disk.identity(self._path)
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         run_in_thread: RunInThread = execute,
     ) -> None:
         """Reads delayOffset.json of ``folder``. Raises StoreError, OSError."""
-        super().__init__(TableStorage(folder, run_in_thread), DelayOffsetTable)
+        super().__init__(TableStorage(folder, run_in_thread, disk=store.disk), DelayOffsetTable)
         self._store = store
         self._delay_levels = settings.message_delay_level
         self._delivery_clock = clock

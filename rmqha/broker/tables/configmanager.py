@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from rmqha.broker.tables.newnames import NewNames
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
+from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.metadata import ConfigTable, DataVersion, NamedTable, TableFile
 
 Table = TypeVar("Table", bound=ConfigTable)
@@ -42,6 +43,7 @@ class TableStorage:
     folder: Path
     run_in_thread: RunInThread = execute
     clock: IReactorTime | None = None
+    disk: Disk = DISK
 
 
 class ConfigManager(Service, Generic[Table]):
@@ -54,7 +56,7 @@ class ConfigManager(Service, Generic[Table]):
 
     def __init__(self, storage: TableStorage, kind: type[Table]) -> None:
         """Reads the table. Raises StoreError, OSError."""
-        self._file = TableFile(storage.folder, kind)
+        self._file = TableFile(storage.folder, kind, storage.disk)
         self.table = self._file.read()
         self._run_in_thread = storage.run_in_thread
         self._clock = storage.clock

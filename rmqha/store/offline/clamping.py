@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
 from rmqha.wire.delay import SCHEDULE_TOPIC
 
@@ -23,20 +24,20 @@ class Moved(NamedTuple):
     end: int
 
 
-def clamp_offsets(config: Path, ends: QueueEnds) -> int:
+def clamp_offsets(config: Path, ends: QueueEnds, disk: Disk = DISK) -> int:
     """Set the offsets in a config folder back to the ends of their queues. Returns how many were past them.
 
     Raises StoreError, OSError.
     """
-    consumers = ConsumerOffsetTable.read(config)
+    consumers = ConsumerOffsetTable.read(config, disk)
     moved = clamp_to_ends(consumers.offset_table, ends)
     if moved:
-        consumers.write(config)
-    delays = DelayOffsetTable.read(config)
+        consumers.write(config, disk)
+    delays = DelayOffsetTable.read(config, disk)
     late = late_delays(delays.offset_table, ends)
     if late:
         delays.offset_table.update(late)
-        delays.write(config)
+        delays.write(config, disk)
     return len(moved) + len(late)
 
 

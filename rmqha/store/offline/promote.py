@@ -16,6 +16,7 @@ from rmqha.store.derived.derived import open_queues
 from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import MessageStore, examine_store, open_log
 from rmqha.store.metadata import (
@@ -93,12 +94,12 @@ def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
     }
 
 
-def check_promotable(store: Path, state: NodeState | None, force: bool) -> None:
+def check_promotable(store: Path, state: NodeState | None, force: bool, disk: Disk = DISK) -> None:
     """Raises NotPromotable for a master's store, one that was promoted already, or one that is in GAP or DIVERGED.
 
     Raises StoreError, OSError.
     """
-    role = promoted_role(store)
+    role = promoted_role(store, disk)
     if force:
         return
     if role is not None:
@@ -117,23 +118,23 @@ def check_promotable(store: Path, state: NodeState | None, force: bool) -> None:
         raise NotPromotable(UNFIT[unfit], reason)
 
 
-def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None) -> Promotion:
+def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None, disk: Disk = DISK) -> Promotion:
     """What promoting a store would do. No process may have it open. Changes nothing.
 
     Raises LogDamaged, StoreError, OSError.
     """
     root = settings.store_path_root_dir
-    examined = examine_store(settings)
+    examined = examine_store(settings, disk=disk)
     if examined.damage is not None:
         raise LogDamaged(root, examined.damage)
     end = examined.found.end
-    log = open_log(settings, owned=False)
+    log = open_log(settings, owned=False, disk=disk)
     try:
         ends = ends_of_queues(settings, log, end)
     finally:
         log.close()
-    epoch = next_epoch(root, 1 if state is None else state.epoch)
-    return _promotion(root, role, epoch, examined.min_offset, end, examined.written_end - end, ends, state)
+    epoch = next_epoch(root, 1 if state is None else state.epoch, disk)
+    return _promotion(root, role, epoch, examined.min_offset, end, examined.written_end - end, ends, state, disk)
 
 
 def _promotion(
@@ -145,9 +146,10 @@ def _promotion(
     cut_bytes: int,
     ends: QueueEnds,
     state: NodeState | None,
+    disk: Disk,
 ) -> Promotion:
-    consumers = ConsumerOffsetTable.read(root / CONFIG_FOLDER).offset_table
-    delays = DelayOffsetTable.read(root / CONFIG_FOLDER).offset_table
+    consumers = ConsumerOffsetTable.read(root / CONFIG_FOLDER, disk).offset_table
+    delays = DelayOffsetTable.read(root / CONFIG_FOLDER, disk).offset_table
     moved = clamp_to_ends(consumers, ends)
     half_from = consumers.get(f"{HALF_TOPIC}@{TRANSACTION_GROUP}", {}).get(0, 0)
     return Promotion(
@@ -176,7 +178,7 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
 
     Raises StoreError if the log is damaged after what the queues have, OSError.
     """
-    queues = open_queues(settings.store_path_root_dir, settings, owned=False, problems={})
+    queues = open_queues(settings.store_path_root_dir, settings, owned=False, problems={}, disk=log.disk)
     ends: dict[tuple[str, int], int] = {}
     built_until = log.min_offset
     try:
@@ -210,15 +212,15 @@ def _end_in_log(queue: ConsumeQueue, end: int) -> int:
     return offset
 
 
-def promote(settings: Settings, role: BrokerRole, now_ms: int, cause: str = "promoted") -> Promotion:
+def promote(settings: Settings, role: BrokerRole, now_ms: int, cause: str = "promoted", disk: Disk = DISK) -> Promotion:
     """Make the store that of a master of this role. No process may have it open.
 
     It cuts only what any start cuts. The next node on this store runs as this master. Raises LogDamaged, StoreError,
     OSError.
     """
     root = settings.store_path_root_dir
-    before = NodeState.read(root)
-    opened = MessageStore(replace(settings, broker_role=role))
+    before = NodeState.read(root, disk)
+    opened = MessageStore(replace(settings, broker_role=role), disk=disk)
     try:
         promotion = promote_open_store(opened, role, now_ms, before, cause)
     except BaseException:  # of any kind: close the store, then raise it again
@@ -236,9 +238,10 @@ def promote_open_store(
 
     Raises StoreError, OSError.
     """
+    disk = opened.disk
     root, end, time = opened.root, opened.commit_log.verified_offset, iso_time(now_ms)
-    epoch = next_epoch(root, opened.node_state.epoch)
-    add_epoch(root, Epoch(epoch, end, time, cause))
+    epoch = next_epoch(root, opened.node_state.epoch, disk)
+    add_epoch(root, Epoch(epoch, end, time, cause), disk)
     opened.node_state = replace(
         opened.node_state,
         epoch=epoch,
@@ -255,7 +258,7 @@ def promote_open_store(
         lag_bytes=None,
         lag_seconds=None,
     )
-    opened.node_state.write(root)
+    opened.node_state.write(root, disk)
     promotion = _promotion(
         root,
         role,
@@ -265,16 +268,17 @@ def promote_open_store(
         opened.recovery.cut_bytes,
         opened.derived.queue_offsets(),
         before,
+        disk,
     )
-    _write_tables(root / CONFIG_FOLDER, promotion, now_ms)
-    note_promotion(root, role.value, epoch, time)
+    _write_tables(root / CONFIG_FOLDER, promotion, now_ms, disk)
+    note_promotion(root, role.value, epoch, time, disk)
     return promotion
 
 
-def _write_tables(config: Path, promotion: Promotion, now_ms: int) -> None:
+def _write_tables(config: Path, promotion: Promotion, now_ms: int, disk: Disk) -> None:
     """Set offsets back to the ends of their queues, and raise the tables' versions. Raises StoreError, OSError."""
-    clamp_offsets(config, promotion.queue_ends)
-    for table in (TopicConfigTable.read(config), SubscriptionGroupTable.read(config)):
+    clamp_offsets(config, promotion.queue_ends, disk)
+    for table in (TopicConfigTable.read(config, disk), SubscriptionGroupTable.read(config, disk)):
         if table.rows:
             table.data_version = table.data_version.next(now_ms)
-            table.write(config)
+            table.write(config, disk)

@@ -14,6 +14,7 @@ import numpy as np
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.epochs import forget_promotion
 from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
@@ -71,18 +72,18 @@ def record_at(log: CommitLog, fork: Fork) -> Record | None:
     return None
 
 
-def rewind(settings: Settings, offset: int) -> Rewound:
+def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     """Take the store back to ``offset``, the end of a record of its log, and close it.
 
     Raises StoreInUse, StoreError, OSError.
     """
-    opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE))
+    opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE), disk=disk)
     try:
         kept_in = opened.cut_back(offset)
     except BaseException:  # of any kind: release the store first
         opened.abandon()
         raise
-    forget_promotion(opened.root)
+    forget_promotion(opened.root, disk)
     state = replace(opened.node_state, state=STOPPED, verdict=None, peers=(), offsets=opened.offsets(offset))
     opened.close_now(lambda: state)
     return Rewound(offset, state.epoch, kept_in)

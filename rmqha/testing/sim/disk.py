@@ -1,12 +1,15 @@
 """A disk in memory with two layers: what is written (the page cache) and what is durable.
 
 A process that dies leaves what it has written. Without power, each sector that was not synced is the old one or the
-new, and of what was done to folders and file sizes the last part may be missing, as a journal would have it.
+new, and of what was done to folders and file sizes the last part may be missing. What makes a folder's names durable
+depends on the disk: a journal (ext4) writes all that was done before too, other file systems (POSIX asks for no more)
+that folder alone, and the way to it.
 """
 
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -27,17 +30,23 @@ from rmqha.wire.record import Buffer
 
 SECTOR_BYTES = 512
 LOG_FOLDER = "commitlog"
+ALL_FOLDERS = "*"
+"""Whose step is the renaming of a folder: it comes to the disk after all that was done before, on every disk."""
 
 
 class Inode:
     """A file without its name. ``content`` has room for all it will ever hold; it never moves, so it can be mapped."""
 
+    numbers = count()
+
     def __init__(self, capacity: int) -> None:
         self.content = bytearray(capacity)
         self.size = 0
-        self.durable = bytes(capacity)
+        self.durable = bytearray(capacity)
         self.durable_size = 0
         self.dirty: set[int] = set()
+        self.writes = 0
+        self.number = next(Inode.numbers)
         self._clean_front = b""
         """What was clean of the bytes that are written through a mapping."""
 
@@ -45,6 +54,7 @@ class Inode:
         """Into the page cache."""
         end = position + len(data)
         self.content[position:end] = data
+        self.writes += 1
         self.dirty.update(range(position // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
     def map_front(self, size: int) -> None:
@@ -63,15 +73,15 @@ class Inode:
     def sync(self) -> None:
         """Make what is written durable."""
         self.note_mapped_writes()
-        durable = bytearray(self.durable)
         for sector in self.dirty:
-            _copy_sector(sector, self.content, durable)
-        self.durable = bytes(durable)
+            _copy_sector(sector, self.content, self.durable)
         self.dirty.clear()
 
     def after_power_loss(self, random: Random) -> "Inode":
         """The file as it is found when the power is back."""
         self.note_mapped_writes()
+        if not self.dirty and self.size == self.durable_size and self.content == self.durable:
+            return self
         found = Inode(len(self.content))
         found.size = found.durable_size = self.durable_size
         found.content[:] = self.durable
@@ -80,13 +90,62 @@ class Inode:
             if random.random() < chance:
                 _copy_sector(sector, self.content, found.content)
         found.content[found.size :] = bytes(len(found.content) - found.size)
-        found.durable = bytes(found.content)
+        found.durable[:] = found.content
         return found
 
 
 def _copy_sector(sector: int, source: bytearray, target: bytearray) -> None:
     at = slice(sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES)
     target[at] = source[at]
+
+
+class Names:
+    """Files and folders by their paths, as text: hashing and comparing that is cheap. None stands for a folder."""
+
+    def __init__(self, inodes: dict[str, "Inode | None"] | None = None) -> None:
+        self.inodes = {} if inodes is None else inodes
+        self._children: dict[str, dict[str, None]] = {}
+        for path in self.inodes:
+            self._children.setdefault(path.rpartition("/")[0], {})[path] = None
+
+    def add(self, path: str, inode: "Inode | None") -> None:
+        """Another name, or another file for one."""
+        self.inodes[path] = inode
+        self._children.setdefault(path.rpartition("/")[0], {})[path] = None
+
+    def drop(self, path: str) -> None:
+        """The name is gone, if it was there."""
+        if path in self.inodes:
+            del self.inodes[path]
+            del self._children[path.rpartition("/")[0]][path]
+
+    def move(self, path: str, new_path: str) -> None:
+        """Rename, with all that is in the folder."""
+        if path in self.inodes:
+            inode = self.inodes[path]
+            self.drop(path)
+            self.add(new_path, inode)
+            for child in self.children(path):
+                self.move(child, new_path + child[len(path) :])
+
+    def children(self, folder: str) -> list[str]:
+        """The paths in a folder."""
+        return list(self._children.get(folder, ()))
+
+    def below(self, folder: str) -> list[str]:
+        """The paths in a folder and in the folders below it; the deepest last."""
+        found = self.children(folder)
+        for path in found:
+            found += self.children(path)
+        return found
+
+
+Step = Callable[[Names], None]
+
+
+def _leads_to(of: str | Inode, folder: str) -> bool:
+    """Whether a step was done in this folder, or in one above it."""
+    return isinstance(of, str) and (of == folder or folder.startswith(f"{of}/") or of == "/")
 
 
 class SimFile(MappedFile):
@@ -178,10 +237,13 @@ class SimDisk(Disk):
     def __init__(self, random: Random) -> None:
         self._random = random
         self.locks: dict[Path, SimLock] = {}
-        self._entries: dict[Path, Inode | None] = {}  # None for a folder
-        self._durable_entries: dict[Path, Inode | None] = {}
-        self._journal: list[tuple[Path | Inode, Callable[[dict[Path, Inode | None]], None]]] = []
+        self._names = Names()
+        self._durable_names = Names()
+        self._journal: list[tuple[str | Inode, Step]] = []
+        self._has_one_journal = random.random() < 0.5
         self.system_call: Callable[[str, Path], None] = lambda name, path: None
+        self.cutting: Callable[[Path, int], None] = lambda path, position: None
+        """Called before bytes of the log's files are zeroed from a position on, or a file of it is deleted."""
         self.full = False
         self.broken_writes = self.broken_syncs = 0
         self.folders_renamed = 0
@@ -194,19 +256,23 @@ class SimDisk(Disk):
 
     def lose_power(self) -> None:
         """Forget what is not durable, but for what chance has brought to the disk."""
-        for _, step in self._journal[: self._random.randint(0, len(self._journal))]:
-            step(self._durable_entries)
+        some = self._random.randint(0, len(self._journal))
+        for _, step in self._journal[: self._random.choice((0, some, some))]:
+            step(self._durable_names)
         self._journal.clear()
-        self._durable_entries = {
-            path: inode if inode is None else inode.after_power_loss(self._random)
-            for path, inode in self._durable_entries.items()
-        }
-        self._entries = dict(self._durable_entries)
+        found: dict[Inode, Inode] = {}  # a file may have two names
+        for inode in self._durable_names.inodes.values():
+            if inode is not None and inode not in found:
+                found[inode] = inode.after_power_loss(self._random)
+        self._durable_names = Names(
+            {path: None if inode is None else found[inode] for path, inode in self._durable_names.inodes.items()}
+        )
+        self._names = Names(dict(self._durable_names.inodes))
 
     def wipe(self) -> None:
         """An empty disk in its place."""
-        self._entries.clear()
-        self._durable_entries.clear()
+        self._names = Names()
+        self._durable_names = Names()
         self._journal.clear()
         self.heal()
 
@@ -214,16 +280,16 @@ class SimDisk(Disk):
         """These bytes are on the disk now, and nobody has written them."""
         inode = self._inode(path)
         inode.content[start : start + len(damage)] = damage
-        inode.durable = inode.durable[:start] + damage + inode.durable[start + len(damage) :]
+        inode.durable[start : start + len(damage)] = damage
 
     def bytes_at(self, folder: Path, segment_size: int, start: int, end: int, durable: bool) -> bytes:
         """What the segments in ``folder`` hold from ``start`` to ``end``, on the disk or in the page cache too."""
         found = bytearray()
+        names = (self._durable_names if durable else self._names).inodes
         while start + len(found) < end:
             at = start + len(found)
             base = at - at % segment_size
-            path = folder / f"{base:0{FILE_NAME_DIGITS}d}"
-            inode = (self._durable_entries if durable else self._entries).get(path)
+            inode = names.get(f"{folder}/{base:0{FILE_NAME_DIGITS}d}")
             if inode is None:
                 break
             content = inode.durable if durable else inode.content
@@ -232,9 +298,19 @@ class SimDisk(Disk):
                 break
         return bytes(found)
 
-    def _change_entries(self, folder: Path, step: Callable[[dict[Path, Inode | None]], None]) -> None:
-        step(self._entries)
-        self._journal.append((folder, step))
+    def durable_file(self, path: Path) -> bytes | None:
+        """What a file would hold if power were lost now and nothing came to the disk by chance; None if it is gone."""
+        inode = self._durable_names.inodes.get(str(path))
+        return None if inode is None else bytes(inode.durable[: inode.durable_size])
+
+    def durable_files_in(self, folder: Path) -> list[Path]:
+        """The files whose names are durable."""
+        names = self._durable_names
+        return [Path(path) for path in names.children(str(folder)) if names.inodes[path] is not None]
+
+    def _change_names(self, folder: Path, step: Step) -> None:
+        step(self._names)
+        self._journal.append((str(folder), step))
 
     def write(self, path: Path, inode: Inode, position: int, data: Buffer) -> None:
         """pwrite."""
@@ -255,7 +331,7 @@ class SimDisk(Disk):
         self.system_call("ftruncate", path)
         inode.size = size
 
-        def keep(_: object) -> None:
+        def keep(_: Names) -> None:
             inode.durable_size = size
 
         self._journal.append((inode, keep))
@@ -263,6 +339,7 @@ class SimDisk(Disk):
     def zero_from(self, path: Path, inode: Inode, position: int) -> None:
         """fallocate: a hole up to the file's end."""
         self.system_call("fallocate", path)
+        self.cutting(path, position)
         inode.write(position, bytes(len(inode.content) - position))
 
     def sync_file(self, path: Path, inode: Inode) -> None:
@@ -279,10 +356,16 @@ class SimDisk(Disk):
 
     def sync_folder(self, folder: Path) -> None:
         self.system_call("fsync", folder)
-        done = max((at for at, (of, _) in enumerate(self._journal, 1) if of == folder), default=0)
-        for _, step in self._journal[:done]:
-            step(self._durable_entries)
-        del self._journal[:done]
+        name = str(folder)
+        done = max((at for at, (of, _) in enumerate(self._journal, 1) if of in (name, ALL_FOLDERS)), default=0)
+        ordered = max((at for at, (of, _) in enumerate(self._journal[:done], 1) if of == ALL_FOLDERS), default=0)
+        left: list[tuple[str | Inode, Step]] = []
+        for at, (of, step) in enumerate(self._journal[:done]):
+            if at < ordered or self._has_one_journal or _leads_to(of, name):
+                step(self._durable_names)
+            else:
+                left.append((of, step))
+        self._journal[:done] = left
 
     def list_segments(self, folder: Path) -> list[tuple[int, int]]:
         return sorted((int(name), size) for name, size in self.files_in(folder))
@@ -298,52 +381,45 @@ class SimDisk(Disk):
     def _create(self, path: Path, capacity: int) -> Inode:
         self.system_call("create", path)
         self._refuse_if_full()
-        if path in self._entries:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        name = str(path)
+        if name in self._names.inodes:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         inode = Inode(capacity)
-
-        def add(entries: dict[Path, Inode | None]) -> None:
-            entries[path] = inode
-
-        self._change_entries(path.parent, add)
+        self._change_names(path.parent, lambda names: names.add(name, inode))
         return inode
 
-    def _inode(self, path: Path) -> Inode:
-        inode = self._entries.get(path)
+    def _inode(self, path: Path | str) -> Inode:
+        inode = self._names.inodes.get(str(path))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return inode
 
     def exists(self, path: Path) -> bool:
-        return path in self._entries
+        return str(path) in self._names.inodes
 
     def is_folder(self, path: Path) -> bool:
-        return self._entries.get(path, self) is None
+        return self._names.inodes.get(str(path), self) is None
 
     def folders_in(self, folder: Path) -> list[str]:
-        return [path.name for path, inode in self._entries.items() if path.parent == folder and inode is None]
+        names = self._names
+        return [path.rpartition("/")[2] for path in names.children(str(folder)) if names.inodes[path] is None]
 
     def files_in(self, folder: Path) -> list[tuple[str, int]]:
-        return [
-            (path.name, inode.size)
-            for path, inode in self._entries.items()
-            if path.parent == folder and inode is not None
-        ]
+        names = self._names
+        found = ((path.rpartition("/")[2], names.inodes[path]) for path in names.children(str(folder)))
+        return [(name, inode.size) for name, inode in found if inode is not None]
 
     def size(self, path: Path) -> int:
         return self._inode(path).size
 
     def make_folder(self, folder: Path) -> None:
-        if folder in self._entries:
+        name = str(folder)
+        if name in self._names.inodes:
             return
         if folder != folder.parent:
             self.make_folder(folder.parent)
         self.system_call("mkdir", folder)
-
-        def add(entries: dict[Path, Inode | None]) -> None:
-            entries[folder] = None
-
-        self._change_entries(folder.parent, add)
+        self._change_names(folder.parent, lambda names: names.add(name, None))
 
     def touch(self, path: Path) -> None:
         if not self.exists(path):
@@ -354,40 +430,54 @@ class SimDisk(Disk):
         if missing_ok and not self.exists(path):
             return
         self._inode(path)
-        self._drop_entry(path)
+        self.cutting(path, 0)
+        self._drop_name(path)
 
-    def _remove_entry(self, path: Path) -> None:
+    def _remove_name(self, path: Path) -> None:
         self.system_call("rmdir" if self.is_folder(path) else "unlink", path)
-        self._drop_entry(path)
+        self._drop_name(path)
 
-    def _drop_entry(self, path: Path) -> None:
-        def drop(entries: dict[Path, Inode | None]) -> None:
-            entries.pop(path, None)
-
-        self._change_entries(path.parent, drop)
+    def _drop_name(self, path: Path) -> None:
+        name = str(path)
+        self._change_names(path.parent, lambda names: names.drop(name))
 
     def remove_tree(self, path: Path) -> None:
         """Each file and folder by a call of its own, as no file system does it at once."""
-        below = [found for found in self._entries if path in found.parents]
-        for found in sorted(below, key=lambda found: len(found.parts), reverse=True):
-            self._remove_entry(found)
-        if path in self._entries:
-            self._remove_entry(path)
+        for found in reversed(self._names.below(str(path))):
+            self._remove_name(Path(found))
+        if self.exists(path):
+            self._remove_name(path)
 
     def remove_if_empty(self, folder: Path) -> None:
-        if self.is_folder(folder) and not any(folder in path.parents for path in self._entries):
-            self._remove_entry(folder)
+        if self.is_folder(folder) and not self._names.children(str(folder)):
+            self._remove_name(folder)
 
     def rename(self, path: Path, new_path: Path) -> None:
         self.system_call("rename", path)
+        name, new_name = str(path), str(new_path)
 
-        def move(entries: dict[Path, Inode | None]) -> None:
-            for old in [old for old in entries if old == path or path in old.parents]:
-                entries[new_path / old.relative_to(path)] = entries.pop(old)
+        def move(names: Names) -> None:
+            if name in names.inodes:
+                for old in [*reversed(names.below(new_name)), new_name]:
+                    names.drop(old)
+                names.move(name, new_name)
 
-        if self.is_folder(path) and path.name == LOG_FOLDER:
+        is_folder = self.is_folder(path)
+        if path.name == LOG_FOLDER and is_folder:
             self.folders_renamed += 1
-        self._change_entries(new_path.parent, move)
+        move(self._names)
+        self._journal.append((ALL_FOLDERS if is_folder else str(new_path.parent), move))
+
+    def link(self, path: Path, new_path: Path) -> None:
+        self.system_call("link", path)
+        inode, name = self._inode(path), str(new_path)
+        if name in self._names.inodes:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        self._change_names(new_path.parent, lambda names: names.add(name, inode))
+
+    def identity(self, path: Path) -> tuple[int, ...]:
+        inode = self._inode(path)
+        return inode.number, inode.size, inode.writes
 
     def modified_time(self, path: Path) -> float:
         return 0.0
@@ -413,7 +503,7 @@ class SimDisk(Disk):
         self.sync_folder(path.parent)
 
     def open_pages(self, path: Path | str) -> Readable:
-        return SimPages(self._inode(Path(path)))
+        return SimPages(self._inode(path))
 
     def open_view(self, path: Path) -> Viewed:
         return SimPages(self._inode(path))
@@ -439,7 +529,7 @@ class SimDisk(Disk):
                 self.sync_folder(file.path)
             elif not isinstance(file, UnflushedFile):
                 file.sync()
-            elif inode := self._entries.get(file.path):
+            elif inode := self._names.inodes.get(str(file.path)):
                 self.sync_file(file.path, inode)
 
     def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:

@@ -56,6 +56,8 @@ class Seen:
     folders_renamed: int = 0
     truncations: int = 0
     epoch: int = 0
+    checked: tuple[int, ...] = ()
+    """The offsets, and how often the log was cut and renamed, at the last look."""
 
 
 class Oracle:
@@ -73,7 +75,10 @@ class Oracle:
 
     def seen(self, node: SimNode) -> Seen:
         """What is known of the node."""
-        return self._seen.setdefault(node.name, Seen())
+        found = self._seen.get(node.name)
+        if found is None:
+            found = self._seen[node.name] = Seen()
+        return found
 
     def down(self, node: SimNode) -> None:
         """The node's process has ended; what it had reached is what it must have again."""
@@ -187,7 +192,14 @@ class Oracle:
     def check(self, node: SimNode) -> None:
         """A running node's log is the master's, and does not shrink."""
         seen, log = self.seen(node), node.log
-        assert node.store is not None
+        now = log.min_offset, log.verified_offset, log.truncations, node.disk.folders_renamed
+        if now == seen.checked:  # as after most steps
+            return
+        self._check_change(node, seen)
+        seen.checked = now
+
+    def _check_change(self, node: SimNode, seen: Seen) -> None:
+        log = node.log
         if node is self._master:
             self._note_growth(node)
         if _shrank(log, seen) and not self._began_anew(node, seen):

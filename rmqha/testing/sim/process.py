@@ -1,10 +1,12 @@
 """A process that can die at any moment: nothing it would do afterwards has an effect."""
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from twisted.internet.base import DelayedCall
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import Clock
@@ -14,6 +16,29 @@ from zope.interface import implementer
 
 class ProcessDied(BaseException):
     """Unwinds the stack of a process that is dead. Code that catches it can do nothing more."""
+
+
+class SortedClock(Clock):
+    """The world's clock. It puts each call where it belongs, instead of sorting all of them for each."""
+
+    @property
+    def next_time(self) -> float | None:
+        """When the next call is due, None if there is none."""
+        return self.calls[0].getTime() if self.calls else None
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object) -> IDelayedCall:
+        call = DelayedCall(
+            self.seconds() + delay, callable, args, kwargs, self.calls.remove, lambda _: self._sortCalls(), self.seconds
+        )
+        insort(self.calls, call, key=DelayedCall.getTime)
+        return call
+
+    def advance(self, amount: float) -> None:
+        self.rightNow += amount
+        while self.calls and self.calls[0].getTime() <= self.rightNow:
+            call = self.calls.pop(0)
+            call.called = 1
+            call.func(*call.args, **call.kw)
 
 
 @implementer(IReactorTime)
@@ -29,7 +54,8 @@ class ProcessClock:
         return self._clock.seconds()
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object) -> IDelayedCall:
-        self._calls = [call for call in self._calls if call.active()]
+        if len(self._calls) > 50:
+            self._calls = self.getDelayedCalls()
         call = self._clock.callLater(delay, self._call, callable, *args, **kwargs)
         self._calls.append(call)
         return call
@@ -57,6 +83,11 @@ class Process:
         self.clock = ProcessClock(clock, self.call)
         self.machine_has_power = machine_has_power
         self.system_calls_until_death: int | None = None
+        self.dies_after: str | None = None
+        """The name of a file: the process dies at its first system call after this file was flushed."""
+        self.takes_power = False
+        """Whether the machine loses its power with the process."""
+        self._flushed = ""
         self._died = died
         self._jobs: deque[tuple[Callable[[], None], Deferred[None]]] = deque()
         self._done: tuple[Deferred[None], Failure | None] | None = None
@@ -84,8 +115,17 @@ class Process:
             self.system_calls_until_death -= 1
             if self.system_calls_until_death < 0:
                 self.die(f"killed before {name} {path.name}")
+        if self.alive and self.dies_after is not None:
+            if self._flushed == self.dies_after:
+                self.die(f"killed before {name} {path.name}, after {self._flushed} was flushed")
+            self._flushed = path.name if name == "fdatasync" else ""
         if not self.alive:
             raise ProcessDied
+
+    def disarm(self) -> None:
+        """The deaths that were to come do not come."""
+        self.system_calls_until_death = self.dies_after = None
+        self.takes_power = False
 
     def run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
         """The flush thread will do it."""

@@ -17,7 +17,6 @@ from tempfile import mkdtemp
 from typing import Any, cast
 
 from twisted.internet.interfaces import IProtocolFactory
-from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
@@ -27,13 +26,13 @@ from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
-from rmqha.store.messagestore import examine_store, open_log
+from rmqha.store.messagestore import CHECKPOINT_FILE, examine_store, open_log
 from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, Stored, messages, undelivered
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
 from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave, World
 from rmqha.testing.sim.oracle import Oracle, Put
 from rmqha.testing.sim.peers import Bogus, OtherMaster, SlowSlave
-from rmqha.testing.sim.process import Process, ProcessDied, no_machine
+from rmqha.testing.sim.process import Process, ProcessDied, SortedClock, no_machine
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import REPORT_HEADER
 
@@ -95,7 +94,7 @@ class Simulation:
         """All nodes are down."""
         config = config or Config()
         self.random = Random(seed)
-        self.clock = Clock()
+        self.clock = SortedClock()
         self.network = Network(config.buffer_bytes)
         self.trace: list[str] = []
         self._wall_clock_step_ms = 0
@@ -222,6 +221,14 @@ class Simulation:
             process.die("killed")
         self.check()
 
+    def lose_power_within(self, name: str, system_calls: int | None = None) -> None:
+        """Without power before that system call from now, or right after the checkpoint was flushed the next time."""
+        process = self.nodes[name].process
+        if process is not None:
+            process.takes_power = True
+            process.system_calls_until_death = system_calls
+            process.dies_after = CHECKPOINT_FILE if system_calls is None else None
+
     def lose_power(self, name: str) -> None:
         """The machine is off, whether a process ran or not: what was not durable is lost, or partly not."""
         node = self.nodes[name]
@@ -230,8 +237,7 @@ class Simulation:
             node.process.die("power is lost")
         else:
             node.say("power is lost")
-        node.disk.lose_power()
-        self.oracle.lost_power(node, self.clock.seconds())
+        self._without_power(node)
         self.check()
 
     def stop(self, name: str) -> None:
@@ -286,10 +292,20 @@ class Simulation:
 
     def _down(self, node: SimNode, process: Process, reason: str) -> None:
         node.say(f"is down: {reason}")
+        if process.takes_power:
+            node.power = False
         if reason.startswith(CORRUPT):
             self.note(f"{node.name} cannot be started: {reason}")
         self.oracle.down(node)
         self.network.process_died(process, not node.power, lambda size: self.random.randint(0, size))
+        if process.takes_power:
+            process.takes_power = False
+            self._without_power(node)
+
+    def _without_power(self, node: SimNode) -> None:
+        node.say("its power is lost")
+        node.disk.lose_power()
+        self.oracle.lost_power(node, self.clock.seconds())
 
     # Messages
 
@@ -534,8 +550,9 @@ class Simulation:
         """Time passes, from one delayed call to the next."""
         end = self.clock.seconds() + seconds
         while True:
-            calls = [call.getTime() for call in self.clock.getDelayedCalls()]
-            upcoming = min(calls, default=end)
+            upcoming = self.clock.next_time
+            if upcoming is None:
+                upcoming = end
             if upcoming > end:
                 break
             self.clock.advance(max(0.0, upcoming - self.clock.seconds()))
@@ -582,7 +599,7 @@ class Simulation:
         for node in self.nodes.values():
             node.disk.heal()
             if node.process is not None:
-                node.process.system_calls_until_death = None
+                node.process.disarm()
         self.start()
 
     def converge(self, seconds: float = CONVERGENCE_SECONDS) -> None:
@@ -620,8 +637,8 @@ class Simulation:
             self.start()  # one whose disk failed before the faults ended stops now
             if done():
                 return True
-            upcoming = min(call.getTime() for call in self.clock.getDelayedCalls())
-            self.advance(max(0.0, min(upcoming, deadline) - self.clock.seconds()))
+            upcoming = self.clock.next_time
+            self.advance(max(0.0, min(deadline if upcoming is None else upcoming, deadline) - self.clock.seconds()))
         return False
 
     def _are_at_rest(self) -> bool:

@@ -21,6 +21,8 @@ FAULTS = (
     "kill",
     "kill_within",
     "lose_power",
+    "lose_power_within",
+    "lose_power_after_checkpoint",
     "rot",
     "stop",
     "disk_full",
@@ -92,7 +94,7 @@ class Walk:
     def run(self) -> None:
         """All steps, and the end. Raises Violation."""
         self.simulation.start()
-        for _ in range(self.random.choice((0, 0, 4, 16))):  # so that faults meet nodes that have something to lose
+        for _ in range(self.random.choice((0, 0, 4, 16, 16))):  # so that faults meet nodes that have something to lose
             self._put()
             self.simulation.settle()
         for _ in range(self._steps):
@@ -168,6 +170,21 @@ class Walk:
 
     def _lose_power(self) -> None:
         self.simulation.lose_power(self._node())
+
+    def _lose_power_within(self) -> None:
+        name = self._running()
+        if name is not None:
+            self.simulation.lose_power_within(name, self.random.randint(1, MOST_SYSTEM_CALLS))
+
+    def _lose_power_after_checkpoint(self) -> None:
+        """What the checkpoint vouches for must be on the disk: new messages make new files of queues and index."""
+        name = self._running()
+        if name is not None:
+            self.simulation.lose_power_within(name)
+            for _ in range(self.random.choice((1, 4))):
+                self._put()
+                self.simulation.settle()
+                self.simulation.advance(0.6)
 
     def _rot(self) -> None:
         """Of a slave: what rots on a master without one that has the bytes is lost."""
@@ -317,7 +334,10 @@ def _config(random: Random) -> Config:
         "haFlowControlEnable": random.choice(("false", "false", "true")),
         "maxHaTransferByteInSecond": str(random.choice((4096, 100_000))),
     }
-    common = {"flushCommitLogLeastPages": str(random.choice((0, 4)))}
+    common = {
+        "flushCommitLogLeastPages": str(random.choice((0, 4))),
+        "flushCommitLogThoroughInterval": str(random.choice((50, 500, 10_000))),  # how often checkpoints are written
+    }
     allow_list = random.choice((None, None, AllowList.parse(OUR_NETWORK)))
     return Config(master, slaves, common, random.choice((500, 4000, 65_536)), allow_list)
 
