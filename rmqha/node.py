@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from rmqha.broker.background.confirmedsync import ConfirmedFollower
 from rmqha.broker.background.mastersearch import MasterSearch
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.slavesync import Connect
@@ -62,6 +63,7 @@ from rmqha.store.offline.rewind import Rewound, rewind
 from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
 
+COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 REWIND_PAUSE_SECONDS = 60.0
 """After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
 
@@ -111,6 +113,7 @@ class Node(ProcessService):
         self._replicating: Replicating | None = None
         self._flusher: Flusher | None = None
         self._slave: HASlaveService | None = None
+        self._confirmed_follower: ConfirmedFollower | None = None
         self._control: ControlService | None = None
         self._is_changing = False
         """Whether the node is being promoted, or cuts its log back: the store is closed and opened again."""
@@ -285,6 +288,12 @@ class Node(ProcessService):
             plan.slave, access, self._leave, self._slave_in_state, self._start_rewind
         )
         self._services.add("slave", self._slave)
+        if store.read_limit is not None:
+            replica = self._slave.replica
+            self._confirmed_follower = ConfirmedFollower(
+                store.read_limit, store.commit_log, lambda: replica.reportable_offset, remoting, clock
+            )
+            self._services.add("confirmed offset", self._confirmed_follower)
         if not plan.slave.once:
             self._serve_slaves(store)
             self._listen_for_remoting()
@@ -378,8 +387,10 @@ class Node(ProcessService):
         """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
         if state in VERDICTS:
             self._verdict = state.name
-        elif state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC):
+        elif state in COPIES:
             self._verdict = None
+        if self._confirmed_follower is not None:
+            self._confirmed_follower.follow(state in COPIES)
         if self._broker is not None and self._plan.settings.unregister_unfit_slave:
             self._broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
@@ -394,7 +405,13 @@ class Node(ProcessService):
             peers=self._peers(),
             **(_facts_of_master(self._started_at) if self._slave is None else self._facts_of_slave(self._slave)),
             warnings=tuple(self._warnings()),
+            reads=self._reads(),
         )
+
+    def _reads(self) -> dict[str, Any] | None:
+        """What consumers cannot read yet; None if reads end at the log's end."""
+        waiting, limit = None if self._broker is None else self._broker.waiting_reads, self.store.read_limit
+        return None if waiting is None or limit is None or limit.is_lifted else waiting.facts()
 
     def _facts_of_slave(self, slave: HASlaveService) -> dict[str, Any]:
         return {
@@ -490,6 +507,7 @@ class Node(ProcessService):
         if store.is_broken:
             raise OSError("the disk refused the last flush")
         self._store = self._slave = self._broker = self._serving = self._flusher = self._replicating = None
+        self._confirmed_follower = None
         self._services = OrderedServices()
 
     def _start_rewind(self) -> bool:
