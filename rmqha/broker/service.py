@@ -332,5 +332,5 @@ class BrokerService(OrderedServices):
             StatsProcessor(
                 self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
             ).processors(),
-            ConfigProcessor([self.store, topics, groups]).processors(),
+            ConfigProcessor([self.store, topics, groups], self.store.lift_read_limit).processors(),
         ]

@@ -192,7 +192,7 @@ def waits_in_words(reads: Mapping[str, Any]) -> str:
     if reads.get("stalledSince") is None:
         return f"{size} are not confirmed yet"
     return (
-        f"{reads.get('waitingMessages')} messages ({size}) wait for a slave, and consumers for them, since "
+        f"messages wait for a slave, and consumers for them: {reads.get('waitingMessages')} ({size}), since "
         f"{reads.get('stalledSince')}: {reads.get('reason')}"
     )
 

@@ -72,6 +72,7 @@ class ConfirmedFollower(Service):
         Service.stopService(self)
         if self._unsubscribe is not None:
             self._unsubscribe()
+            self._unsubscribe = None
         self.follow(False)
         return self._stopped
 

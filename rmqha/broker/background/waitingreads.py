@@ -103,7 +103,7 @@ class WaitingReads(PeriodicService):
         if self._stalled_at is None or self._waiting_since is None:
             return None
         return (
-            f"{self.messages} messages ({self.bytes} bytes) wait for a slave, and consumers for them, since "
+            f"messages wait for a slave, and consumers for them: {self.messages} ({self.bytes} bytes), since "
             f"{self._since()}: {self._limit.why()}"
         )
 
