@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha import __version__
+from rmqha.broker.background.confirmedsync import ConfirmedFollower
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.endpoints import LoopbackEndpoint
@@ -39,6 +40,8 @@ from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
+
+COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class OpenNode:
         self.slave: HASlaveService | None = None
         self.serving: LogServing | None = None
         self.broker: BrokerService | None = None
+        self._confirmed_follower: ConfirmedFollower | None = None
         if plan.settings.broker_role is BrokerRole.SLAVE:
             self.slave = self._follow()
         if not plan.slave.once:
@@ -102,14 +106,25 @@ class OpenNode:
             plan.slave, access, self._process.leave, self._slave_in_state, self._process.start_rewind
         )
         self.services.add("slave", slave)
+        if self.store.read_limit is not None:
+            self._confirmed_follower = ConfirmedFollower(
+                self.store.read_limit,
+                self.store.commit_log,
+                lambda: slave.replica.reportable_offset,
+                remoting,
+                self._clock,
+            )
+            self.services.add("confirmed offset", self._confirmed_follower)
         return slave
 
     def _slave_in_state(self, state: ReplicaState) -> None:
         """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
         if state in VERDICTS:
             self._verdict = state.name
-        elif state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC):
+        elif state in COPIES:
             self._verdict = None
+        if self._confirmed_follower is not None:
+            self._confirmed_follower.follow(state in COPIES)
         if self.broker is not None and self._plan.settings.unregister_unfit_slave:
             self.broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 
@@ -231,7 +246,13 @@ class OpenNode:
             peers=() if self.serving is None else tuple(each.facts() for each in self.serving.factory.connections),
             **(_facts_of_master(self._started_at) if self.slave is None else self._facts_of_slave(self.slave)),
             warnings=tuple(self._warnings()),
+            reads=self._reads(),
         )
+
+    def _reads(self) -> dict[str, Any] | None:
+        """What consumers cannot read yet; None if reads end at the log's end."""
+        waiting, limit = None if self.broker is None else self.broker.waiting_reads, self.store.read_limit
+        return None if waiting is None or limit is None or limit.is_lifted else waiting.facts()
 
     def _facts_of_slave(self, slave: HASlaveService) -> dict[str, Any]:
         return {

@@ -21,7 +21,7 @@ from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.statefile import StateFileService
-from rmqha.settings import BrokerRole, Settings
+from rmqha.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.log.recovery import Examination, LogDamaged
@@ -148,6 +148,10 @@ class Replicating:
         self._store = store
         self._settings = settings
         self._machine = machine
+        if settings.read_up_to is ReadUpTo.CONFIRMED:
+            store.limit_reads(machine.clock)
+        else:
+            store.lift_read_limit()
         self.flusher = store.start_flushing(machine.clock, machine.run_in_thread, machine.disk_failed)
         store.start_dispatching(machine.clock, machine.disk_failed)
         self.serving: LogServing | None = None
@@ -160,6 +164,8 @@ class Replicating:
         ``max_connections`` is how many the process can have open, None for no limit.
         """
         self.serving = LogServing(self._store, self._settings, self._machine.clock, check, max_connections)
+        if self._store.read_limit is not None and self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            self.flusher.subscribe(self.serving.log_flushed)
         return self.serving
 
     def follow(
@@ -244,4 +250,5 @@ async def rewind_slave(
 def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | None) -> NodeState:
     """The node's role, its log's offsets, and what its store knows of it: a part of state.json."""
     offsets = store.offsets(confirmed_offset(store, settings, serving))
-    return replace(store.node_state, role=settings.broker_role.value, offsets=offsets)
+    limit = None if store.read_limit is None or store.read_limit.is_lifted else store.read_limit.offset
+    return replace(store.node_state, role=settings.broker_role.value, offsets=offsets, read_limit=limit)

@@ -47,6 +47,13 @@ class FlushDiskType(Enum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class ReadUpTo(Enum):
+    """Where reads of consumers end, by the name in ``readUpTo``."""
+
+    VERIFIED = "verified"
+    CONFIRMED = "confirmed"
+
+
 class TlsMode(Enum):
     """What a remoting port accepts if the node has a certificate, by the name in ``tls.server.mode``."""
 
@@ -444,6 +451,13 @@ class Settings:
         _boolean,
         False,
         "Whether consumers are sent to a slave if the master is busy reading from the disk.",
+    )
+    read_up_to: ReadUpTo = _setting(
+        "readUpTo",
+        _one_of(ReadUpTo),
+        ReadUpTo.VERIFIED,
+        "Where reads of consumers end. verified: at the log's end; confirmed: at the end of what its slaves hold, so "
+        "that no failover takes back what a consumer has seen. Then consumers wait while no slave is connected.",
     )
     long_polling_enable: bool = _setting(
         "longPollingEnable", _boolean, True, "Whether a pull at a queue's end waits for the next message."

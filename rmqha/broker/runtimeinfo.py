@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 import javaproperties
 import orjson
 
+from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.tables.stats import BrokerStats, BrokerTotals
 from rmqha.remoting.protocol import Processors
 from rmqha.settings import properties_of
@@ -33,8 +34,15 @@ class RuntimeInfo:
     """Makes the answer to GET_BROKER_RUNTIME_INFO, with all keys of a 4.9.3 broker (spec/remoting.md 2.14)."""
 
     def __init__(
-        self, store: MessageStore, stats: BrokerStats, schedule_progress: Progress, now_ms: Callable[[], int]
+        self,
+        store: MessageStore,
+        stats: BrokerStats,
+        schedule_progress: Progress,
+        now_ms: Callable[[], int],
+        waiting_reads: WaitingReads | None = None,
     ) -> None:
+        """``waiting_reads`` is given if reads have a limit. Its entries are our own."""
+        self._waiting_reads = waiting_reads
         self._store = store
         self._stats = stats
         self._schedule_progress = schedule_progress
@@ -54,6 +62,7 @@ class RuntimeInfo:
             **dict(self._gets()),
             **dict(self._days()),
             **dict(_thread_pools()),
+            **dict(self._waiting()),
             **{
                 f"scheduleMessageOffset_{level}": f"{delivered},{end}"
                 for level, (delivered, end) in self._schedule_progress().items()
@@ -72,6 +81,13 @@ class RuntimeInfo:
         yield "dispatchMaxBuffer", "0"
         yield "pageCacheLockTimeMills", "0"
         yield "remainTransientStoreBufferNumbs", str(NO_TRANSIENT_STORE)
+
+    def _waiting(self) -> Iterator[tuple[str, str]]:
+        limit, waiting = self._store.read_limit, self._waiting_reads
+        if limit is not None and waiting is not None and not limit.is_lifted:
+            yield "readLimitOffset", str(limit.offset)
+            yield "waitForSlaveBytes", str(waiting.bytes)
+            yield "waitForSlaveMessages", str(waiting.messages)
 
     def _disks(self) -> Iterator[tuple[str, str]]:
         log_folder = self._store.commit_log.folder

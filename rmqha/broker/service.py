@@ -15,7 +15,9 @@ from rmqha.broker.background.laterfeatures import LaterFeatures
 from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses, Registrant
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
+from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.requests.admin import ConfigProcessor, StatsProcessor, TableProcessor, TopicAdminProcessor
+from rmqha.broker.requests.confirmed import ConfirmedProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
@@ -130,7 +132,7 @@ class BrokerService(OrderedServices):
     The services start in this order, and stop one by one in the reverse order, although some may fail to stop:
 
     1. The tables: topics, groups, consumer offsets, delayed messages. They are written last, when nothing changes them.
-    2. Statistics, later features, client housekeeping.
+    2. Statistics, later features, client housekeeping, messages that wait for a slave.
     3. The transaction check of a master, or the copying of tables of a slave.
     4. Held pulls. They end after the ports have closed, and before consumer offsets are written for the last time.
     5. The ports. They listen before the broker registers, and close after it has unregistered.
@@ -175,14 +177,22 @@ class BrokerService(OrderedServices):
         self.consumers = ConsumerManager(settings, self.groups)
         self.locks = RebalanceLockManager(clock)
         self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms, run_in_thread)
-        self.held_pulls = PullRequestHoldService(clock, lambda topic, queue: store.reader.max_offset(topic, queue))
+        self.held_pulls = PullRequestHoldService(
+            clock,
+            lambda topic, queue: store.reader.max_offset(topic, queue),
+            None if store.read_limit is None else lambda: store.reader,
+        )
         store.subscribe(self.held_pulls.message_arrived)
         self.transactions = TransactionalMessageService(
             store, settings, self.tables, self.producers, self._stamps, clock
         )
         self._later_features = LaterFeatures(store, clock)
+        self.waiting_reads: WaitingReads | None = None
+        """What consumers cannot read yet, if ``readUpTo=confirmed``."""
+        if store.read_limit is not None:
+            self.waiting_reads = WaitingReads(store, store.read_limit, self.turns, clock, lambda: now_ms() / 1000)
         self.ports = OrderedServices()
-        self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms)
+        self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms, self.waiting_reads)
         self.slave_synchronize = SlaveSynchronize(
             self.tables,
             self.schedule,
@@ -213,6 +223,8 @@ class BrokerService(OrderedServices):
         self.add("statistics", self.stats)
         self.add("later features", self._later_features)
         self.add("client housekeeping", ClientHousekeepingService(self.producers, self.consumers, self.clock))
+        if self.waiting_reads is not None:
+            self.add("waiting reads", self.waiting_reads)
         if self.is_slave:
             self.add("slave synchronize", self.slave_synchronize)
         else:
@@ -244,7 +256,8 @@ class BrokerService(OrderedServices):
 
     def warnings(self) -> list[str]:
         """What an operator should know."""
-        return [*self.outer_api.warnings(), *self._later_features.warnings]
+        waits = None if self.waiting_reads is None else self.waiting_reads.warning
+        return [*self.outer_api.warnings(), *self._later_features.warnings, *([] if waits is None else [waits])]
 
     @property
     def stop_problems(self) -> list[str]:
@@ -281,6 +294,7 @@ class BrokerService(OrderedServices):
             OffsetProcessors(self.store, self.consumer_offsets).processors(),
             QueryProcessors(self.store, self.settings.default_query_max_num).processors(),
             ClientManageProcessor(self.producers, self.consumers, self.topics, self.groups, self.clock).processors(),
+            ConfirmedProcessor(self.store.read_limit, self.clock).processors(),
             self.locks.processors(),
             self.transactions.processors(),
             *self._admin_processors(),
@@ -318,5 +332,5 @@ class BrokerService(OrderedServices):
             StatsProcessor(
                 self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
             ).processors(),
-            ConfigProcessor([self.store, topics, groups]).processors(),
+            ConfigProcessor([self.store, topics, groups], self.store.lift_read_limit).processors(),
         ]

@@ -21,7 +21,7 @@ from rmqha.cli.shared import (
 from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
-from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store
+from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store, waits_in_words
 from rmqha.tls.endpoints import ClientTLS
 
 
@@ -39,9 +39,10 @@ def status(target: str, tls: ClientTLS, max_lag: str | None, as_json: bool) -> N
     """Show role, state, offsets and lag: of a store here, or of a broker, ours or Java's, by its remoting port.
 
     tls:HOST:PORT asks over TLS. Made for checks, too: it ends with 0 only if the node runs and, if it is a slave,
-    follows its master. 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED or more than --max-lag behind, 7 no contact to the master,
-    or no node runs on the store (STOPPED; KILLED if it did not stop by itself), 8 topics, groups and offsets are not
-    the master's although the log is. A store that no node of ours has run on is only shown.
+    follows its master. 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED, more than --max-lag behind, or consumers wait for a slave
+    (readUpTo=confirmed), 7 no contact to the master, or no node runs on the store (STOPPED; KILLED if it did not stop
+    by itself), 8 topics, groups and offsets are not the master's although the log is. A store that no node of ours has
+    run on is only shown.
     """
     limit = _parse_lag(max_lag)
     if Path(target).is_dir():
@@ -67,10 +68,13 @@ def _parse_lag(text: str | None) -> MaxLag | None:
 
 def _print(found: Status) -> None:
     for name, value in found.as_json().items():
-        if name not in ("peers", "tables", "warnings") and value is not None:
+        if name not in ("peers", "tables", "warnings", "readLimit", "reads") and value is not None:
             say(f"{name:<11}  {value}")
     if found.tables is not None:
         say(f"{'tables':<11}  {_tables_line(found.tables)}")
+    if found.read_limit is not None:
+        waits = "" if found.reads is None else f"; {waits_in_words(found.reads)}"
+        say(f"{'reads':<11}  end at {found.read_limit}{waits}")
     for warning in found.warnings:
         say(f"{'warning':<11}  {warning}")
     for peer in found.peers:

@@ -60,6 +60,8 @@ class Status:
     reason: str | None = None
     tables: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    read_limit: int | None = None
+    reads: Mapping[str, Any] | None = None
     contact_limit: float | None = None
     """Seconds after which a slave that copies must have noted a contact; None if its node does not tell."""
 
@@ -88,6 +90,8 @@ class Status:
             reason=f"no process has the store open; it was {state.state}" if killed else state.reason,
             tables=state.tables if running else None,
             warnings=state.warnings if running else (),
+            read_limit=state.read_limit,
+            reads=state.reads if running else None,
             contact_limit=state.contact_limit,
         )
 
@@ -109,6 +113,8 @@ class Status:
             "since": self.since,
             "reason": self.reason,
             "tables": None if self.tables is None else dict(self.tables),
+            "readLimit": self.read_limit,
+            "reads": None if self.reads is None else dict(self.reads),
             "warnings": list(self.warnings),
             "peers": list(self.peers),
         }
@@ -155,7 +161,8 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
     """How ``rmqha status`` ends, and why: FINE only for a node that runs and, if it is a slave, follows its master.
 
     A slave is also not fine if its topics, groups and offsets are not the master's: they are what consumers need on the
-    day it takes over. ``now`` is in seconds since the epoch.
+    day it takes over. A node with ``readUpTo=confirmed`` is not fine if consumers have waited for some seconds. ``now``
+    is in seconds since the epoch.
     """
     if status.role == UNKNOWN:
         return ExitCode.FINE, ""  # our own node never ran here, so we do not know whether one should run
@@ -174,7 +181,20 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
         return ExitCode.STALLED, breach
     if status.tables is not None and status.tables.get("inSync") is False:
         return ExitCode.IO_ERROR, f"topics, groups and offsets are not the master's: {status.tables.get('reason')}"
+    if status.reads is not None and status.reads.get("stalledSince") is not None:
+        return ExitCode.STALLED, waits_in_words(status.reads)
     return ExitCode.FINE, ""
+
+
+def waits_in_words(reads: Mapping[str, Any]) -> str:
+    """What consumers wait for, from state.json's ``reads``."""
+    size = f"{reads.get('waitingBytes')} bytes"
+    if reads.get("stalledSince") is None:
+        return f"{size} are not confirmed yet"
+    return (
+        f"messages wait for a slave, and consumers for them: {reads.get('waitingMessages')} ({size}), since "
+        f"{reads.get('stalledSince')}: {reads.get('reason')}"
+    )
 
 
 def _is_recent(contact: str | None, now: float) -> bool:

@@ -11,6 +11,7 @@ In reading order:
 - ``message``: what is put, and the result of a put.
 - ``put``: the put path: checks, encoding, appending.
 - ``putwaits``: what a put waits for before it is answered.
+- ``readlimit``: where reads end, and who waits for that to change.
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.
 - ``metadata``: topics.json and the other files of the config folder.

@@ -49,6 +49,7 @@ from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
+from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
 from rmqha.wire.scan import Scan
 
 ABORT_FILE = "abort"
@@ -159,6 +160,9 @@ class MessageStore:
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         self._takes_puts = self._broken = False
+        self.read_limit: ReadLimit | None = None
+        """Where reads end, if ``readUpTo=confirmed``: see ``limit_reads``."""
+        self._limit_file: LimitFile | None = None
         self.disk.touch(self.root / ABORT_FILE)  # before the queues: a death from here on is an unclean stop
         self.disk.sync_folder(self.root)
         try:
@@ -214,6 +218,7 @@ class MessageStore:
         self.reader = MessageReader(
             self.commit_log, self.derived.queues, self.derived.index, self.settings, self.is_slave
         )
+        self.reader.limit = self.read_limit
 
     def _recover(self) -> Recovery:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
@@ -284,6 +289,40 @@ class MessageStore:
         """Let puts wait for replicas too, from now on. Call ``start_flushing`` first."""
         assert self._put_waits is not None, "puts are taken only while flushing"
         self._put_waits.replication = replication
+
+    def limit_reads(self, clock: IReactorTime) -> ReadLimit:
+        """Let reads end at the confirmed end of the log from now on (``readUpTo=confirmed``). Raises OSError.
+
+        The limit starts where it was when the node stopped, or at the end of a log that was cut since. If reads had no
+        limit then, consumers have seen all of the log, and it starts at the log's end.
+        """
+        log, file, known = self.commit_log, LimitFile(self.root), self.node_state.read_limit
+        kept = [offset for offset in (file.read(), known) if offset is not None]
+        start = max(log.min_offset, min(log.verified_offset, max(kept))) if kept else log.verified_offset
+        if kept and max(kept) > start:  # other bytes may come after the cut, and the old numbers are not for them
+            self.node_state = replace(self.node_state, read_limit=start)
+            self.node_state.write(self.root, self.disk)
+        file.write(start)
+        self._limit_file = file
+        self.read_limit = self.reader.limit = ReadLimit(clock, start, self._save_limit)
+        return self.read_limit
+
+    def _save_limit(self, offset: int) -> None:
+        assert self._limit_file is not None, "it is made before the limit"
+        try:
+            self._limit_file.write(offset)
+        except OSError:
+            if self._failed is not None:
+                self._failed(Failure())
+
+    def lift_read_limit(self) -> None:
+        """Let reads end at the log's end again: an operator wants it, although a failover may take messages back.
+
+        Raises OSError.
+        """
+        if self.read_limit is not None:
+            self.read_limit.grow(NO_LIMIT)
+        (self._limit_file or LimitFile(self.root)).remove()
 
     def start_dispatching(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
         """Start building queues and index as the log grows. ``failed`` is called with the error that ends this."""
@@ -418,6 +457,8 @@ class MessageStore:
         log.set_aside(aside)
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
         self._tell_loss(log.min_offset)
+        if self.read_limit is not None:
+            self.read_limit.take_back(log.min_offset)
         self._reopen_derived()
         return aside
 
@@ -511,6 +552,10 @@ class MessageStore:
     def _release(self, result: Failure | None) -> Failure | None:
         if self._put_waits is not None:
             self._put_waits.give_up()
+        if self.read_limit is not None:
+            self.read_limit.stop()
+        if self._limit_file is not None:
+            self._limit_file.close()
         self.derived.dispatcher.stop()
         self.derived.close()
         self.commit_log.close()

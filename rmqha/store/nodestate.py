@@ -42,7 +42,9 @@ class NodeState:
     ``warnings`` are for the operator. ``peers`` are the connected nodes, with what is known about each.
     ``contact_limit`` is the longest time in seconds between two contacts of a slave that copies: if more has passed,
     its process hangs.
-    ``verdict`` is GAP, AHEAD or DIVERGED for a slave that was in that state when its node stopped.
+    ``verdict`` is GAP, AHEAD or DIVERGED for a slave that was in that state when its node stopped. ``read_limit`` is
+    the offset in the log where reads end with ``readUpTo=confirmed``, and ``reads`` says what waits for it; both are
+    None if reads end at the log's end.
     """
 
     store_id: str
@@ -62,6 +64,8 @@ class NodeState:
     warnings: tuple[str, ...] = ()
     contact_limit: float | None = None
     verdict: str | None = None
+    read_limit: int | None = None
+    reads: Mapping[str, Any] | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -148,6 +152,8 @@ class NodeState:
             "tables": None if self.tables is None else dict(self.tables),
             "warnings": list(self.warnings),
             "verdict": self.verdict,
+            "readLimit": self.read_limit,
+            "reads": None if self.reads is None else dict(self.reads),
             "peers": [dict(peer) for peer in self.peers],
         }
 
@@ -170,9 +176,12 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     names |= {name: name for name in ("since", "reason", "verdict")}
     texts = {field: content.get(name) for field, name in names.items()}
     tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")
+    reads, read_limit = content.get("reads"), content.get("readLimit")
     return {
         **{field: text if isinstance(text, str) else None for field, text in texts.items()},
         "tables": tables if isinstance(tables, dict) else None,
+        "reads": reads if isinstance(reads, dict) else None,
+        "read_limit": read_limit if isinstance(read_limit, int) and 0 <= read_limit < 2**63 else None,
         "contact_limit": float(limit) if isinstance(limit, int | float) and limit > 0 else None,
         "warnings": tuple(filter(lambda text: isinstance(text, str), warnings if isinstance(warnings, list) else ())),
     }

@@ -11,6 +11,7 @@ from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
 from rmqha.store.derived.dispatch import QueueTable
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.record import (
     BLANK_HEADER,
     Blank,
@@ -42,6 +43,7 @@ class GetMessageStatus(Enum):
     OFFSET_FOUND_NULL = "the queue has no units at the offset"
     OFFSET_OVERFLOW_BADLY = "the offset is beyond the queue's end"
     OFFSET_OVERFLOW_ONE = "the offset is the queue's end"
+    WAITS_FOR_A_SLAVE = "the next message is not confirmed yet"
     OFFSET_TOO_SMALL = "the offset is before the queue's start"
     NO_MATCHED_LOGIC_QUEUE = "there is no such queue"
     NO_MESSAGE_IN_QUEUE = "the queue has never had a message"
@@ -77,11 +79,19 @@ class _Batch:
 
 
 class MessageReader:
-    """Reads a store's messages through its queues and index."""
+    """Reads a store's messages through its queues and index.
+
+    With a ``limit`` everybody who asks sees a store that ends there: the last offset of a queue is that of its first
+    message that is not confirmed.
+    """
 
     def __init__(
         self, log: CommitLog, queues: QueueTable, index: KeyIndex | None, settings: Settings, is_slave: bool
     ) -> None:
+        self.limit: ReadLimit | None = None
+        self._ends: dict[ConsumeQueue, int] = {}
+        """The readable ends of queues that end after the limit, for the limit ``_ends_at``."""
+        self._ends_at = -1
         self._commit_log = log
         self._queues = queues
         self._index = index
@@ -105,18 +115,25 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
             return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset, 0, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, queue.max_offset if self.limit is None else self.readable_end(queue)
         if offset < low:
             return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, offset, low, low, high)
-        if offset == high:
-            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
-        if offset > high:
-            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if low else low, low, high)
-        units = queue.units(offset, max(LEAST_UNITS_EXAMINED, min(max_messages, MAX_UNITS_EXAMINED)))
+        if offset >= high:
+            return self._at_the_end(queue, offset, low, high)
+        most = max(LEAST_UNITS_EXAMINED, min(max_messages, MAX_UNITS_EXAMINED))
+        units = queue.units(offset, most if self.limit is None else min(most, high - offset))
         if not len(units):
             following = queue.next_file_offset(offset)
             return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, offset, following, low, high)
-        return self._gather(queue, offset, UNIT.iter_unpack(units.data), max_messages, wanted)
+        return self._gather(queue, offset, high, UNIT.iter_unpack(units.data), max_messages, wanted)
+
+    def _at_the_end(self, queue: ConsumeQueue, offset: int, low: int, high: int) -> GetMessageResult:
+        """The answer to a read at the queue's readable end ``high``, or after it."""
+        if high < queue.max_offset and offset <= queue.max_offset:
+            return self._nothing(GetMessageStatus.WAITS_FOR_A_SLAVE, offset, offset, low, high)
+        if offset == high:
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
+        return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if low else low, low, high)
 
     def _nothing(self, status: GetMessageStatus, offset: int, corrected: int, low: int, high: int) -> GetMessageResult:
         return GetMessageResult(status, corrected if self._corrects_offsets else offset, low, high)
@@ -125,6 +142,7 @@ class MessageReader:
         self,
         queue: ConsumeQueue,
         offset: int,
+        high: int,
         units: Iterable[tuple[int, int, int]],
         max_messages: int,
         wanted: TagFilter | None,
@@ -157,10 +175,45 @@ class MessageReader:
             status,
             offset + examined,
             queue.min_offset,
-            queue.max_offset,
+            high,
             tuple(batch.records),
             log_end - last_physical > self._memory_bytes,
         )
+
+    def readable_end(self, queue: ConsumeQueue) -> int:
+        """The queue offset where reads of a queue end. Raises OSError."""
+        limit = self.limit
+        if limit is None or limit.offset >= self._commit_log.verified_offset:
+            return queue.max_offset
+        if self._ends_at != limit.offset:
+            self._ends.clear()
+            self._ends_at = limit.offset
+        end = self._ends.get(queue)
+        if end is None:
+            end = queue.end_before(limit.offset)
+            if end < queue.max_offset:  # units that come later are after the limit too
+                self._ends[queue] = end
+        return end
+
+    def confirmed_at(self, topic: str, queue_id: int, offset: int, wanted: TagFilter | None = None) -> int | None:
+        """The offset in the log that must be confirmed before a read from a queue offset on gives a wanted message.
+
+        If none of many messages is wanted, the read can go on after them. None if no message there is wanted. Raises
+        OSError.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return None
+        units, end = queue.units(offset, LEAST_UNITS_EXAMINED), None
+        for physical_offset, size, tags_code in UNIT.iter_unpack(units.data):
+            if size > 0 and size != PRE_BLANK_SIZE:
+                end = physical_offset + size
+                if wanted is None or wanted(tags_code):
+                    return end
+        return end if offset + len(units) < queue.max_offset else None
+
+    def _is_confirmed(self, record: Record) -> bool:
+        return self.limit is None or record.physical_offset + record.total_size <= self.limit.offset
 
     def _limits(self, behind_bytes: int) -> tuple[int, int]:
         """The maximum bytes and messages of a read at a message this many bytes before the log's end."""
@@ -171,14 +224,18 @@ class MessageReader:
         return status if status is GetMessageStatus.FOUND else other
 
     def message_at(self, physical_offset: int) -> Record | None:
-        """The message that starts at a physical offset, or None. Raises OSError."""
+        """The message that starts at a physical offset, or None, also after the limit. Raises OSError.
+
+        It is for the broker itself: what it puts because of a message is after that message in the log, and a failover
+        takes both back.
+        """
         found = self._message_at(physical_offset)
         return None if found is None else found[0]
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """The bytes of the message that starts at a physical offset, or None. Raises OSError."""
+        """The bytes of the message that starts at a physical offset; None if it cannot be read. Raises OSError."""
         found = self._message_at(physical_offset)
-        return None if found is None else bytes(found[1])
+        return None if found is None or not self._is_confirmed(found[0]) else bytes(found[1])
 
     def _message_at(self, physical_offset: int) -> tuple[Record, memoryview] | None:
         head = self._commit_log.select(physical_offset, BLANK_HEADER.size)
@@ -221,7 +278,9 @@ class MessageReader:
                 if count % RECORDS_BATCH == 0:
                     yield
                 record = self.message_at(offset)
-                if record is not None and _has_key(record, topic, key) and begin <= record.store_timestamp <= end:
+                if record is None or not self._is_confirmed(record):
+                    continue
+                if _has_key(record, topic, key) and begin <= record.store_timestamp <= end:
                     found.append(record)
             if len(found) >= limit or len(offsets) < asked or asked >= MAX_ENTRIES_QUERIED:
                 return found[-limit:]
@@ -241,7 +300,7 @@ class MessageReader:
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """STORETIMESTAMP in ms of the message at a queue offset; -1 without one."""
         queue = self._queues.get(topic, queue_id)
-        unit = None if queue is None else queue.unit(offset)
+        unit = None if queue is None or offset >= self.readable_end(queue) else queue.unit(offset)
         stored = None if unit is None or unit.is_blank else self.store_timestamp(unit.physical_offset)
         return -1 if stored is None else stored
 
@@ -258,7 +317,9 @@ class MessageReader:
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The queue offset of the message stored at ``timestamp`` (ms), or else nearest to it; 0 without messages."""
         queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.offset_by_time(timestamp, self.store_timestamp)
+        if queue is None:
+            return 0
+        return queue.offset_by_time(timestamp, self.store_timestamp, self.readable_end(queue))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The queue's first offset; -1 without a queue."""
@@ -266,7 +327,12 @@ class MessageReader:
         return -1 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue's next offset; 0 without a queue."""
+        """The queue offset where reads end; 0 without a queue. Raises OSError."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else self.readable_end(queue)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next put gets; 0 without a queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 

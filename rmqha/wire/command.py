@@ -101,6 +101,8 @@ class RequestCode(IntEnum):
     QUERY_DATA_VERSION = 322
     ADD_WRITE_PERM_OF_BROKER = 327
     LITE_PULL_MESSAGE = 361
+    GET_CONFIRMED_OFFSET = 47_001
+    """Our own: what a master's slaves hold (spec/remoting.md 2.20)."""
 
 
 class ResponseCode(IntEnum):

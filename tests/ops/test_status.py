@@ -84,6 +84,8 @@ class StoreTests(SynchronousTestCase):
             reason="at the master's end",
             tables={"inSync": True},
             warnings=("mind",),
+            read_limit=40,
+            reads={"waitingBytes": 20},
         ).write(store)
         self.assertEqual(
             self.status(store).as_json(),
@@ -103,6 +105,8 @@ class StoreTests(SynchronousTestCase):
                 "since": "2026-11-22T09:00:00.000Z",
                 "reason": "at the master's end",
                 "tables": {"inSync": True},
+                "readLimit": 40,
+                "reads": {"waitingBytes": 20},
                 "warnings": ["mind"],
                 "peers": [PEER],
             },

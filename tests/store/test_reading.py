@@ -376,5 +376,5 @@ class OffsetTests(ReadingTestCase):
 class UnitTests(SynchronousTestCase):
     def test_every_status_says_something(self) -> None:
         """NO_MATCHED_LOGIC_QUEUE is never given (store.md 11.1), but a response to it exists."""
-        self.assertEqual(len({status.value for status in GetMessageStatus}), 9)
+        self.assertEqual(len({status.value for status in GetMessageStatus}), 10)
         self.assertTrue(Unit(0, 0x7FFFFFFF, 0).is_blank)

@@ -6,5 +6,7 @@ In reading order:
 - ``outerapi``: registers the broker with its name servers.
 - ``mastersearch``: finds a slave's master through the name servers.
 - ``slavesync``: copies the master's tables to a slave.
+- ``confirmedsync``: a slave asks its master what is confirmed.
+- ``waitingreads``: says what consumers cannot read yet, because it is not confirmed.
 - ``laterfeatures``: warns of messages that only brokers of RocketMQ 5.x can handle.
 """

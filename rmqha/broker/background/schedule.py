@@ -24,6 +24,7 @@ from rmqha.store.log.flush import RunInThread
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import DelayOffsetTable
+from rmqha.store.readlimit import Wait
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import Record
 
@@ -135,6 +136,8 @@ class DelayLevelDelivery:
         self._is_stopped = False
         self._head_offset, self._head_stored_at = -1, 0  # of the next message, if it is not due yet
         self._refused_as: PutMessageStatus | None = None
+        self._confirming: Wait | None = None
+        """The wait for the next message, if it is in the queue but not confirmed yet."""
         self._correct_offset(store.derived.queues.get(SCHEDULE_TOPIC, level - 1))
         self._look_in(FIRST_DELAY_SECONDS)
 
@@ -146,9 +149,22 @@ class DelayLevelDelivery:
             self._offsets[self._level] = min(max(offset, low), high)
 
     def message_arrived(self) -> None:
-        """A message of this level was added to the queue. Look for it, unless a delivery is running."""
-        if self._delivering is None:
+        """A message of this level was added to the queue. Look for it, unless a delivery is running.
+
+        Do nothing either while an earlier message waits to be confirmed.
+        """
+        if self._delivering is None and self._confirming is None:
             self._look_in(0.0)
+
+    def _confirmed(self) -> None:
+        self._confirming = None
+        self.message_arrived()
+
+    def _await_confirmed(self, offset: int) -> None:
+        """If the message at a queue offset is not confirmed, look again when it is. Raises OSError."""
+        limit, end = self._store.read_limit, self._store.reader.confirmed_at(SCHEDULE_TOPIC, self._level - 1, offset)
+        if limit is not None and end is not None and self._confirming is None:
+            self._confirming = limit.wait(end, self._confirmed)
 
     def stop(self) -> None:
         """Stop delivering."""
@@ -158,6 +174,8 @@ class DelayLevelDelivery:
             self._next_look = None
         if self._delivering is not None:
             self._delivering.cancel()
+        if self._confirming is not None:
+            self._confirming.cancel()
 
     def _look_in(self, seconds: float) -> None:
         """Look for due messages after this time, unless a look is already scheduled."""
@@ -187,7 +205,8 @@ class DelayLevelDelivery:
             return None
         for _ in range(DELIVERY_BATCH):
             offset = max(self._offsets.get(self._level, 0), queue.min_offset)
-            if offset >= queue.max_offset:
+            if offset >= self._store.reader.readable_end(queue):
+                self._await_confirmed(offset)
                 return None
             wait_ms = self._wait_ms(self._head_stored_at) if offset == self._head_offset else 0
             record = self._record(queue, offset) if wait_ms == 0 else None

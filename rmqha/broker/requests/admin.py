@@ -21,7 +21,7 @@ from rmqha.broker.tables.topics import TOPIC_CHARACTERS, TopicConfigManager, top
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
-from rmqha.settings import SETTING_KEYS, Settings, SettingsError, properties_of, with_properties
+from rmqha.settings import SETTING_KEYS, ReadUpTo, Settings, SettingsError, properties_of, with_properties
 from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
@@ -51,6 +51,7 @@ CHANGEABLE_SETTINGS = frozenset(
         "fileReservedTime",
         "diskMaxUsedSpaceRatio",
         "cleanFileForciblyEnable",
+        "readUpTo",
     }
 )
 """The settings that UPDATE_BROKER_CONFIG changes in a running broker. Others need a restart."""
@@ -462,9 +463,13 @@ class ConfigProcessor:
 
     _log = Logger()
 
-    def __init__(self, parts: Sequence[HasSettings]) -> None:
-        """``parts`` get the changed settings. The first one has the current settings."""
+    def __init__(self, parts: Sequence[HasSettings], lift_read_limit: Callable[[], None]) -> None:
+        """``parts`` get the changed settings. The first one has the current settings.
+
+        ``lift_read_limit`` lets consumers read all of the log: an operator can end their wait for a slave.
+        """
         self._parts = parts
+        self._lift_read_limit = lift_read_limit
 
     def processors(self) -> Processors:
         """By request code."""
@@ -476,12 +481,16 @@ class ConfigProcessor:
         fixed = sorted(changes.keys() - CHANGEABLE_SETTINGS)
         if fixed:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"cannot be changed at run time: {', '.join(fixed)}")
+        if changes.get("readUpTo", "").strip() == ReadUpTo.CONFIRMED.value:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "readUpTo=confirmed needs a restart")
         try:
             changed = [with_properties(part.settings, changes) for part in self._parts]
         except SettingsError as error:
             raise refused(str(error)) from error
         for part, settings in zip(self._parts, changed, strict=True):
             part.settings = settings
+        if changes.get("readUpTo"):
+            self._lift_read_limit()
         host, port = connection.peer_host
         self._log.warn("{host}:{port} sets, until the next start: {changes}", host=host, port=port, changes=changes)
         return success()

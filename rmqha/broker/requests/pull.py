@@ -27,7 +27,8 @@ from rmqha.steps import Steps
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_READ, SubscriptionGroupConfig
-from rmqha.store.reading import GetMessageResult, GetMessageStatus, TagFilter
+from rmqha.store.reading import GetMessageResult, GetMessageStatus, MessageReader, TagFilter
+from rmqha.store.readlimit import Wait
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.requestfields import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from rmqha.wire.subscription import USUAL_EXPRESSION_LENGTH, SubscriptionData
@@ -52,11 +53,17 @@ PULL_CODES = {
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.WAITS_FOR_A_SLAVE: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
 }
+REMARKS = {
+    GetMessageStatus.WAITS_FOR_A_SLAVE: "WAITS_FOR_A_SLAVE: the next message is stored, but not confirmed by enough "
+    "slaves; this broker has readUpTo=confirmed"
+}
+"""Instead of the name of the status."""
 OF_AN_EMPTY_QUEUE = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -95,7 +102,10 @@ class PullRequest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that waits at the end of its queue. ``woken`` fires when the queue should be read again."""
+    """A pull that waits at the end of its queue. ``woken`` fires when the queue should be read again.
+
+    ``confirming`` is its wait for a message that is in the queue, but not confirmed yet.
+    """
 
     connection: RemotingProtocol
     queue: tuple[str, int]
@@ -104,17 +114,29 @@ class HeldPull:
     size: int = 0
     woken: Deferred[None] = field(default_factory=Deferred)
     deadline: IDelayedCall | None = None
+    confirming: Wait | None = None
 
 
 class PullRequestHoldService(PeriodicService):
-    """Holds pulls by queue until a matching message may have arrived, their time is up, or their client is gone."""
+    """Holds pulls by queue until a matching message may have arrived, their time is up, or their client is gone.
+
+    If reads end at the confirmed end of the log, a pull whose next message is in the log waits until that message is
+    confirmed. Meanwhile it is not in ``_queues``: further messages cost nothing.
+    """
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, max_offset: Callable[[str, int], int]) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        max_offset: Callable[[str, int], int],
+        limited: Callable[[], MessageReader] | None = None,
+    ) -> None:
+        """``limited`` gives the reader of a store whose reads have a limit; it changes when queues are rebuilt."""
         super().__init__("checking held pulls", CHECK_SECONDS, self.check, clock, first_after=CHECK_SECONDS)
         self._clock = clock
         self._max_offset = max_offset
+        self._limited = limited
         self._queues: dict[tuple[str, int], set[HeldPull]] = {}
         self._connections: dict[RemotingProtocol, set[HeldPull]] = {}
         self._woken: deque[HeldPull] = deque()
@@ -161,16 +183,36 @@ class PullRequestHoldService(PeriodicService):
         self._queues.setdefault(queue, set()).add(pull)
         self.count += 1
         pull.deadline = self._clock.callLater(seconds, self._wake, pull)
+        if self._limited is not None:
+            self._await_confirmed(pull, self._limited())
         return pull.woken
+
+    def _await_confirmed(self, pull: HeldPull, reader: MessageReader, end: int = 0) -> bool:
+        """Let a pull wait until the next message that it wants is confirmed, if it is in the queue. Raises OSError.
+
+        ``end`` is the end, in the log, of a message that it wants, in case the queue does not show it. False if nothing
+        has to be confirmed.
+        """
+        limit = reader.limit
+        assert limit is not None, "reads have a limit"
+        end = reader.confirmed_at(*pull.queue, pull.queue_offset, pull.wanted) or end
+        if end <= limit.offset:
+            return False
+        pull.confirming = limit.wait(end, lambda: self._wake(pull))
+        self._leave_queue(pull)
+        return True
 
     def message_arrived(self, message: DispatchRequest, tags_code: int) -> None:
         """A message was added to a queue."""
         pulls = self._queues.get((message.topic, message.queue_id))
         if pulls is None:
             return
+        reader = None if self._limited is None else self._limited()
         for pull in list(pulls):
             if pull.queue_offset <= message.queue_offset and (pull.wanted is None or pull.wanted(tags_code)):
-                self._wake(pull)
+                end = message.physical_offset + message.size
+                if reader is None or not self._await_confirmed(pull, reader, end):
+                    self._wake(pull)
 
     def check(self) -> None:
         """Wake the pulls whose queue has grown, even if no message matches: they can continue after those messages."""
@@ -200,12 +242,18 @@ class PullRequestHoldService(PeriodicService):
         self.count -= 1
         self._size -= pull.size
         self._connections[pull.connection].discard(pull)
+        if pull.confirming is None:
+            self._leave_queue(pull)
+        else:
+            pull.confirming.cancel()
+        if pull.deadline is not None and pull.deadline.active():
+            pull.deadline.cancel()
+
+    def _leave_queue(self, pull: HeldPull) -> None:
         pulls = self._queues[pull.queue]
         pulls.discard(pull)
         if not pulls:
             del self._queues[pull.queue]
-        if pull.deadline is not None and pull.deadline.active():
-            pull.deadline.cancel()
 
     def _connection_closed(self, connection: RemotingProtocol) -> None:
         for pull in list(self._connections[connection]):
@@ -354,7 +402,7 @@ class PullMessageProcessor:
                 code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
         return RemotingCommand(
             code,
-            remark=found.status.name,
+            remark=REMARKS.get(found.status, found.status.name),
             ext_fields={
                 "suggestWhichBrokerId": str(broker_id),
                 "nextBeginOffset": str(found.next_begin_offset),

@@ -375,7 +375,7 @@ class TransactionalMessageService(PeriodicService):
     def _stored_offset(self, topic: str) -> int:
         """Where to continue, at most the queue's end: a log that lost its end assigns the later offsets again."""
         offset = self._consumer_offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID)
-        return max(0, min(offset, self._store.reader.max_offset(topic, QUEUE_ID)))
+        return max(0, min(offset, self._store.reader.next_offset(topic, QUEUE_ID)))
 
     def stopService(self) -> Deferred[None]:
         """Stop asking. Half messages can still end."""
@@ -394,6 +394,8 @@ class TransactionalMessageService(PeriodicService):
 
     async def _check(self) -> None:
         self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
+        if self._store.read_limit is not None:  # an operation that is not confirmed yet may end what we would ask about
+            await self._store.read_limit.reached(self._store.commit_log.verified_offset)
         end = self._store.reader.max_offset(TRANS_HALF_TOPIC, QUEUE_ID)
         steps = 0
         try:

@@ -5,6 +5,7 @@ In reading order:
 - ``progress``: what a master knows about one slave.
 - ``handed``: how many bytes of the log the kernel has taken from a connection.
 - ``grouptransfer``: when enough slaves hold a message.
+- ``confirming``: what slaves confirm, so that consumers may read it.
 - ``protocol``: the Protocol and the Factory of a master.
 - ``serving``: how a node serves its log to slaves; nodes and the simulator share it.
 """

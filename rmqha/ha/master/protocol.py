@@ -22,6 +22,7 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
 from rmqha.ha.framing import ReportReceiver, send_at_once
+from rmqha.ha.master.confirming import Confirming
 from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.handed import HandedOffset
 from rmqha.ha.master.progress import UNKNOWN_FACTS, SlaveProgress
@@ -160,6 +161,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             "identity": self.identity,
             "state": self.state.name,
             **offsets,
+            **self._port.sync_facts(progress),
             "connectedSeconds": round(self._clock.seconds() - self._connected_at, 3),
             "silentSeconds": round(self._clock.seconds() - self._last_report_time, 3),
         }
@@ -415,6 +417,8 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self.throttle = SendThrottle(options.max_rate, clock) if options.max_rate is not None else None
         self.connections: list[HAMasterProtocol] = []
         self._group_transfer = group_transfer
+        self.confirming: Confirming | None = None
+        """Follows what slaves hold, if consumers may read only that."""
         self._offered_offset = 0
         self._next_offer: IDelayedCall | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -487,11 +491,15 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self.places.reported(connection)
         if self._group_transfer is not None:
             self._group_transfer.joined(progress)
+        if self.confirming is not None:
+            self.confirming.joined(progress)
 
     def slave_reported(self, progress: SlaveProgress) -> None:
         """A slave has reported a higher offset."""
         if self._group_transfer is not None:
             self._group_transfer.reported(progress)
+        if self.confirming is not None:
+            self.confirming.reported(progress)
 
     def slave_gone(self, connection: HAMasterProtocol) -> None:
         """The connection has ended."""
@@ -501,6 +509,12 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
             self.throttle.forget(connection)
         if self._group_transfer is not None and connection.progress is not None:
             self._group_transfer.forget(connection.progress)
+        if self.confirming is not None and connection.progress is not None:
+            self.confirming.forget(connection.progress)
+
+    def sync_facts(self, progress: SlaveProgress | None) -> dict[str, bool]:
+        """Whether a slave is in sync, if consumers may read only what slaves in sync hold; else nothing."""
+        return {} if self.confirming is None else {"inSync": self.confirming.is_in_sync(progress)}
 
     def close_connections(self) -> None:
         """Close all connections."""

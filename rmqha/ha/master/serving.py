@@ -3,14 +3,18 @@
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.ha.master.confirming import Confirming
 from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
-from rmqha.settings import BrokerRole, Settings
+from rmqha.settings import BrokerRole, FlushDiskType, Settings
 from rmqha.store.messagestore import MessageStore
 
 
 class LogServing:
-    """The HA port's ``factory``. Puts of a SYNC_MASTER wait for its slaves (``group_transfer``)."""
+    """The HA port's ``factory``. Puts of a SYNC_MASTER wait for its slaves (``group_transfer``).
+
+    If reads have a limit, a master's slaves confirm what may be read. With SYNC_FLUSH it must be on our disk too.
+    """
 
     def __init__(
         self,
@@ -29,14 +33,29 @@ class LogServing:
             store.replicate_by(self.group_transfer)
         options = MasterOptions.of(settings, max_connections)
         self.factory = HAMasterFactory(store.commit_log, clock, options, self.group_transfer, check)
+        self._store = store
+        self._needs_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        if store.read_limit is not None and settings.broker_role is not BrokerRole.SLAVE:
+            confirming = Confirming(store.commit_log, settings, store.read_limit.offset, lambda _: self.log_flushed())
+            self.factory.confirming, store.read_limit.why = confirming, confirming.why
+
+    def log_flushed(self) -> None:
+        """The flushed part of the log, or the confirmed one, has grown."""
+        limit, confirming = self._store.read_limit, self.factory.confirming
+        if limit is not None and confirming is not None:
+            log = self._store.commit_log
+            limit.grow(min(confirming.offset, log.flushed_offset) if self._needs_flush else confirming.offset)
 
 
 def confirmed_offset(store: MessageStore, settings: Settings, serving: LogServing | None) -> int:
     """The end of the log that a failover cannot lose.
 
-    If puts wait for slaves, enough slaves have confirmed it; otherwise it is on our own disk.
+    If puts wait for slaves, enough slaves have confirmed it; otherwise it is on our own disk. If reads have a limit, it
+    is not after that limit.
     """
     log = store.commit_log
+    if store.read_limit is not None and not store.read_limit.is_lifted:
+        return max(log.min_offset, min(log.verified_offset, log.flushed_offset, store.read_limit.offset))
     group_transfer = None if serving is None else serving.group_transfer
     if group_transfer is not None and settings.in_sync_replicas > 1:
         return min(log.verified_offset, max(log.min_offset, group_transfer.confirmed_offset))

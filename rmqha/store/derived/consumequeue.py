@@ -47,6 +47,8 @@ BLANKS_ALLOWED_BYTES = 1 << 30
 """All queues together may have this many bytes of blanks, plus the log's size: a hostile master invents offsets."""
 PAGE_BYTES = 4096
 BYTES_BATCH = 1 << 20
+UNITS_LOOKED_AT = 64
+"""The last units, which are looked at together to find where reads end. More of them are bisected."""
 UNITS_PROVED = 4096
 """After an unclean stop at most this many units are checked one by one."""
 FILES_THAT_TELL = 1000
@@ -439,17 +441,50 @@ class ConsumeQueue:
         self.correct_min_offset(min_physical_offset)
         return deleted
 
-    def offset_by_time(self, timestamp: int, store_timestamp: Callable[[int], int | None]) -> int:
+    def end_before(self, physical_offset: int) -> int:
+        """The queue offset after the last message before which all end, in the log, at ``physical_offset`` or earlier.
+
+        In other words, that of the first message that ends after ``physical_offset``; the queue's end without one.
+        Raises OSError.
+        """
+        self.write_pending()
+        low, high = self.min_offset, self.max_offset
+        if low >= high:
+            return high
+        last_file = (self._end - 1) // self.file_size * self.file_size // CQ_STORE_UNIT_SIZE
+        at = max(low, high - UNITS_LOOKED_AT, last_file)
+        units = self._units_at(at * CQ_STORE_UNIT_SIZE, high - at)
+        ends = units["physical_offset"] + units["size"]
+        after = np.flatnonzero((ends > physical_offset) & _are_messages(units))
+        if not len(after):
+            return high
+        first = at + int(after[0])
+        return first if first > at or at == low else self._end_before(physical_offset, at)
+
+    def _end_before(self, physical_offset: int, end: int) -> int:
+        """The same, if the message at ``end`` is one that ends after ``physical_offset``."""
+        with _Units(self._queue, self._disk) as units:
+            place = units.end_before(physical_offset, end * CQ_STORE_UNIT_SIZE)
+            last = units.last_message(place)
+        if last is not None and last[1] + last[2] > physical_offset:
+            return last[0]
+        return max(self.min_offset, place // CQ_STORE_UNIT_SIZE)
+
+    def offset_by_time(
+        self, timestamp: int, store_timestamp: Callable[[int], int | None], end: int | None = None
+    ) -> int:
         """The queue offset of the message stored nearest to ``timestamp`` (ms). 0 if the queue is empty.
 
-        ``store_timestamp`` returns STORETIMESTAMP of a physical offset, None if the log has no such message.
+        Messages from ``end`` on do not count; None for the queue's end. ``store_timestamp``
+        returns STORETIMESTAMP of a physical offset, None if the log has no such message.
         """
+        end = self.max_offset if end is None else end
 
         def stored_at(offset: int) -> int | None:
-            unit = self.unit(offset)
+            unit = self.unit(offset) if offset < end else None
             return None if unit is None or unit.is_blank else store_timestamp(unit.physical_offset)
 
-        low, high = self.min_offset, self.max_offset
+        low, high = self.min_offset, end
         while low < high:
             middle = (low + high) // 2
             stored = stored_at(middle)

@@ -25,6 +25,7 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RequestRefused
+from rmqha.settings import ReadUpTo
 from rmqha.steps import at_once
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
@@ -76,7 +77,8 @@ class AdminTestCase(BrokerStoreTestCase):
         self.stats = BrokerStats("C", self.clock, self.now_ms)
         self.stats.startService()
         self.addCleanup(self.stats.stopService)
-        self.config = ConfigProcessor([self.store, self.topics, self.groups])
+        self.lifted: list[str] = []
+        self.config = ConfigProcessor([self.store, self.topics, self.groups], lambda: self.lifted.append("lifted"))
         self.peer = self.client(
             {
                 **TopicAdminProcessor(self.topics, self.groups, self.offsets, self.stats, is_slave).processors(),
@@ -547,6 +549,13 @@ class ConfigTests(AdminTestCase):
             name = text.partition("=")[0]
             self.assert_refused([answer], ResponseCode.NO_PERMISSION, f"cannot be changed at run time: {name}")
         self.assertEqual(self.store.settings, before, "all or nothing")
+
+    def test_an_operator_ends_the_wait_for_a_slave(self) -> None:
+        self.store.settings = replace(self.store.settings, read_up_to=ReadUpTo.CONFIRMED)
+        self.assert_success(self.change(b"readUpTo=verified"))
+        self.assertEqual((self.lifted, self.store.settings.read_up_to), (["lifted"], ReadUpTo.VERIFIED))
+        self.assert_refused([self.change(b"readUpTo=confirmed")], ResponseCode.NO_PERMISSION, "needs a restart")
+        self.assertEqual(len(self.lifted), 1)
 
     def test_the_names_that_498_refuses_are_refused(self) -> None:
         for name in ("brokerConfigPath", "rocketmqHome", "configBlackList"):

@@ -53,7 +53,11 @@ class PullTestCase(BrokerStoreTestCase):
         self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
         self.consumers = ConsumerManager(self.settings, self.groups)
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
-        self.held = PullRequestHoldService(self.clock, lambda *queue: self.store.reader.max_offset(*queue))
+        self.held = PullRequestHoldService(
+            self.clock,
+            lambda *queue: self.store.reader.max_offset(*queue),
+            None if self.store.read_limit is None else lambda: self.store.reader,
+        )
         self.store.subscribe(self.held.message_arrived)
         self.held.startService()
         self.addCleanup(self.held.stopService)
