@@ -97,7 +97,7 @@ def arrived(node: TwistdNode, count: int) -> list[dict[str, Any]]:
         found = dumped(node.store, "--set", "mappedFileSizeCommitLog=1048576")
         return found if len(found) >= count else None
 
-    found: list[dict[str, Any]] = wait_until(look, f"{count} messages", SECONDS)
+    found = node.wait_until_found(look, f"{count} messages", SECONDS)
     assert len(found) == count
     return found
 
