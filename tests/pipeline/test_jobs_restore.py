@@ -1,6 +1,5 @@
 """The job ``restore``: a store made from an archive is the log that was archived, or is not made at all."""
 
-import json
 import os
 import shutil
 import tarfile
@@ -51,7 +50,7 @@ from rmqha.wire.record import (
 )
 from tests import strategies
 from tests.fixtures import DATA, new_folder
-from tests.pipeline.lake import visible_files
+from tests.pipeline.lake import as_old, visible_files
 from tests.pipeline.stores import lay_records, options, plain_records
 from tests.store.logs import file_bytes
 
@@ -127,18 +126,6 @@ def restored(lake: Path, output: Path, own: Settings = DEFAULTS, **choices: bool
 
 def opened(store: Path) -> MessageStore:
     return MessageStore(make_settings({"storePathRootDir": str(store), "brokerRole": "ASYNC_MASTER"}))
-
-
-def as_old(lake: Path, keeps_hashes: bool = True) -> None:
-    """Make an archive what it would be without the columns and the facts that a restore needs."""
-    for path in visible_files(lake):
-        table = pq.ParquetFile(path).read()
-        pq.write_table(table.drop_columns(["recordCRC", "rawRecord"]), path)
-    for path in (lake / "_manifest").glob("*.json"):
-        content = json.loads(path.read_text())
-        for name in ("lossless", "segment_size", "blanks", "tables", *(() if keeps_hashes else ("hashes",))):
-            del content[name]
-        path.write_text(json.dumps(content))
 
 
 class GeneratedTests(SynchronousTestCase):
