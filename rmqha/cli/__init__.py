@@ -12,6 +12,7 @@ In reading order:
 - ``restore``: ``rmqha restore`` and ``rmqha backup``: copy a store, up to a place in its log or as it is now.
 - ``promote``: ``rmqha promote``: makes a slave a master.
 - ``rewind``: ``rmqha rewind``: takes a store back to where its log parts from a master's.
+- ``replay``: ``rmqha replay``: sends stored messages again.
 - ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
 
 The jobs of ``rmqha job`` are in ``pipeline.cli``.
@@ -26,6 +27,7 @@ from rmqha.cli.messages import pull, put
 from rmqha.cli.promote import promote
 from rmqha.cli.recover import rebuild, recover
 from rmqha.cli.repair import repair, restore_cut
+from rmqha.cli.replay import replay
 from rmqha.cli.restore import backup, restore
 from rmqha.cli.rewind import rewind
 from rmqha.cli.shared import Commands
@@ -56,6 +58,7 @@ for _command in (
     rebuild,
     recover,
     repair,
+    replay,
     restore,
     restore_cut,
     rewind,
@@ -63,3 +66,4 @@ for _command in (
     verify,
 ):
     main.add_command(_command)
+job.add_command(replay)  # for archives; it needs a reactor, which the other jobs must not have

@@ -87,7 +87,7 @@ def dump(
     """
     if first is not None and tail is not None:
         raise Trouble(ExitCode.USAGE, "-n and --tail exclude each other")
-    with _open(store, conf, sets) as reader:
+    with open_source(store, conf, sets) as reader:
         wanted = _wanted(reader, start, end, topic)
         if tail is not None:
             wanted = iter(_last(reader, partial(_wanted, reader, end=end, topic=topic), start, tail))
@@ -99,7 +99,7 @@ def dump(
 
 
 @contextmanager
-def _open(path: Path, conf: Path | None, sets: tuple[str, ...]) -> Iterator[Reader]:
+def open_source(path: Path, conf: Path | None, sets: tuple[str, ...]) -> Iterator[Reader]:
     """A store, or bytes that were cut off one and kept."""
     kept = kept_file(path)
     if kept is not None:

@@ -2,84 +2,93 @@
 
 import sys
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any
 
 import click
 
+from rmqha.cli.replay import Sending, run_replay, stored_lines
 from rmqha.cli.shared import (
     JSON,
     WAY,
     Interrupted,
     Trouble,
+    make_client,
     print_json,
     record_line,
-    run_reactor,
+    run_client,
     say,
     the_reactor,
-    tls_files,
     with_options,
 )
-from rmqha.client import Message, MQClient, Producer, PullConsumer, SendResult, SendStatus
+from rmqha.client import Message, Producer, PullConsumer, SendResult, SendStatus
 from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
+from rmqha.client.replay import Wanted
 from rmqha.exitcodes import ExitCode
 from rmqha.times import parse_time
+from rmqha.wire.delay import DEFAULT_DELAY_LEVELS
 from rmqha.wire.record import Record
 
 PIECE_BYTES = 1 << 16
-
-
-def _client(
-    reactor: Any,
-    namesrv: str | None,
-    broker: str | None,
-    tls: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-) -> MQClient:
-    """Make a client from the options of WAY. Raises Trouble with exit code 2."""
-    files = tls_files(tls_cert, tls_key, tls_ca).client()
-    if (namesrv is None) == (broker is None):
-        raise Trouble(ExitCode.USAGE, "give either --namesrv or --broker")
-    try:
-        if broker is not None:
-            return MQClient.of_broker(reactor, broker, files)
-        return MQClient.of_name_servers(reactor, namesrv or "", files, tls)
-    except ValueError as error:
-        raise Trouble(ExitCode.USAGE, str(error)) from error
-
-
-def _run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None]) -> None:
-    async def run() -> None:
-        try:
-            await work
-        finally:
-            await client.stop()
-
-    run_reactor(reactor, run)
+IN_MEMORY_BYTES = 64 << 20
+"""How much of a dump from standard input is kept in memory; the rest is kept in a temporary file."""
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.argument("body", required=False)
 @click.option("--tags", default="", help="The message's tag.")
 @click.option("--keys", default="", help="Its keys, separated by spaces.")
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Send each message this many times.")
 @click.option("--group", default="rmqha-put", help="The producer group.")
+@click.option(
+    "--dump",
+    "dumped",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Send the messages that rmqha dump --json has printed to FILE, or to standard input if it is -.",
+)
 @with_options(WAY)
 @JSON
-def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: str, as_json: bool, **way: Any) -> None:
+def put(
+    topic: str | None,
+    body: str | None,
+    tags: str,
+    keys: str,
+    count: int,
+    group: str,
+    dumped: Path | None,
+    as_json: bool,
+    **way: Any,
+) -> None:
     """Send BODY to TOPIC. Without BODY, send each line of standard input, after its end.
+
+    With --dump the messages keep their topics, queues, bodies, tags, keys and user properties; rmqha replay --help says
+    what is left out. Each line is checked before the first is sent.
 
     At the end it prints the counts by status. A retry may send a message twice. Exit code 2 if no broker has the topic
     or creates it; 6 if the master has stored a message, but its disk or slave did not in time; 7 if no broker answers;
     8 if a broker refuses the message.
     """
+    if dumped is not None:
+        if topic is not None or tags or keys or count != 1:
+            raise Trouble(
+                ExitCode.USAGE, "with --dump, the file says what is sent: give no TOPIC, BODY, tags, keys or count"
+            )
+        with _dump(dumped) as file:
+            sending = Sending(delayed="level", group=group)
+            run_replay(partial(stored_lines, file), str(dumped), Wanted(), sending, DEFAULT_DELAY_LEVELS, way, as_json)
+        return
+    if topic is None:
+        raise Trouble(ExitCode.USAGE, "give a TOPIC, or --dump FILE")
     bodies = [body.encode()] if body is not None else _standard_input().splitlines()
     messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
     reactor = the_reactor()
-    client = _client(reactor, **way)
+    client = make_client(reactor, **way)
     statuses: Counter[SendStatus] = Counter()
 
     def sent(result: SendResult) -> None:
@@ -88,7 +97,7 @@ def put(topic: str, body: str | None, tags: str, keys: str, count: int, group: s
             print_json(_sent_as_json(result))
 
     try:
-        _run_client(reactor, client, put_all(Producer(client, group), messages, sent))
+        run_client(reactor, client, put_all(Producer(client, group), messages, sent))
     except ValueError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
     finally:
@@ -103,6 +112,20 @@ def _standard_input() -> bytes:
     """All of standard input. It is read in pieces, so that Ctrl-C works while a read waits for more."""
     stdin: Any = sys.stdin.buffer
     return b"".join(iter(lambda: stdin.read1(PIECE_BYTES), b""))
+
+
+@contextmanager
+def _dump(path: Path) -> Iterator[IO[bytes]]:
+    """The file, or a copy of standard input that can be read twice. Raises OSError."""
+    if str(path) != "-":
+        with path.open("rb") as file:
+            yield file
+        return
+    with SpooledTemporaryFile(IN_MEMORY_BYTES) as copy:
+        stdin: Any = sys.stdin.buffer
+        for piece in iter(lambda: stdin.read1(PIECE_BYTES), b""):
+            copy.write(piece)
+        yield copy
 
 
 def _sent_as_json(result: SendResult) -> dict[str, Any]:
@@ -161,7 +184,7 @@ def pull(
     Exit code 2 if no broker has the topic, 7 if no broker answers, 8 if a broker refuses.
     """
     reactor = the_reactor()
-    client = _client(reactor, **way)
+    client = make_client(reactor, **way)
 
     def got(record: Record) -> None:
         if only_body:
@@ -171,7 +194,7 @@ def pull(
 
     work = BulkPull(PullConsumer(client, group), reactor, got, Selection(start, follow, tags, most))
     try:
-        _run_client(reactor, client, work.run(topic))
+        run_client(reactor, client, work.run(topic))
     except Interrupted:
         if not follow:
             raise

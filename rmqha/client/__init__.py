@@ -8,6 +8,7 @@ In reading order:
 - ``producer``: ``Producer``: sends to the queues of all masters in turn, and tries another one if a master fails.
 - ``pull``: ``PullConsumer``: reads from a master, or from its slave if the master is unreachable.
 - ``bulk``: sends and pulls many messages at once.
+- ``replay``: sends stored messages again.
 
 ::
 

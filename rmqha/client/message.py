@@ -9,11 +9,15 @@ from uuid import uuid4
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.properties import format_properties
 
+UNIQ_KEY = "UNIQ_KEY"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message to send. ``keys`` are separated by spaces. ``delay_level`` 0 means no delay. ``properties`` holds
-    further properties.
+    further properties. If UNIQ_KEY is one of them, the message keeps that id.
+
+    ``sys_flag`` says whether the body is compressed, and how. ``reconsume_times`` counts the retries of a group.
 
     With ``wait_store_msg_ok`` the answer waits for the disk and the slaves as the broker is configured. Without it, the
     answer waits only for the broker's log.
@@ -27,12 +31,19 @@ class Message:
     flag: int = 0
     delay_level: int = 0
     wait_store_msg_ok: bool = True
+    sys_flag: int = 0
+    reconsume_times: int = 0
+
+    @property
+    def unique_key(self) -> str:
+        """The id that the message has already, or a new one."""
+        return self.properties.get(UNIQ_KEY) or make_unique_key()
 
     def stored_properties(self, unique_key: str) -> str:
         """All properties as they are stored. Raises ValueError if they could not be read back."""
         own = {
             "KEYS": self.keys,
-            "UNIQ_KEY": unique_key,
+            UNIQ_KEY: unique_key,
             "WAIT": str(self.wait_store_msg_ok).lower(),
             "DELAY": str(self.delay_level) if self.delay_level else "",
             "TAGS": self.tags,

@@ -43,6 +43,8 @@ class _Request:
     properties: str
     body: bytes
     msg_id: str
+    sys_flag: int = 0
+    reconsume_times: int = 0
 
 
 class Producer:
@@ -72,8 +74,15 @@ class Producer:
         """
         return Deferred.fromCoroutine(self._send_one(message, queue))
 
+    async def queues_to_write(self, topic: str) -> list[MessageQueue]:
+        """The queues of masters to which messages of the topic can go; of a new topic those that it would get.
+
+        Raises TopicNotFound if no broker has the topic or would create it, MQClientError, MQBrokerError.
+        """
+        return (await self._route(topic)).queues_to_write(topic)
+
     async def _send_one(self, message: Message, queue: MessageQueue | None) -> SendResult:
-        key = make_unique_key()
+        key = message.unique_key
         request = _Request(
             RequestCode.SEND_MESSAGE_V2,
             message.topic,
@@ -81,6 +90,8 @@ class Producer:
             message.stored_properties(key),
             message.body,
             key,
+            message.sys_flag,
+            message.reconsume_times,
         )
         return await self._send(request, queue)
 
@@ -182,11 +193,11 @@ class Producer:
             names.default_topic: AUTO_CREATE_TOPIC_KEY,
             names.default_topic_queue_nums: str(DEFAULT_TOPIC_QUEUE_NUMS),
             names.queue_id: str(queue.queue_id),
-            names.sys_flag: "0",
+            names.sys_flag: str(request.sys_flag),
             names.born_timestamp: str(self._now_ms()),
             names.flag: str(request.flag),
             names.properties: request.properties,
-            names.reconsume_times: "0",
+            names.reconsume_times: str(request.reconsume_times),
             names.unit_mode: "false",
             names.batch: str(request.code is RequestCode.SEND_BATCH_MESSAGE).lower(),
         }

@@ -138,7 +138,7 @@ def forced_record(values: Mapping[str, Any]) -> bytes | None:
     What was not UTF-8 becomes question marks, and an unknown time 0. Separators of properties fill what is left.
     """
     topic, properties = (values[name].replace("\ufffd", "?").encode() for name in ("topic", "properties"))
-    born, stored = _host(values["bornHost"]), _host(values["storeHost"])
+    born, stored = host_of(values["bornHost"]), host_of(values["storeHost"])
     if born is None or stored is None:
         return None
     v2 = len(topic) > MAX_TOPIC_BYTES
@@ -155,10 +155,10 @@ def forced_record(values: Mapping[str, Any]) -> bytes | None:
         values["queueOffset"],
         values["physicalOffset"],
         values["sysFlag"],
-        _milliseconds(values["bornTimestamp"]),
-        _parsed(born),
-        _milliseconds(values["storeTimestamp"]),
-        _parsed(stored),
+        milliseconds_of(values["bornTimestamp"]),
+        born,
+        milliseconds_of(values["storeTimestamp"]),
+        stored,
         values["reconsumeTimes"],
         values["preparedTransactionOffset"],
         values["body"],
@@ -167,12 +167,15 @@ def forced_record(values: Mapping[str, Any]) -> bytes | None:
     )
 
 
-def _milliseconds(time: datetime | None) -> int:
+def milliseconds_of(time: datetime | None) -> int:
+    """A time of a column in milliseconds; 0 for null."""
     return 0 if time is None else (time - EPOCH) // timedelta(milliseconds=1)
 
 
-def _parsed(raw: bytes) -> Host:
-    return Host(raw[: -layout.PORT_BYTES], INT32.unpack(raw[-layout.PORT_BYTES :])[0])
+def host_of(text: str) -> Host | None:
+    """The host of a column; None if the text is something else."""
+    raw = _host(text)
+    return None if raw is None else Host(raw[: -layout.PORT_BYTES], INT32.unpack(raw[-layout.PORT_BYTES :])[0])
 
 
 def bounds_of(values: pa.BinaryArray) -> tuple[Ints, memoryview]:

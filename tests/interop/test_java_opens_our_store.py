@@ -7,11 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqha.pipeline.jobs.archive import archive
+from rmqha.pipeline.jobs.engine import LocalEngine
+from rmqha.pipeline.jobs.restore import plan_restore, restore
+from rmqha.pipeline.options import parse_options
+from rmqha.settings import make_settings
 from tests.interop.conftest import MasterFactory
 from tests.interop.our_store import (
     DELAYED,
@@ -126,6 +132,41 @@ def test_java_serves_all_that_we_put_and_leaves_our_files_as_they_are(
     full = sorted(index_files)[:-1]
     index_files_now = files_below(folder / "index")
     assert [index_files_now[name] == index_files[name] for name in full] == [True] * len(full)
+
+
+def test_java_serves_a_store_that_was_restored_from_an_archive(
+    java_master: MasterFactory, driver: Driver, tmp_path: Path
+) -> None:
+    folder, lake, restored, listen_port = tmp_path / "ours", tmp_path / "lake", tmp_path / "restored", free_ports()
+    write_topics(folder)
+    ours = OurStore(folder, 5, listen_port)
+    ours.put(PUTS)
+    ours.dispatch()
+    ends, log_end = ours.queue_ends(OTHERS), ours.store.commit_log.max_offset
+    ours.close()
+    stored = ours.stored
+
+    small = make_settings({name: str(value) for name, value in SMALL.items()})
+    archive(replace(parse_options({"path": str(folder), "output": str(lake)}), settings=small), LocalEngine())
+    done = restore(plan_restore(lake, small), restored, small, LocalEngine())
+    assert (done.is_identical, done.messages, done.end) == (True, len(stored), log_end)
+    assert commit_log_sha256(restored, 0, log_end) == commit_log_sha256(folder, 0, log_end)
+    restored_units = units_of(files_below(restored / "consumequeue"))
+    assert restored_units == units_of(files_below(folder / "consumequeue"))
+
+    broker = start_java(java_master, restored, listen_port)
+    wanted, _ = delivered_sha256(stored)
+    wait_for_distinct(driver, wanted)
+    assert driver.queue_ends(*OTHERS) == ends
+    assert_java_serves(driver, stored)
+    assert driver.send(PLAIN, SENDS, SENT_BYTES).statuses == {"SEND_OK": SENDS}
+    after = driver.queue_ends(*OTHERS)
+    assert sum(high for _, high in after[PLAIN].values()) == sum(high for _, high in ends[PLAIN].values()) + SENDS
+    assert {topic: after[topic] for topic in OTHERS if topic != PLAIN} == {
+        topic: ends[topic] for topic in OTHERS if topic != PLAIN
+    }
+    broker.stop()
+    assert commit_log_sha256(restored, 0, log_end) == commit_log_sha256(folder, 0, log_end)
 
 
 def test_ours_and_java_take_turns_on_one_store(java_master: MasterFactory, driver: Driver, tmp_path: Path) -> None:

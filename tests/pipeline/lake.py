@@ -1,5 +1,6 @@
 """Logs to run jobs on, and archives to look into."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,15 @@ def rows_of(paths: list[Path]) -> list[dict[str, Any]]:
 def archived_offsets(root: Path) -> list[int]:
     """Where the archived messages lie in the log, by the manifests."""
     return [row["physicalOffset"] for row in rows_of(list(archived_paths(root)))]
+
+
+def as_old(lake: Path, keeps_hashes: bool = True) -> None:
+    """Make an archive what it would be without the columns and the facts that a restore needs."""
+    for path in visible_files(lake):
+        table = pq.ParquetFile(path).read()
+        pq.write_table(table.drop_columns(["recordCRC", "rawRecord"]), path)
+    for path in (lake / "_manifest").glob("*.json"):
+        content = json.loads(path.read_text())
+        for name in ("lossless", "segment_size", "blanks", "tables", *(() if keeps_hashes else ("hashes",))):
+            del content[name]
+        path.write_text(json.dumps(content))

@@ -14,15 +14,17 @@ from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.compare import compare
 from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine, WrongBoundary, no_progress
 from rmqha.pipeline.jobs.manifest import Archive
+from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.stats import stats, stats_of_split
 from rmqha.pipeline.jobs.verify import verify
 from rmqha.pipeline.plan import open_log
+from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.testing.records import make_record
 from rmqha.wire.record import encode_record
 from tests.fixtures import facts, unpacked
 from tests.pipeline import stores
-from tests.pipeline.lake import archived_offsets, make_store, options_of, overwrite, rows_of, visible_files
+from tests.pipeline.lake import archived_offsets, as_old, make_store, options_of, overwrite, rows_of, visible_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +78,40 @@ def test_the_archive_is_the_same_by_both_engines(engines: tuple[Engine, Engine],
     assert one == other
     assert rows_of(visible_files(lakes[0])) == rows_of(visible_files(lakes[1]))
     assert len(archived_offsets(lakes[1])) == facts()["records"]
+
+
+def test_the_restored_store_is_the_same_by_both_engines(
+    spark: SparkSession, engines: tuple[Engine, Engine], tmp_path: Path
+) -> None:
+    """Of an archive whose first files are from before archives kept a CRC of each record."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    laid = stores.make_store(store, stores.plain_records(150))
+    archive(stores.options(store, output=lake, endingOffset=laid[40].physical_offset), LocalEngine())
+    as_old(lake)
+    archive(stores.options(store, output=lake), engines[1])
+    rows = spark.read.parquet(str(lake))
+    assert rows.select("physicalOffset").distinct().count() == rows.count() == 150
+    merged = spark.read.option("mergeSchema", "true").parquet(str(lake))
+    assert merged.where("recordCRC IS NULL").count() == 40
+    done = []
+    for number, engine in enumerate(engines):
+        output = tmp_path / str(number)
+        found = restore(plan_restore(lake, Settings()), output, Settings(), engine)
+        assert found.is_identical
+        done.append(replace(found, output=lake))
+        assert compare(stores.options(output, replica=store), LocalEngine()).relation == "identical"
+    assert done[0] == done[1]
+    files = [
+        {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.glob("consumequeue/*/*/*"))}
+        for output in (tmp_path / "0", tmp_path / "1")
+    ]
+    assert files[0] == files[1]
+    (path,) = [file for file in visible_files(lake) if file.name.startswith(f"{0:020d}")]
+    path.unlink()
+    for engine in engines:
+        with pytest.raises(StoreError, match="somebody has removed it"):
+            restore(plan_restore(lake, Settings()), tmp_path / "none", Settings(), engine)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_broken_log_is_told_in_the_same_words_by_both_engines(

@@ -1,6 +1,5 @@
 """The job ``restore``: a store made from an archive is the log that was archived, or is not made at all."""
 
-import json
 import os
 import shutil
 import tarfile
@@ -25,6 +24,7 @@ from rmqha.pipeline.decode import decode
 from rmqha.pipeline.encode import encode, proof_columns
 from rmqha.pipeline.jobs import restore as restoring
 from rmqha.pipeline.jobs.archive import archive
+from rmqha.pipeline.jobs.compare import compare
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.jobs.restore import NotRestorable, RestoreChoices, Restored, plan_restore, restore
@@ -38,6 +38,7 @@ from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfig
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import newstore
 from rmqha.store.offline.newstore import NoRoom, OutputExists
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.records import make_record
 from rmqha.wire.columns import hop, lay_out
 from rmqha.wire.record import (
@@ -49,7 +50,7 @@ from rmqha.wire.record import (
 )
 from tests import strategies
 from tests.fixtures import DATA, new_folder
-from tests.pipeline.lake import visible_files
+from tests.pipeline.lake import as_old, visible_files
 from tests.pipeline.stores import lay_records, options, plain_records
 from tests.store.logs import file_bytes
 
@@ -125,18 +126,6 @@ def restored(lake: Path, output: Path, own: Settings = DEFAULTS, **choices: bool
 
 def opened(store: Path) -> MessageStore:
     return MessageStore(make_settings({"storePathRootDir": str(store), "brokerRole": "ASYNC_MASTER"}))
-
-
-def as_old(lake: Path, keeps_hashes: bool = True) -> None:
-    """Make an archive what it would be without the columns and the facts that a restore needs."""
-    for path in visible_files(lake):
-        table = pq.ParquetFile(path).read()
-        pq.write_table(table.drop_columns(["recordCRC", "rawRecord"]), path)
-    for path in (lake / "_manifest").glob("*.json"):
-        content = json.loads(path.read_text())
-        for name in ("lossless", "segment_size", "blanks", "tables", *(() if keeps_hashes else ("hashes",))):
-            del content[name]
-        path.write_text(json.dumps(content))
 
 
 class GeneratedTests(SynchronousTestCase):
@@ -295,6 +284,33 @@ class RestoreTests(SynchronousTestCase):
         again = opened(self.output)
         self.assertEqual(again.commit_log.verified_offset, len(content))
         result_of(again.close())
+
+    def test_other_fill_bytes_are_not_a_difference_of_records(self) -> None:
+        shutil.rmtree(self.store)
+        self.content = lay(self.store, self.records, 4096, b"left over")
+        self.archive()
+        as_old(self.lake)
+        small = make_settings({"mappedFileSizeCommitLog": "4096"})
+        with self.assertRaisesRegex(NotRestorable, "cannot be proved"):
+            restored(self.lake, self.output, small)
+        self.assertFalse(restored(self.lake, self.output, small, lossy=True).is_identical)
+        one, other = StoreReader(self.output), StoreReader(self.store)
+        try:
+            found = one.compare(len(self.content), other, len(self.content), lambda _: None)
+        finally:
+            one.close()
+            other.close()
+        fills = len(self.content) // 4096
+        self.assertEqual((found.relation, found.different_fills), ("identical", fills))
+        by_job = compare(options(self.output, replica=self.store, splitBytes=3000), LocalEngine())
+        self.assertEqual((by_job.relation, by_job.different_fills), ("identical", fills))
+        for offset in (4096 * 2 - 300, 4096 * 3 + 100):  # in a record
+            with (self.store / "commitlog" / f"{offset - offset % 4096:020d}").open("r+b") as file:
+                file.seek(offset % 4096)
+                file.write(b"!!!!")
+            again = compare(options(self.output, replica=self.store, splitBytes=3000), LocalEngine())
+            self.assertEqual(again.relation, "different")
+            self.assertLessEqual(again.differs_at or 0, 4096 * 2 - 296)
 
     def test_a_gap_is_refused(self) -> None:
         self.archive(endingOffset=5000)

@@ -13,6 +13,7 @@ In reading order:
 - ``archive``: writes the log as Parquet files.
 - ``rebuild``: builds consume queues and index from the log.
 - ``restore``: makes a store from an archive.
+- ``messages``: reads the messages of an archive one by one.
 
 ::
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rmqha.store.offline.findings import Difference
+from rmqha.wire.layout import BLANK_HEADER, BLANK_MAGIC_CODE
 from rmqha.wire.record import Buffer
 
 Read = Callable[[int, int], Buffer | None]
@@ -29,3 +30,13 @@ def compare_range(
         at += size
         progress(at)
     return found
+
+
+def is_fill(ours: Read, theirs: Read, record_at: int, segment_end: int) -> bool:
+    """Whether both logs have the same blank at ``record_at``, up to the end of the segment. Raises what reading raises.
+
+    The bytes after its header may have any value: Java leaves there what was in its buffer (spec/store.md 3.7).
+    """
+    heads = [read(record_at, BLANK_HEADER.size) for read in (ours, theirs)]
+    wanted = BLANK_HEADER.pack(segment_end - record_at, BLANK_MAGIC_CODE)
+    return all(head is not None and bytes(head) == wanted for head in heads)

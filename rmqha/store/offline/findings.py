@@ -151,16 +151,18 @@ def _stretch_as_json(bad: BadStretch) -> dict[str, Any]:
 class Difference:
     """How two logs differ in a range: the first offset that differs, None if there is none, and the number of bytes.
 
-    A byte that only one of them has is different.
+    A byte that only one of them has is different. ``fills`` counts the segments whose ends differ only in bytes after
+    the header of the blank: these belong to no record, and are not counted otherwise (spec/store.md 3.7).
     """
 
     differs_at: int | None = None
     different_bytes: int = 0
+    fills: int = 0
 
     def then(self, later: "Difference") -> "Difference":
         """The difference in this range and in a later one."""
         first = self.differs_at if self.differs_at is not None else later.differs_at
-        return Difference(first, self.different_bytes + later.different_bytes)
+        return Difference(first, self.different_bytes + later.different_bytes, self.fills + later.fills)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class Comparison:
 
     ``differs_at`` is the first offset that differs, and ``record_at`` is where our record with that byte starts.
     ``different_bytes`` counts all bytes that differ. ``segment_sizes`` are those of both logs, if they are not equal.
+    ``different_fills`` counts the segments that have other bytes after their last record.
     """
 
     start: int
@@ -178,6 +181,7 @@ class Comparison:
     record_at: int | None = None
     different_bytes: int = 0
     segment_sizes: tuple[int, int] | None = None
+    different_fills: int = 0
 
     @property
     def has_common_range(self) -> bool:
@@ -201,11 +205,13 @@ def comparison_line(ours: Path, theirs: Path, found: Comparison) -> str | None:
     if found.relation == "different":
         return None
     end = min(found.end, found.other_end)
+    fills = found.different_fills
+    but = f"; every record is equal, but {fills} segments have other bytes after their last record" if fills else ""
     if found.relation == "identical":
-        return f"identical from {found.start} to {end}"
+        return f"identical from {found.start} to {end}{but}"
     short, long = (ours, theirs) if found.relation == "prefix" else (theirs, ours)
     more_bytes = abs(found.end - found.other_end)
-    return f"{short} is a prefix of {long}: identical from {found.start} to {end}, {more_bytes} bytes follow"
+    return f"{short} is a prefix of {long}: identical from {found.start} to {end}, {more_bytes} bytes follow{but}"
 
 
 def difference(found: Comparison, exact: bool) -> str | None:
@@ -232,6 +238,7 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
         "differsAt": found.differs_at,
         "recordAt": found.record_at,
         "differentBytes": found.different_bytes,
+        "differentFills": found.different_fills,
         "identical": found.relation == "identical",
         "relation": found.relation,
     }

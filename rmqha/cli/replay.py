@@ -1,0 +1,428 @@
+"""``rmqha replay``, which is also ``rmqha job replay``: sends stored messages to a broker again."""
+
+import base64
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from rmqha.cli.dump import open_source
+from rmqha.cli.shared import (
+    JSON,
+    SETTINGS,
+    WAY,
+    Interrupted,
+    Trouble,
+    make_client,
+    print_json,
+    run_client,
+    say,
+    settings_of,
+    the_reactor,
+    with_options,
+)
+from rmqha.client import MQClientError, Producer, SendStatus
+from rmqha.client.replay import (
+    MAX_FAILURES,
+    Delayed,
+    Failure,
+    Fate,
+    Pace,
+    Planner,
+    Progress,
+    Replay,
+    Stored,
+    Survey,
+    TooManyFailures,
+    Wanted,
+)
+from rmqha.exitcodes import ExitCode
+from rmqha.store.log.mappedfile import DISK
+from rmqha.times import parse_time
+from rmqha.wire.delay import DelayLevels
+from rmqha.wire.record import (
+    BORNHOST_V6_FLAG,
+    LOOPBACK,
+    MESSAGE_MAGIC_CODE,
+    STOREHOSTADDRESS_V6_FLAG,
+    Host,
+    Record,
+)
+
+BREATHS = 1000
+"""After so many stored messages the reactor gets a turn."""
+SAVE_SECONDS = 1.0
+FAILURES_SHOWN = 20
+Source = Callable[[], Iterator[Stored | None]]
+"""Reads all stored messages, from the start each time. None in between lets the reactor do other work."""
+
+
+def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int | None, int | None]:
+    """An offset and a time in ms, one of which is None."""
+    if text is None:
+        return None, None
+    if text.isascii() and text.isdecimal():
+        return int(text), None
+    try:
+        return None, parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither an offset nor a time: {error}") from None
+
+
+CHOICE = (
+    click.option("--topic", "topics", multiple=True, help="Only this topic. May be given several times."),
+    click.option("--key", "keys", multiple=True, help="Only messages with this key or message id (UNIQ_KEY)."),
+    click.option("--tag", "tags", multiple=True, help="Only messages with this tag."),
+    click.option("--queue", "queue_ids", multiple=True, type=int, help="Only this queue."),
+    click.option(
+        "--from", "start", callback=_place, metavar="OFFSET|TIME", help="From this offset, or stored from this time on."
+    ),
+    click.option("--to", "end", callback=_place, metavar="OFFSET|TIME", help="Before this offset or store time."),
+)
+SENDING = (
+    click.option("--dry-run", is_flag=True, help="Count the messages by topic; send nothing."),
+    click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many messages a second."),
+    click.option(
+        "--progress",
+        "progress_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Keep in FILE how far it is, and continue from there if FILE exists.",
+    ),
+    click.option(
+        "--delayed",
+        type=click.Choice([one.value for one in Delayed]),
+        default=Delayed.REMAINING.value,
+        show_default=True,
+        help="Delay delayed messages by the rest of their time (rounded up to a level), by their level, or not.",
+    ),
+    click.option("--any-queue", is_flag=True, help="Spread messages over all queues instead of keeping their queues."),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(min=1),
+        default=MAX_FAILURES,
+        show_default=True,
+        help="Stop after this many refused messages.",
+    ),
+    click.option("--group", default="rmqha-replay", help="The producer group."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """The values of the options of ``SENDING``."""
+
+    dry_run: bool = False
+    rate: float | None = None
+    progress_file: Path | None = None
+    delayed: str = Delayed.REMAINING.value
+    any_queue: bool = False
+    max_failures: int = MAX_FAILURES
+    group: str = "rmqha-replay"
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
+@with_options(CHOICE)
+@with_options(SENDING)
+@with_options(WAY)
+@SETTINGS
+@JSON
+def replay(source: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Send the messages of SOURCE to a broker again: a store, a file of STORE/rmqha/cut, or an archive.
+
+    Each message keeps its body, tags, keys, user properties, message id (UNIQ_KEY) and queue number. It gets a new
+    offset, and properties that brokers make are dropped. Messages of one queue keep their order. Not sent, but counted:
+    half messages of transactions, delayed messages that SOURCE also holds as delivered, and messages of system topics.
+
+    At least once: if it stops, the last line names the offset to continue from with --from; --progress FILE does so by
+    itself. Up to 32 messages may then be sent twice. Consumers recognize them by their message id.
+
+    Exit code 6 if a broker has stored a message, but its disk or slave did not in time; 7 if no broker answers; 8 if a
+    broker refused messages: the others were sent, and each refused one is named.
+    """
+    levels = settings_of(source, conf, sets).message_delay_level
+    choice = {name: given.pop(name) for name in ("topics", "keys", "tags", "queue_ids", "start", "end")}
+    wanted = wanted_of(**choice)
+    sending = Sending(**{name: given.pop(name) for name in Sending.__dataclass_fields__})
+    run_replay(_reading(source, wanted, conf, sets), str(source), wanted, sending, levels, given, as_json)
+
+
+def wanted_of(
+    topics: tuple[str, ...],
+    keys: tuple[str, ...],
+    tags: tuple[str, ...],
+    queue_ids: tuple[int, ...],
+    start: tuple[int | None, int | None],
+    end: tuple[int | None, int | None],
+) -> Wanted:
+    """What the options of ``CHOICE`` select."""
+    return Wanted(
+        frozenset(topics) or None,
+        frozenset(keys) or None,
+        frozenset(tags) or None,
+        frozenset(queue_ids) or None,
+        start[0] or 0,
+        end[0],
+        start[1],
+        end[1],
+    )
+
+
+def _reading(source: Path, wanted: Wanted, conf: Path | None, sets: tuple[str, ...]) -> Source:
+    """A function that reads the source. Raises Trouble if there is nothing to read."""
+    if (source / "_manifest").is_dir():
+        from rmqha.pipeline.jobs.messages import archived_messages
+
+        def read_archive() -> Iterator[Stored | None]:
+            for number, (offset, record, problem) in enumerate(archived_messages(source, wanted.start, wanted.end)):
+                if number % BREATHS == 0:
+                    yield None
+                yield Stored(offset, record, problem)
+
+        return read_archive
+
+    def read_log() -> Iterator[Stored | None]:
+        with open_source(source, conf, sets) as reader:
+            for number, (offset, record) in enumerate(reader.records(wanted.start, wanted.end)):
+                if number % BREATHS == 0:
+                    yield None
+                if isinstance(record, Record):
+                    yield Stored(offset, record)
+
+    return read_log
+
+
+def stored_lines(file: IO[bytes]) -> Iterator[Stored | None]:
+    """The messages of the lines that ``rmqha dump --json`` prints, with the numbers of their lines from 1 on.
+
+    Raises Trouble with exit code 2 at a line that is something else.
+    """
+    file.seek(0)
+    for number, line in enumerate(file, 1):
+        if number % BREATHS == 0:
+            yield None
+        if not line.strip():
+            continue
+        try:
+            content = orjson.loads(line)
+            if "blank" in content:
+                continue
+            record = _record_of(content)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Trouble(
+                ExitCode.USAGE, f"line {number} is not a line of rmqha dump --json ({error}): nothing was sent"
+            ) from error
+        size = content.get("totalSize", record.total_size)
+        problem = None if size == record.total_size else "its topic or properties are not UTF-8: the line lost them"
+        yield Stored(number, record, problem)
+
+
+def _record_of(content: Mapping[str, Any]) -> Record:
+    """Raises ValueError, KeyError, TypeError, AttributeError."""
+    topic, stored = content["topic"], content["propertiesStored"]
+    if not topic or not isinstance(topic, str) or not isinstance(stored, str):
+        raise ValueError("topic and propertiesStored must be texts")
+
+    def number(name: str) -> int:
+        return int(content.get(name, 0))
+
+    return Record(
+        topic=topic,
+        body=base64.b64decode(content["body"], validate=True),
+        properties_stored=stored,
+        queue_id=number("queueId"),
+        flag=number("flag"),
+        sys_flag=number("sysFlag"),
+        born_timestamp=number("bornTimestamp"),
+        store_timestamp=number("storeTimestamp"),
+        reconsume_times=number("reconsumeTimes"),
+        born_host=IPV6_LOOPBACK if number("sysFlag") & BORNHOST_V6_FLAG else LOOPBACK,
+        store_host=IPV6_LOOPBACK if number("sysFlag") & STOREHOSTADDRESS_V6_FLAG else LOOPBACK,
+        magic=number("magic") or MESSAGE_MAGIC_CODE,
+    )
+
+
+IPV6_LOOPBACK = Host(bytes(15) + b"\1", 0)
+"""In place of any IPv6 host: only its size counts."""
+
+
+def run_replay(
+    source: Source,
+    name: str,
+    wanted: Wanted,
+    sending: Sending,
+    levels: str | DelayLevels,
+    way: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Look at the source, then send what is wanted. Raises Trouble."""
+    saved = _Saved(sending.progress_file, name, wanted)
+    planner = Planner(wanted, Delayed(sending.delayed), DelayLevels(str(levels)))
+    with _bar("looking", None) as looked:
+        survey = planner.survey(_counted(source(), looked))
+    if sending.dry_run:
+        _tell_survey(survey, as_json)
+        return
+    progress = saved.read()
+    reactor = the_reactor()
+    client = make_client(reactor, **way)
+    pace = Pace(sending.rate, not sending.any_queue, sending.max_failures)
+    with _bar("sending", survey.messages) as shown:
+
+        def changed(now: Progress) -> None:
+            shown(now.results)
+            saved.write_now_and_then(now)
+
+        work = Replay(Producer(client, sending.group), reactor, changed, pace, progress)
+        rest = (one if one is None else planner.plan(one) for one in source())
+        not_done = (one for one in rest if one is None or one.position >= progress.position)
+        try:
+            run_client(reactor, client, work.run(one for one in not_done if one is None or one.fate is not Fate.OTHER))
+        except (MQClientError, TooManyFailures, Interrupted) as error:
+            saved.write(work.progress)
+            _tell_result(work.progress, survey, as_json)
+            raise Trouble(_code_of(error), f"{error}; {_how_to_continue(work.progress, sending)}") from error
+    saved.write(work.progress, is_over=True)
+    _tell_result(work.progress, survey, as_json)
+    _judge(work.progress)
+
+
+def _code_of(error: Exception) -> ExitCode:
+    if isinstance(error, Interrupted):
+        return ExitCode.INTERRUPTED
+    return ExitCode.CANNOT_CONNECT if isinstance(error, MQClientError) else ExitCode.IO_ERROR
+
+
+def _how_to_continue(progress: Progress, sending: Sending) -> str:
+    twice = ""
+    if progress.reached > progress.position:
+        twice = f"; messages from {progress.position} to before {progress.reached} may then be sent twice"
+    if sending.progress_file is not None:
+        return f"the same command continues{twice}"
+    return f"--from {progress.position} continues{twice}"
+
+
+def _judge(progress: Progress) -> None:
+    """Raises Trouble if not all messages were stored as they should be."""
+    if progress.failures:
+        raise Trouble(ExitCode.IO_ERROR, f"{len(progress.failures)} messages were not sent; the others were")
+    if set(progress.statuses) - {SendStatus.SEND_OK}:
+        raise Trouble(ExitCode.STALLED, "not all messages were stored on disk and slaves in time")
+
+
+def _tell_survey(survey: Survey, as_json: bool) -> None:
+    if as_json:
+        print_json({"messages": survey.messages, "topics": dict(survey.to_send), "notSent": _others(survey)})
+        return
+    for topic, count in sorted(survey.to_send.items()):
+        say(f"{topic}: {count} messages")
+    _tell_others(survey)
+    say(f"{survey.messages} messages would be sent; nothing was sent")
+
+
+def _others(survey: Survey) -> dict[str, int]:
+    return {fate.name.lower(): count for fate, count in survey.others.items()}
+
+
+def _tell_others(survey: Survey) -> None:
+    for fate, count in survey.others.items():
+        say(f"not sent: {count} {fate.value}")
+
+
+def _tell_result(progress: Progress, survey: Survey, as_json: bool) -> None:
+    if as_json:
+        print_json({**_as_json(progress), "notSent": _others(survey)})
+        return
+    for status, count in progress.statuses.items():
+        say(f"{status.name} {count}")
+    _tell_others(survey)
+    for failure in progress.failures[:FAILURES_SHOWN]:
+        say(f"not sent: the message at {failure.position} of {failure.topic}: {failure.reason}")
+    if len(progress.failures) > FAILURES_SHOWN:
+        say(f"… and {len(progress.failures) - FAILURES_SHOWN} more: --json names all")
+
+
+def _as_json(progress: Progress) -> dict[str, Any]:
+    return {
+        "position": progress.position,
+        "reached": progress.reached,
+        "statuses": {status.name: count for status, count in progress.statuses.items()},
+        "failures": [failure._asdict() for failure in progress.failures],
+    }
+
+
+class _Saved:
+    """The progress file. It belongs to one source and one choice of messages."""
+
+    def __init__(self, path: Path | None, source: str, wanted: Wanted) -> None:
+        self._path = path
+        self._whose = {"source": str(Path(source).absolute()), "wanted": _wanted_as_json(wanted)}
+        self._written_at = 0.0
+
+    def read(self) -> Progress:
+        """The progress of an earlier run; an empty one if there was none. Raises Trouble, OSError."""
+        if self._path is None or not self._path.exists():
+            return Progress()
+        try:
+            content = orjson.loads(self._path.read_bytes())
+            whose, is_over = content["of"], content["isOver"]
+            progress = Progress(
+                int(content["position"]),
+                int(content["reached"]),
+                Counter({SendStatus[name]: int(count) for name, count in content["statuses"].items()}),
+                [Failure(**failure) for failure in content["failures"]],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Trouble(ExitCode.USAGE, f"{self._path} is not a progress file of rmqha replay: {error}") from error
+        if whose != self._whose:
+            raise Trouble(
+                ExitCode.USAGE,
+                f"{self._path} is of a replay of {whose.get('source')} with other options: name another file",
+            )
+        if is_over:
+            raise Trouble(ExitCode.USAGE, f"{self._path} says that all was sent; remove the file to send it again")
+        return progress
+
+    def write_now_and_then(self, progress: Progress) -> None:
+        """Write the file if the last time was long ago. Raises OSError."""
+        if time.monotonic() >= self._written_at + SAVE_SECONDS:
+            self.write(progress)
+
+    def write(self, progress: Progress, is_over: bool = False) -> None:
+        """Replace the file, durably. Raises OSError."""
+        self._written_at = time.monotonic()
+        if self._path is not None:
+            content = {"of": self._whose, "isOver": is_over, **_as_json(progress)}
+            DISK.replace(self._path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def _wanted_as_json(wanted: Wanted) -> dict[str, Any]:
+    fields = {name: getattr(wanted, name) for name in Wanted.__dataclass_fields__}
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in fields.items()}
+
+
+@contextmanager
+def _bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar of messages on stderr, if that is a terminal. It yields a function to call with their number."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _counted(source: Iterator[Stored | None], looked: Callable[[int], None]) -> Iterator[Stored | None]:
+    for number, stored in enumerate(source):
+        if stored is None:
+            looked(number)
+        yield stored

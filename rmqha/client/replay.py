@@ -1,0 +1,453 @@
+"""Sends stored messages again: those of a log, of bytes that were cut off one, or of an archive.
+
+``Planner`` decides what becomes of a stored message (spec/store.md 3.6, 3.12, 12; spec/remoting.md 6.3). ``Replay``
+sends the messages. It keeps the order of each queue, and goes on after a message that a broker refuses. If it is
+repeated from where it stopped, up to ``IN_FLIGHT`` messages may be sent twice, and none is left out.
+"""
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure as TwistedFailure
+
+from rmqha.client.instance import MQBrokerError, MQClientError, TopicNotFound
+from rmqha.client.message import UNIQ_KEY, Message, MessageQueue, SendStatus
+from rmqha.client.producer import Producer
+from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
+from rmqha.wire.record import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    QUEUED_TRANSACTION_TYPES,
+    TRANSACTION_TYPE_MASK,
+    Record,
+)
+
+IN_FLIGHT = 32
+MAX_FAILURES = 1000
+MULTI_TAGS_FLAG = 0x2
+KEPT_FLAGS = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | MULTI_TAGS_FLAG
+HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+RETRY_PREFIX = "%RETRY%"
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "BenchmarkTest",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+    }
+)
+BROKER_MADE = frozenset(
+    {
+        "CLUSTER",
+        "DELAY",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "TRANSACTION_CHECK_TIMES",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "WAIT",
+        "MSG_REGION",
+        "TRACE_ON",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "CONSUME_START_TIME",
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "INNER_NUM",
+        "INNER_BASE",
+        "DUP_INFO",
+        "__CRC32#",
+    }
+)
+"""Properties that brokers and clients make for one delivery (spec/store.md 3.12, spec/remoting.md 6.3): dropped.
+
+A message of a retry topic keeps RETRY_TOPIC and ORIGIN_MESSAGE_ID, because its consumers need them.
+"""
+RETRY_PROPERTIES = frozenset({"RETRY_TOPIC", "ORIGIN_MESSAGE_ID"})
+
+
+class Fate(Enum):
+    """What becomes of a stored message."""
+
+    SENT = "to send"
+    HALF = "half messages of transactions"
+    OPERATION = "operations on half messages"
+    DELIVERED = "delayed messages that were delivered later in the same source"
+    SYSTEM = "messages of system topics"
+    UNSENDABLE = "messages that cannot be sent"
+    OTHER = "not selected"
+
+
+class Delayed(Enum):
+    """How a delayed message is sent again: for the rest of its time, for all of it, or at once."""
+
+    REMAINING = "remaining"
+    LEVEL = "level"
+    NOW = "now"
+
+
+class Stored(NamedTuple):
+    """A stored message. ``position`` orders the messages of its source: an offset in a log, or the number of a line.
+
+    ``problem`` says why its content is not known exactly.
+    """
+
+    position: int
+    record: Record
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages to send. None selects all. Times are in milliseconds; ranges are half open.
+
+    A delayed message counts as one of the topic and the queue that it is for. ``keys`` are of KEYS or UNIQ_KEY.
+    """
+
+    topics: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    tags: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    start: int = 0
+    end: int | None = None
+    start_time: int | None = None
+    end_time: int | None = None
+
+    def within(self, position: int) -> bool:
+        """Whether the position is in the range."""
+        return position >= self.start and (self.end is None or position < self.end)
+
+    def accepts(self, target: "Target", properties: dict[str, str], store_timestamp: int) -> bool:
+        """Whether a message is selected by all but its position."""
+        keys = {*properties.get("KEYS", "").split(), properties.get(UNIQ_KEY, "")}
+        return (
+            (self.topics is None or target.topic in self.topics)
+            and (self.queue_ids is None or target.queue_id in self.queue_ids)
+            and (self.tags is None or properties.get("TAGS") in self.tags)
+            and (self.keys is None or bool(self.keys & keys))
+            and (self.start_time is None or store_timestamp >= self.start_time)
+            and (self.end_time is None or store_timestamp < self.end_time)
+        )
+
+
+class Target(NamedTuple):
+    """Where a message was to be read: delayed and half messages lie elsewhere until then."""
+
+    topic: str
+    queue_id: int
+
+
+class Outgoing(NamedTuple):
+    """What becomes of a stored message. ``message`` is None, and ``problem`` may say why, unless it is sent."""
+
+    position: int
+    target: Target
+    fate: Fate
+    message: Message | None = None
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a look at a source has counted: messages to send by topic, and others by their fate."""
+
+    to_send: Counter[str] = field(default_factory=Counter)
+    others: Counter[Fate] = field(default_factory=Counter)
+
+    @property
+    def messages(self) -> int:
+        """How many messages are to be sent."""
+        return self.to_send.total()
+
+
+class Planner:
+    """Decides what becomes of each stored message. First it must ``survey`` the source."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        delayed: Delayed = Delayed.REMAINING,
+        levels: DelayLevels | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._wanted = wanted
+        self._delayed = delayed
+        self._levels = DelayLevels() if levels is None else levels
+        self._now_ms = now_ms
+        self._delivered = np.empty(0, np.int64)
+
+    def survey(self, source: Iterable[Stored | None]) -> Survey:
+        """Count what would be sent, and note which delayed messages were delivered: 8 bytes of memory for each."""
+        found = Survey()
+        delivered: array[int] = array("q")
+        delayed: dict[str, array[int]] = {}
+        for stored in source:
+            outgoing = None if stored is None else self.plan(stored)
+            if stored is None or outgoing is None or outgoing.fate is Fate.OTHER:
+                continue
+            if outgoing.fate is not Fate.SENT:
+                found.others[outgoing.fate] += 1
+                continue
+            record, topic = stored.record, outgoing.target.topic
+            found.to_send[topic] += 1
+            if record.topic == SCHEDULE_TOPIC:
+                delayed.setdefault(topic, array("q")).append(_identity(record, topic))
+            elif (properties := record.properties).get("REAL_TOPIC") == topic and "DELAY" in properties:
+                delivered.append(_identity(record, topic))
+        self._delivered = np.unique(np.array(delivered, np.int64))
+        for topic, identities in delayed.items():
+            count = int(np.isin(np.array(identities, np.int64), self._delivered).sum())
+            found.to_send[topic] -= count
+            found.others[Fate.DELIVERED] += count
+        found.to_send, found.others = +found.to_send, +found.others
+        return found
+
+    def plan(self, stored: Stored) -> Outgoing:
+        """What becomes of a message."""
+        record = stored.record
+        properties = record.properties
+        target = _target(record, properties)
+        is_wanted = self._wanted.within(stored.position)
+        if not is_wanted or not self._wanted.accepts(target, properties, record.store_timestamp):
+            return Outgoing(stored.position, target, Fate.OTHER)
+        fate = self._fate(record, target)
+        if fate is not Fate.SENT:
+            return Outgoing(stored.position, target, fate)
+        message = self._message(record, target, properties)
+        problem = stored.problem or _problem(message)
+        if problem is not None:
+            return Outgoing(stored.position, target, Fate.UNSENDABLE, None, problem)
+        return Outgoing(stored.position, target, Fate.SENT, message)
+
+    def _fate(self, record: Record, target: Target) -> Fate:
+        if record.topic == OPERATION_TOPIC:
+            return Fate.OPERATION
+        is_queued = record.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
+        if HALF_TOPIC in (record.topic, target.topic) or not is_queued:
+            return Fate.HALF
+        if target.topic in SYSTEM_TOPICS or target.topic == SCHEDULE_TOPIC:
+            return Fate.SYSTEM
+        if record.topic == SCHEDULE_TOPIC and len(self._delivered):
+            identity = _identity(record, target.topic)
+            at = int(np.searchsorted(self._delivered, identity))
+            if at < len(self._delivered) and self._delivered[at] == identity:
+                return Fate.DELIVERED
+        return Fate.SENT
+
+    def _message(self, record: Record, target: Target, properties: dict[str, str]) -> Message:
+        dropped = BROKER_MADE if target.topic.startswith(RETRY_PREFIX) else BROKER_MADE | RETRY_PROPERTIES
+        kept = {name: value for name, value in properties.items() if name not in dropped}
+        return Message(
+            target.topic,
+            record.body,
+            kept.pop("TAGS", ""),
+            kept.pop("KEYS", ""),
+            kept,
+            record.flag,
+            self._level(record, properties) if record.topic == SCHEDULE_TOPIC else 0,
+            sys_flag=record.sys_flag & KEPT_FLAGS,
+            reconsume_times=record.reconsume_times,
+        )
+
+    def _level(self, record: Record, properties: dict[str, str]) -> int:
+        """The delay level to send with. The rest of the time is rounded up to the next level."""
+        try:
+            level = min(int(properties.get("DELAY", "0")), self._levels.max_level)
+        except ValueError:
+            return 0
+        if self._delayed is Delayed.NOW or level <= 0:
+            return 0
+        if self._delayed is Delayed.LEVEL:
+            return level
+        left = self._levels.delivery_time(level, record.store_timestamp) - self._now_ms()
+        if left <= 0:
+            return 0
+        fitting = [one for one in range(1, self._levels.max_level + 1) if self._levels.delay_ms(one) >= left]
+        return min(fitting, key=self._levels.delay_ms, default=level)
+
+
+def _target(record: Record, properties: dict[str, str]) -> Target:
+    queue_id = properties.get("REAL_QID", "")
+    if record.topic not in (SCHEDULE_TOPIC, HALF_TOPIC) or not (queue_id.isascii() and queue_id.isdecimal()):
+        return Target(record.topic, record.queue_id)
+    return Target(properties.get("REAL_TOPIC", record.topic), int(queue_id))
+
+
+def _identity(record: Record, topic: str) -> int:
+    """A number that a delayed message and the message delivered from it share."""
+    key = record.properties.get(UNIQ_KEY) or (record.born_timestamp, record.body_crc, len(record.body))
+    return hash((topic, key, record.reconsume_times))
+
+
+def _problem(message: Message) -> str | None:
+    """Why a message cannot be sent; None if it can."""
+    try:
+        message.stored_properties(message.unique_key).encode()
+        message.topic.encode()
+    except UnicodeEncodeError:
+        return "its topic or properties are not UTF-8, and a request must be"
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+class Failure(NamedTuple):
+    """A message that was not stored, and why."""
+
+    position: int
+    topic: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a replay is. All before ``position`` is done, and nothing from ``reached`` on was sent."""
+
+    position: int = 0
+    reached: int = 0
+    statuses: Counter[SendStatus] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def results(self) -> int:
+        """How many messages have a result."""
+        return self.statuses.total() + len(self.failures)
+
+
+class TooManyFailures(Exception):
+    """So many messages were refused that the rest would be, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """``rate`` limits messages a second, None does not. With ``keeps_queues`` a message goes to the queue it had.
+
+    After ``max_failures`` refused messages the replay ends.
+    """
+
+    rate: float | None = None
+    keeps_queues: bool = True
+    max_failures: int = MAX_FAILURES
+
+
+class Replay:
+    """Sends planned messages. ``changed`` is called with the progress after each result."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        clock: IReactorTime,
+        changed: Callable[[Progress], None],
+        pace: Pace = Pace(),
+        progress: Progress | None = None,
+    ) -> None:
+        """``progress`` is that of an earlier run, which this one continues."""
+        self.progress = Progress() if progress is None else progress
+        self._clock = clock
+        self._producer = producer
+        self._changed = changed
+        self._pace = pace
+        self._under_way: dict[int, Target] = {}
+        self._without_result: list[int] = []
+        self._next_position = self.progress.position
+        self._waiting: Deferred[None] | None = None
+        self._ended_by: Exception | None = None
+        self._next_at = clock.seconds()
+
+    async def run(self, outgoing: Iterable[Outgoing | None]) -> None:
+        """Send them in their order. None lets the reactor do other work.
+
+        Raises MQClientError if no broker answers, TooManyFailures; what was sent before has its result.
+        """
+        try:
+            for one in outgoing:
+                if one is None:
+                    await deferLater(self._clock, 0)
+                elif one.message is not None:
+                    await self._turn(one.target)
+                    if self._ended_by is not None:
+                        break
+                    self._start(one, one.message)
+                else:
+                    self._pass(one)
+        finally:
+            while self._under_way:  # also after Ctrl-C: each has its result within the producer's time
+                await self._some_result()
+            self._changed(self.progress)
+        if self._ended_by is not None:
+            raise self._ended_by
+
+    def _pass(self, one: Outgoing) -> None:
+        """Count a message that is not sent."""
+        if one.fate is Fate.UNSENDABLE:
+            self._failed(one, one.problem or "it cannot be sent")
+        self._next_position = one.position + 1
+        self._move()
+
+    async def _turn(self, target: Target) -> None:
+        """Wait until a place is free, the last message for the queue has its result, and the rate allows the next."""
+        while len(self._under_way) >= IN_FLIGHT or target in self._under_way.values():
+            await self._some_result()
+        if self._pace.rate is not None:
+            if (wait_seconds := self._next_at - self._clock.seconds()) > 0:
+                await deferLater(self._clock, wait_seconds)
+            self._next_at = max(self._next_at, self._clock.seconds()) + 1 / self._pace.rate
+
+    async def _some_result(self) -> None:
+        self._waiting = Deferred()
+        await self._waiting
+
+    def _start(self, one: Outgoing, message: Message) -> None:
+        self._under_way[one.position] = one.target
+        self._next_position = one.position + 1
+        self.progress.reached = max(self.progress.reached, self._next_position)
+        sending = Deferred.fromCoroutine(self._send(one, message))
+        sending.addBoth(self._has_result, one)
+
+    async def _send(self, one: Outgoing, message: Message) -> None:
+        try:
+            queue = await self._queue(one.target) if self._pace.keeps_queues else None
+            result = await self._producer.send(message, queue)
+            self.progress.statuses[result.status] += 1
+        except (MQBrokerError, TopicNotFound, ValueError) as error:
+            self._failed(one, str(error))
+
+    async def _queue(self, target: Target) -> MessageQueue | None:
+        """The queue of this number, on the first master that has it; None if none has."""
+        queues = await self._producer.queues_to_write(target.topic)
+        return next((queue for queue in queues if queue.queue_id == target.queue_id), None)
+
+    def _failed(self, one: Outgoing, reason: str) -> None:
+        failures = self.progress.failures
+        failures.append(Failure(one.position, one.target.topic, reason))
+        if len(failures) >= self._pace.max_failures and self._ended_by is None:
+            self._ended_by = TooManyFailures(f"{len(failures)} messages were refused, the last one: {reason}")
+
+    def _has_result(self, outcome: object, one: Outgoing) -> None:
+        del self._under_way[one.position]
+        if isinstance(outcome, TwistedFailure):  # whether it is stored is not known
+            self._without_result.append(one.position)
+            if self._ended_by is None:
+                self._ended_by = outcome.value if isinstance(outcome.value, Exception) else MQClientError("interrupted")
+        self._move()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.called:
+            waiting.callback(None)
+
+    def _move(self) -> None:
+        self.progress.position = min([self._next_position, *self._under_way, *self._without_result])
+        self._changed(self.progress)
