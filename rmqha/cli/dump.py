@@ -88,9 +88,9 @@ def dump(
     if first is not None and tail is not None:
         raise Trouble(ExitCode.USAGE, "-n and --tail exclude each other")
     with _open(store, conf, sets) as reader:
-        wanted = _wanted(reader, start, end, topic)
+        wanted = records_wanted(reader, start, end, topic)
         if tail is not None:
-            wanted = iter(_last(reader, partial(_wanted, reader, end=end, topic=topic), start, tail))
+            wanted = iter(_last(reader, partial(records_wanted, reader, end=end, topic=topic), start, tail))
         for offset, record in islice(wanted, first):
             if isinstance(record, Blank):
                 say(blank_line(offset, record, as_json))
@@ -109,7 +109,7 @@ def _open(path: Path, conf: Path | None, sets: tuple[str, ...]) -> Iterator[Read
         yield reader
 
 
-def _wanted(reader: Reader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
+def records_wanted(reader: Reader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
     """The requested records. Blanks are included only if all topics are."""
     offset = _segment_of_time(reader, start.timestamp) if isinstance(start, StoredSince) else start
     is_reached = not isinstance(start, StoredSince)

@@ -14,7 +14,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
-from rmqha.client import MQBrokerError, MQClientError, TopicNotFound
+from rmqha.client import MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.printing import printable_json
@@ -178,6 +178,39 @@ def run_reactor(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) ->
     if not answers:
         raise Interrupted
     return answers[0]
+
+
+def make_client(
+    reactor: Any,
+    namesrv: str | None,
+    broker: str | None,
+    tls: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> MQClient:
+    """Make a client from the options of WAY. Raises Trouble with exit code 2."""
+    files = tls_files(tls_cert, tls_key, tls_ca).client()
+    if (namesrv is None) == (broker is None):
+        raise Trouble(ExitCode.USAGE, "give either --namesrv or --broker")
+    try:
+        if broker is not None:
+            return MQClient.of_broker(reactor, broker, files)
+        return MQClient.of_name_servers(reactor, namesrv or "", files, tls)
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+
+
+def run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None]) -> None:
+    """Run the reactor until the work is over and the client is stopped. Raises what the work raises, Interrupted."""
+
+    async def run() -> None:
+        try:
+            await work
+        finally:
+            await client.stop()
+
+    run_reactor(reactor, run)
 
 
 def blank_line(offset: int, blank: Blank, as_json: bool) -> str:

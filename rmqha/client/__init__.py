@@ -8,6 +8,9 @@ In reading order:
 - ``producer``: ``Producer``: sends to the queues of all masters in turn, and tries another one if a master fails.
 - ``pull``: ``PullConsumer``: reads from a master, or from its slave if the master is unreachable.
 - ``bulk``: sends and pulls many messages at once.
+- ``follow``: ``Follower``: the last messages of a topic, and the new ones.
+- ``lookup``: ``Brokers``: finds single messages by key, id or offset.
+- ``lag``: how far consumer groups are behind.
 
 ::
 
