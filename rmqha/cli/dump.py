@@ -1,5 +1,8 @@
 """``rmqha dump`` and ``rmqha queues``: show what is in a store."""
 
+import os
+import stat
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +26,7 @@ from rmqha.cli.shared import (
     settings_of,
 )
 from rmqha.exitcodes import ExitCode
+from rmqha.progress import progress
 from rmqha.store.derived.derived import open_queues
 from rmqha.store.offline.restore import KeptReader, kept_file
 from rmqha.store.offline.storereader import StoreReader
@@ -91,11 +95,21 @@ def dump(
         wanted = records_wanted(reader, start, end, topic)
         if tail is not None:
             wanted = iter(_last(reader, partial(records_wanted, reader, end=end, topic=topic), start, tail))
-        for offset, record in islice(wanted, first):
-            if isinstance(record, Blank):
-                say(blank_line(offset, record, as_json))
-            else:
-                say(record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record)))
+        with progress("dump", shown=_writes_file()) as show:
+            for offset, record in islice(wanted, first):
+                show(offset - reader.log.min_offset, reader.limit - reader.log.min_offset)
+                if isinstance(record, Blank):
+                    say(blank_line(offset, record, as_json))
+                else:
+                    say(record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record)))
+
+
+def _writes_file() -> bool:
+    """Whether standard output is a file: then a bar on stderr disturbs nobody."""
+    try:
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # closed, or a stand-in of a test
+        return False
 
 
 @contextmanager
