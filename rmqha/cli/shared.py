@@ -111,7 +111,9 @@ def open_store(path: Path, settings: Settings | None = None) -> Iterator[StoreRe
 def progress_bar(title: str, start: int, end: int) -> Iterator[Callable[[int], None]]:
     """Show progress on stderr. It yields a function to call with each offset reached."""
     with progress(title) as show:
-        yield from_offset(show, start, end)
+        reached = from_offset(show, start, end)
+        reached(start)
+        yield reached
 
 
 @contextmanager
