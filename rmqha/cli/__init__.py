@@ -13,6 +13,10 @@ In reading order:
 - ``promote``: ``rmqha promote``: makes a slave a master.
 - ``rewind``: ``rmqha rewind``: takes a store back to where its log parts from a master's.
 - ``replay``: ``rmqha replay``: sends stored messages again.
+- ``tables``: tables that fit into a narrow terminal.
+- ``lag``: ``rmqha lag``: how far consumer groups are behind.
+- ``query``: ``rmqha query``: finds messages.
+- ``tail``: ``rmqha tail``: the last messages of a topic, and the new ones.
 - ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
 
 The jobs of ``rmqha job`` are in ``pipeline.cli``.
@@ -23,8 +27,10 @@ import click
 from rmqha import __version__
 from rmqha.cli.doctor import doctor
 from rmqha.cli.dump import dump, queues
+from rmqha.cli.lag import lag
 from rmqha.cli.messages import pull, put
 from rmqha.cli.promote import promote
+from rmqha.cli.query import query
 from rmqha.cli.recover import rebuild, recover
 from rmqha.cli.repair import repair, restore_cut
 from rmqha.cli.replay import replay
@@ -32,6 +38,7 @@ from rmqha.cli.restore import backup, restore
 from rmqha.cli.rewind import rewind
 from rmqha.cli.shared import Commands
 from rmqha.cli.status import status
+from rmqha.cli.tail import tail
 from rmqha.cli.verify import verify
 from rmqha.pipeline.cli import job
 
@@ -51,9 +58,11 @@ for _command in (
     doctor,
     dump,
     job,
+    lag,
     promote,
     pull,
     put,
+    query,
     queues,
     rebuild,
     recover,
@@ -63,6 +72,7 @@ for _command in (
     restore_cut,
     rewind,
     status,
+    tail,
     verify,
 ):
     main.add_command(_command)

@@ -1,5 +1,8 @@
 """``rmqha dump`` and ``rmqha queues``: show what is in a store."""
 
+import os
+import stat
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +26,7 @@ from rmqha.cli.shared import (
     settings_of,
 )
 from rmqha.exitcodes import ExitCode
+from rmqha.progress import progress
 from rmqha.store.derived.derived import open_queues
 from rmqha.store.offline.restore import KeptReader, kept_file
 from rmqha.store.offline.storereader import StoreReader
@@ -88,14 +92,24 @@ def dump(
     if first is not None and tail is not None:
         raise Trouble(ExitCode.USAGE, "-n and --tail exclude each other")
     with open_source(store, conf, sets) as reader:
-        wanted = _wanted(reader, start, end, topic)
+        wanted = records_wanted(reader, start, end, topic)
         if tail is not None:
-            wanted = iter(_last(reader, partial(_wanted, reader, end=end, topic=topic), start, tail))
-        for offset, record in islice(wanted, first):
-            if isinstance(record, Blank):
-                say(blank_line(offset, record, as_json))
-            else:
-                say(record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record)))
+            wanted = iter(_last(reader, partial(records_wanted, reader, end=end, topic=topic), start, tail))
+        with progress("dump", shown=_writes_file()) as show:
+            for offset, record in islice(wanted, first):
+                show(offset - reader.log.min_offset, reader.limit - reader.log.min_offset)
+                if isinstance(record, Blank):
+                    say(blank_line(offset, record, as_json))
+                else:
+                    say(record_line(offset, record, as_json) + ("" if as_json or not with_body else _preview(record)))
+
+
+def _writes_file() -> bool:
+    """Whether standard output is a file: then a bar on stderr disturbs nobody."""
+    try:
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # closed, or a stand-in of a test
+        return False
 
 
 @contextmanager
@@ -109,7 +123,7 @@ def open_source(path: Path, conf: Path | None, sets: tuple[str, ...]) -> Iterato
         yield reader
 
 
-def _wanted(reader: Reader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
+def records_wanted(reader: Reader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
     """The requested records. Blanks are included only if all topics are."""
     offset = _segment_of_time(reader, start.timestamp) if isinstance(start, StoredSince) else start
     is_reached = not isinstance(start, StoredSince)

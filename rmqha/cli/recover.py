@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, say, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, opening_bar, print_json, progress_bar, say, settings_of
 from rmqha.exitcodes import ExitCode
+from rmqha.progress import progress
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.lockfile import is_locked
@@ -63,7 +64,8 @@ def _examined(settings: Settings) -> Found:
     store = settings.store_path_root_dir
     if is_locked(store / LOCK_FILE):
         raise StoreInUse(f"{store} is in use by another process: stop it first")
-    examined = examine_store(settings)
+    with progress(str(store)) as show:
+        examined = examine_store(settings, lambda at, end: show(at, end))
     end, cut_bytes = examined.found.end, examined.written_end - examined.found.end
     removed = [base for base, _ in list_segments(settings.commit_log_folder) if base > end]
     recovery = Recovery(
@@ -81,7 +83,8 @@ def _examined(settings: Settings) -> Found:
 
 
 def _applied(settings: Settings, may_cut: MayCut) -> Found:
-    opened = MessageStore(settings, may_cut=may_cut)
+    with opening_bar() as opening:
+        opened = MessageStore(settings, opening, may_cut=may_cut)
     found, had_state = opened.recovery, NodeState.read(opened.root) is not None
     confirmed = min(found.end, opened.node_state.offsets.confirmed)
     final_state = replace(opened.node_state, state="STOPPED", offsets=opened.offsets(confirmed))
@@ -151,7 +154,8 @@ def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
     settings = settings_of(store, conf, sets)
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
-    opened = MessageStore(settings, without_derived=True)
+    with opening_bar() as opening:
+        opened = MessageStore(settings, opening, without_derived=True)
     log = opened.commit_log
     with progress_bar("rebuilding", log.min_offset, log.verified_offset) as progress:
         opened.rebuild(progress)

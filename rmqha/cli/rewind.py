@@ -27,6 +27,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.printing import printable
+from rmqha.progress import progress
 from rmqha.remoting.asking import ask_master_range
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreInUse
@@ -88,15 +89,16 @@ def rewind(
     if is_locked(store / LOCK_FILE):
         raise StoreInUse(f"{store} is in use by another process: stop it first")
     state = NodeState.read(store)
-    examined = examine_store(settings)
+    with progress(str(store)) as show:
+        examined = examine_store(settings, lambda at, end: show(at, end))
     if examined.damage is not None:
         raise LogDamaged(store, examined.damage)
     way = Way(master, master_remoting, tls)
     log = open_log(settings, owned=False)
     try:
         fork = _find(store, way, log, examined.found.end)
-        with progress_bar("counting what is cut", fork.offset, fork.our_end) as progress:
-            tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, progress)
+        with progress_bar("counting what is cut", fork.offset, fork.our_end) as reached:
+            tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, reached)
     finally:
         log.close()
     done = None if dry_run or fork.offset == fork.our_end else rewind_store(settings, fork.offset)

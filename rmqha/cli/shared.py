@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import click
 import orjson
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
@@ -18,8 +16,10 @@ from rmqha.client import MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.printing import printable_json
+from rmqha.progress import from_offset, progress
 from rmqha.settings import Settings
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.store.opening import Opening
 from rmqha.times import iso_time
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSFiles
@@ -109,14 +109,18 @@ def open_store(path: Path, settings: Settings | None = None) -> Iterator[StoreRe
 
 @contextmanager
 def progress_bar(title: str, start: int, end: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal. It yields a function to call with each offset reached."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(title, total=max(0, end - start))
-        yield lambda offset: bar.update(task, completed=offset - start)
+    """Show progress on stderr. It yields a function to call with each offset reached."""
+    with progress(title) as show:
+        reached = from_offset(show, start, end)
+        reached(start)
+        yield reached
+
+
+@contextmanager
+def opening_bar() -> Iterator[Opening]:
+    """What to pass to a MessageStore that a command opens: it shows on stderr how far opening is."""
+    with progress("opening the store") as show:
+        yield Opening(of_node=False, reporting=lambda phase, done, total: show(done, total, phase.value))
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -9,6 +9,9 @@ In reading order:
 - ``pull``: ``PullConsumer``: reads from a master, or from its slave if the master is unreachable.
 - ``bulk``: sends and pulls many messages at once.
 - ``replay``: sends stored messages again.
+- ``follow``: ``Follower``: the last messages of a topic, and the new ones.
+- ``lookup``: ``Brokers``: finds single messages by key, id or offset.
+- ``lag``: how far consumer groups are behind.
 
 ::
 

@@ -192,11 +192,12 @@ def _result(answer: RemotingCommand) -> PullResult:
         int(fields["nextBeginOffset"]),
         int(fields["minOffset"]),
         int(fields["maxOffset"]),
-        tuple(_records_in(answer.body)),
+        tuple(read_records(answer.body)),
     )
 
 
-def _records_in(body: bytes) -> list[Record]:
+def read_records(body: bytes) -> list[Record]:
+    """The messages in the body of an answer. Raises RecordError."""
     records, at, view = [], 0, memoryview(body)
     while at < len(view):
         record = decode_record(view, at)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +19,7 @@ from rmqha.confkeys import with_nearest
 from rmqha.exitcodes import ExitCode
 from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
 from rmqha.printing import printable_json
+from rmqha.progress import Show, Unit, progress
 
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
     from rmqha.pipeline.jobs.chart import Draw
@@ -208,14 +208,9 @@ def _engine(asked: Asked) -> Iterator["Engine"]:
         spark.stop()
 
 
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar of splits on stderr, if that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def _progress(title: str) -> AbstractContextManager[Show]:
+    """Show on stderr how many splits are done."""
+    return progress(title, Unit.PARTS)
 
 
 def _print_json(content: dict[str, Any]) -> None:
@@ -234,8 +229,8 @@ def verify(asked: Asked) -> None:
     from rmqha.store.offline.findings import log_problems, sound_line, stretch_lines, verification_as_json
 
     options = _options(asked)
-    with _engine(asked) as running, _progress("verify") as progress:
-        found = verify_log(options, running, progress)
+    with _engine(asked) as running, _progress("verify") as shown:
+        found = verify_log(options, running, shown)
     if asked.as_json:
         _print_json(verification_as_json(found))
     else:
@@ -261,8 +256,8 @@ def compare(asked: Asked, against: Path, exact: bool) -> None:
     from rmqha.store.offline.findings import comparison_as_json, comparison_line, difference
 
     options = _options(asked, replica=against)
-    with _engine(asked) as running, _progress("compare") as progress:
-        found = compare_logs(options, running, progress)
+    with _engine(asked) as running, _progress("compare") as shown:
+        found = compare_logs(options, running, shown)
     line = comparison_line(asked.store, against, found)
     if asked.as_json:
         _print_json(comparison_as_json(found))
@@ -290,8 +285,8 @@ def stats(asked: Asked, chart: Path | None) -> None:
     from rmqha.pipeline.jobs.stats import stats as stats_of_log
 
     options = _options(asked)
-    with _chart(chart) as draw, _engine(asked) as running, _progress("stats") as progress:
-        found = stats_of_log(options, running, progress)
+    with _chart(chart) as draw, _engine(asked) as running, _progress("stats") as shown:
+        found = stats_of_log(options, running, shown)
         draw(found, f"Messages of {asked.store}")
     if asked.as_json:
         _print_json({topic: one.as_json() for topic, one in found.items()})
@@ -346,8 +341,8 @@ def archive(asked: Asked, output: Path) -> None:
     from rmqha.pipeline.jobs.archive import archive as archive_log
 
     options = _options(asked, output=output)
-    with _engine(asked) as running, _progress("archive") as progress:
-        done = archive_log(options, running, progress)
+    with _engine(asked) as running, _progress("archive") as shown:
+        done = archive_log(options, running, shown)
     if asked.as_json:
         _print_json(done.as_json())
         return
@@ -379,8 +374,8 @@ def rebuild(asked: Asked, output: Path | None) -> None:
     from rmqha.pipeline.jobs.rebuild import rebuild as rebuild_store
 
     options = _options(asked, output=output)
-    with _engine(asked) as running, _progress("rebuild") as progress:
-        done = rebuild_store(options, running, progress)
+    with _engine(asked) as running, _progress("rebuild") as shown:
+        done = rebuild_store(options, running, shown)
     if asked.as_json:
         _print_json(done.as_json())
         return

@@ -12,6 +12,7 @@ from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.protocol import RemotingError, call_once
 from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
+from rmqha.wire.beans import LONG_BITS, read_integer, read_mapping, read_text
 from rmqha.wire.command import RemotingCommand, RequestCode
 
 _log = Logger()
@@ -48,6 +49,17 @@ def read_config(answer: RemotingCommand) -> dict[str, str]:
         return javaproperties.loads(answer.body.decode("utf-8"))
     except ValueError as error:
         raise RemotingError(f"the broker's config is not in properties format: {error}") from error
+
+
+def read_brokers(content: Any) -> dict[str, dict[int, str]]:
+    """The addresses in a ClusterInfo by brokerName and brokerId. Raises ValueError."""
+    return {
+        str(name): {
+            read_integer(number, LONG_BITS): read_text(address)
+            for number, address in read_mapping(broker, "brokerAddrs").items()
+        }
+        for name, broker in read_mapping(content, "brokerAddrTable").items()
+    }
 
 
 def log_range(table: Mapping[str, str]) -> tuple[int, int]:

@@ -111,7 +111,7 @@ class MessageStore:
         """
         self.settings = settings
         self._without_derived = without_derived
-        self._is_a_nodes = opening is not None
+        self._is_a_nodes = opening is not None and opening.is_of_node
         self._opening = Opening() if opening is None else opening
         self.root = settings.store_path_root_dir
         self.disk = disk

@@ -11,9 +11,9 @@ from enum import Enum
 
 from twisted.logger import Logger
 
+from rmqha.progress import Lines, Unit
 from rmqha.store.log.recovery import Examination
 
-LOG_SECONDS = 5.0
 STATE_SECONDS = 1.0
 
 
@@ -33,18 +33,33 @@ class Opening:
 
     _log = Logger()
 
-    def __init__(self, seconds: Callable[[], float] = time.monotonic, known_log: Examination | None = None) -> None:
+    def __init__(
+        self,
+        seconds: Callable[[], float] = time.monotonic,
+        known_log: Examination | None = None,
+        of_node: bool = True,
+        reporting: Callable[[OpeningPhase, int, int], None] = lambda phase, offset, end: None,
+    ) -> None:
         """``seconds`` is a clock that never goes back; it is asked in the thread that opens the store.
 
-        ``known_log`` tells the end of a log that this process has just closed: it is not proved again.
+        ``known_log`` tells the end of a log that this process has just closed: it is not proved again. A command that
+        opens a store is not ``of_node``. ``reporting`` is called in the same thread with the phase, and with how many
+        bytes of how many it has done.
         """
         self.known_log = known_log
+        self.is_of_node = of_node
+        self._reporting = reporting
+        self._firsts: dict[OpeningPhase, int] = {}
+        self._lines = Lines(OpeningPhase.RECOVERING.value, Unit.BYTES, self._log_line, seconds)
         self._stopped = threading.Event()
         self._seconds = seconds
-        self._next_line = self._next_state = seconds()
-        self._next_line += LOG_SECONDS
+        self._next_state = seconds()
         self.write_state: Callable[[OpeningPhase], None] = lambda _: None
         """Called regularly with the current step, in the opening thread; may raise OSError."""
+
+    def _log_line(self, line: str) -> None:
+        if self.is_of_node:
+            self._log.info("{line}", line=line)
 
     def stop(self) -> None:
         """Make ``reached`` and ``check`` raise OpeningStopped from now on."""
@@ -62,6 +77,6 @@ class Opening:
         if now >= self._next_state:
             self._next_state = now + STATE_SECONDS
             self.write_state(phase)
-        if now >= self._next_line:
-            self._next_line = now + LOG_SECONDS
-            self._log.info("{what}: at {offset} of {end}", what=phase.value, offset=offset, end=end)
+        first = self._firsts.setdefault(phase, offset)
+        self._reporting(phase, offset - first, end - first)
+        self._lines.show(offset - first, end - first, phase.value)

@@ -18,6 +18,7 @@ from rmqha.wire.record import (
     Record,
     RecordError,
     decode_record,
+    keys_of,
     parse_msg_id,
     peek_size,
 )
@@ -338,9 +339,4 @@ class MessageReader:
 
 
 def _has_key(record: Record, topic: str, key: str) -> bool:
-    return record.topic == topic and key in _keys_of(record)
-
-
-def _keys_of(record: Record) -> list[str]:
-    properties = record.properties
-    return [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
+    return record.topic == topic and key in keys_of(record)

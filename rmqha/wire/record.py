@@ -143,6 +143,12 @@ class Record:
         return format_msg_id(self.store_host, self.physical_offset)
 
 
+def keys_of(record: Record) -> list[str]:
+    """The keys by which a message is found: the id that its producer gave it (UNIQ_KEY), and those in KEYS."""
+    properties = record.properties
+    return [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
+
+
 def body_crc(body: Buffer) -> int:
     """CRC-32 of the stored body without its sign bit; 0 for an empty body (spec/store.md 3.3)."""
     return crc32(body) & CRC_MASK

@@ -14,10 +14,9 @@ from twisted.internet.protocol import Protocol
 from rmqha.connecting import connect_protocol, reason_of
 from rmqha.ops.doctor.facts import Facts, Host, Judgement, NameServer, Store, clock_ahead
 from rmqha.ops.status import Status, judge
-from rmqha.remoting.asking import NODE_STATE_KEY, log_range, read_config, read_runtime_info
+from rmqha.remoting.asking import NODE_STATE_KEY, log_range, read_brokers, read_config, read_runtime_info
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol, call_once
 from rmqha.store.nodestate import NodeState
-from rmqha.wire.beans import LONG_BITS, read_integer, read_mapping, read_text
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 
@@ -152,17 +151,6 @@ def _judgement(info: Mapping[str, str], now: float) -> Judgement | None:
         raise RemotingError(f"the node's state is not readable: {error}") from error
     code, reason = judge(replace(status, contact_limit=math.inf), now=now)
     return Judgement(status.state, code, reason)
-
-
-def read_brokers(content: Any) -> dict[str, dict[int, str]]:
-    """The addresses in a ClusterInfo by brokerName and brokerId. Raises ValueError."""
-    return {
-        str(name): {
-            read_integer(number, LONG_BITS): read_text(address)
-            for number, address in read_mapping(broker, "brokerAddrs").items()
-        }
-        for name, broker in read_mapping(content, "brokerAddrTable").items()
-    }
 
 
 def _named_servers(nodes: Iterable[Host] | Iterable[Store]) -> list[str]:

@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.progress import LINE_SECONDS, MIB, left_of
 from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
     BLANKS_ALLOWED_BYTES,
@@ -36,7 +37,7 @@ from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
 from rmqha.store.log.mappedfile import DISK, MANY_FILES, MAX_UNFLUSHED_FILES, Disk
-from rmqha.store.opening import LOG_SECONDS, OpeningPhase
+from rmqha.store.opening import OpeningPhase
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 
@@ -278,6 +279,8 @@ class Dispatcher:
         """The queue that is being filled with blanks."""
         self._notices = _Notices()
         self._next_line: float | None = None
+        self._mark = (0.0, 0)
+        """Time and offset of the last line about progress, or of the start."""
         """When to log how far dispatch is, if it is still behind the log then."""
         self._is_logged = False
         self.reput_offset = start
@@ -326,10 +329,13 @@ class Dispatcher:
     def _log_progress(self, now: float) -> None:
         """If dispatch has been behind for a while, log how far it is, regularly, and when it has caught up."""
         if self._next_line is None:
-            self._next_line = now + LOG_SECONDS
+            self._next_line, self._mark = now + LINE_SECONDS, (now, self.reput_offset)
         elif now >= self._next_line and self.behind_bytes > 0:
-            self._next_line, self._is_logged = now + LOG_SECONDS, True
-            self._log.info("{progress}", progress=self.progress)
+            then, offset = self._mark
+            self._next_line, self._mark, self._is_logged = now + LINE_SECONDS, (now, self.reput_offset), True
+            rate = (self.reput_offset - offset) / (now - then)
+            left = f", {left_of(self.behind_bytes, rate)}" if rate > 0 else ""
+            self._log.info("{progress}, {rate:.1f} MiB/s{left}", progress=self.progress, rate=rate / MIB, left=left)
         if self.behind_bytes <= 0:
             if self._is_logged:
                 self._log.info("queues and index are built, up to {end}", end=self.reput_offset)

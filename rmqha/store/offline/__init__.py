@@ -5,6 +5,7 @@ In reading order:
 - ``findings``: what checking a log can find, and the words for it.
 - ``comparing``: compares the bytes of two logs.
 - ``storereader``: reads a store from outside, while a node may be writing it.
+- ``lookup``: finds messages, and the lag of consumer groups.
 - ``audit``: compares queues and index with the log.
 - ``standins``: stands in for segment files that are missing or too short, for a repair.
 - ``repair``: brings bad bytes back from another copy of the log.

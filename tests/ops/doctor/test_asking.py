@@ -7,9 +7,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from rmqha.ops.doctor.asking import MAX_HOSTS, Asked, Asking, read_brokers, receive_buffer
+from rmqha.ops.doctor.asking import MAX_HOSTS, Asked, Asking, receive_buffer
 from rmqha.ops.doctor.facts import Facts, Store
-from rmqha.remoting.asking import NODE_STATE_KEY
+from rmqha.remoting.asking import NODE_STATE_KEY, read_brokers
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -169,6 +169,7 @@ class ReadingTests(SynchronousTestCase):
     def test_cluster_info_of_strangers(self) -> None:
         self.assertEqual(read_brokers({"brokerAddrTable": {"a": {"brokerAddrs": {"0": "x:1"}}}}), {"a": {0: "x:1"}})
         self.assertEqual(read_brokers({}), {})
+        wrong: object
         for wrong in (
             [],
             {"brokerAddrTable": 5},

@@ -76,8 +76,11 @@ class CheckTestCase(SynchronousTestCase):
         (check,) = (check for check in CHECKS if check.name == name)
         return " ".join(finding.text for finding in check.findings(facts))
 
-    def master(self, facts: Facts = PAIR, **config: str) -> Facts:
+    def master(self, **config: str) -> Facts:
         """The pair, with other settings of its master."""
+        return self.master_in(PAIR, **config)
+
+    def master_in(self, facts: Facts, /, **config: str) -> Facts:
         return replace(facts, hosts=(replace(MASTER, config={**CONFIG, **config}), *facts.hosts[1:]))
 
     def only(self, **changes: object) -> Facts:
@@ -287,7 +290,7 @@ class ClusterTests(CheckTestCase):
     def test_registered_addresses(self) -> None:
         one = replace(PAIR, name_servers=SERVERS[:1])
         self.assertEqual(self.verdicts("registered", one), [PASS, PASS])
-        self.assertEqual(self.verdicts("registered", self.master(one, brokerIP1="10.0.0.7")), [FAIL, PASS])
+        self.assertEqual(self.verdicts("registered", self.master_in(one, brokerIP1="10.0.0.7")), [FAIL, PASS])
         nowhere = replace(one, name_servers=(NameServer("ns1:9876"),))
         self.assertEqual(self.verdicts("registered", nowhere), [WARN, WARN])
         self.assertEqual(self.verdicts("registered", replace(PAIR, name_servers=())), [SKIP, SKIP])
