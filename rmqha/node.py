@@ -47,6 +47,7 @@ from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.replicating import (
+    REWIND_PAUSE_SECONDS,
     CannotRepair,
     Machine,
     Replicating,
@@ -68,9 +69,6 @@ from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promotion_as_json
 from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
-
-REWIND_PAUSE_SECONDS = 60.0
-"""After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -438,6 +438,7 @@ class MessageStore:
         if found.end != offset:
             raise StoreError(f"{offset} is not the end of a record: the record before it ends at {found.end}")
         self.derived.dispatcher.stop()
+        dispatched = min(offset, log.verified_offset - self.derived.dispatcher.behind_bytes)
         end, kept_in = log.max_offset, None
         if end > offset:
             kept_in = keep(
@@ -451,7 +452,8 @@ class MessageStore:
         log.trust(found)
         log.sync()
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
-        self._open_derived(Recovery(True, log.min_offset, checked_from=offset, end=offset, messages=0))
+        # not as after a clean stop: queues may have more than the index
+        self._open_derived(Recovery(False, log.min_offset, checked_from=dispatched, end=offset, messages=0))
         if self._dispatching is not None:
             self._dispatching()
         return kept_in
