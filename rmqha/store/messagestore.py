@@ -27,7 +27,7 @@ from rmqha.store.derived.derived import (
 from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
-from rmqha.store.log.checkpoint import Checkpoint
+from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable
 from rmqha.store.log.mappedfile import DISK, Disk, file_name
@@ -40,6 +40,7 @@ from rmqha.store.log.recovery import (
     check_may_cut,
     examine,
     keep,
+    latest_vouched,
     log_pieces,
     settle,
 )
@@ -218,7 +219,7 @@ class MessageStore:
     def _recover(self) -> Recovery:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
         recovery = settle(self.commit_log, self._examined, self.root / NODE_FOLDER / CUT_FOLDER)
-        self._lower_checkpoint(checkpoint)
+        self._lower_checkpoint(checkpoint, recovery)
         self._tell_loss(recovery.end)
         self._log.info(
             "log of {store} is {min_offset} to {end}, checked from {checked_from} after {stop} stop",
@@ -242,11 +243,21 @@ class MessageStore:
             )
         return recovery
 
-    def _lower_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Take the checkpoint back to the log's end. Cut bytes may come again, and are not on the disk at first."""
-        physic = self.commit_log.last_store_timestamp
+    def _lower_checkpoint(self, checkpoint: Checkpoint, recovery: Recovery | None = None) -> None:
+        """Take the checkpoint back to the log's end. Cut bytes may come again, and are not on the disk at first.
+
+        After an unclean stop, queues and index are built again from where the log was checked. Until they are flushed,
+        the next start must not start later.
+        """
+        lowered, physic = checkpoint, self.commit_log.last_store_timestamp
         if checkpoint.physic_msg_timestamp > physic:
-            replace(checkpoint, physic_msg_timestamp=physic).write(self.root / CHECKPOINT_FILE, self.disk)
+            lowered = replace(lowered, physic_msg_timestamp=physic)
+        if recovery is not None and not recovery.clean_stop:
+            latest = latest_vouched(self.commit_log, recovery.checked_from)
+            if latest is not None and lowered.recovery_timestamp > latest:
+                lowered = replace(lowered, logics_msg_timestamp=latest + SAFETY_MARGIN_MS)
+        if lowered != checkpoint:
+            lowered.write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _tell_loss(self, end: int) -> None:
         """Start a new epoch, durably, if confirmed bytes from ``end`` on are missing."""

@@ -80,6 +80,8 @@ async def find_fork(
             return Fork(found.end, our_end, is_theirs_shorter=found.end < our_end)
         their_end = our_end if found.differs_at is None else found.differs_at + 1
         their_min = log.min_offset
+    if our_end == log.min_offset:
+        return Fork(our_end, our_end, is_theirs_shorter=False)
     top = min(our_end, their_end)
     places = [base for base in log.segment_bases if max(log.min_offset, their_min) <= base < top]
     if not places:

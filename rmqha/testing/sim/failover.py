@@ -21,11 +21,11 @@ from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffset
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion
-from rmqha.testing.sim.audit import TRANSACTION_TYPE_MASK, TRANSACTION_TYPES, messages
+from rmqha.testing.sim.audit import TRANSACTION_TYPE_MASK, TRANSACTION_TYPES, messages, undelivered
 from rmqha.testing.sim.nodes import SimNode, SimSlave, Work, World
 from rmqha.testing.sim.oracle import Oracle, Put, content
 from rmqha.testing.sim.process import Process
-from rmqha.testing.sim.simulation import MASTER, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import DELIVERED_SECONDS, MASTER, Config, Kind, Simulation, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.delay import SCHEDULE_TOPIC
 
@@ -102,8 +102,20 @@ class FailoverOracle(Oracle):
             kept = self.seen(node).promise.after_kill
             self.promised = [promised for promised in self.promised if promised.put.end <= kept]
 
-    def promoted(self, node: SimNode, promotion: Promotion, log_end: int) -> None:
-        """The operator has made a leader of this node. What it held when the old one promised must be there."""
+    def promoted(self, node: SimNode, promotion: Promotion) -> None:
+        """The operator has made a leader of this node."""
+        if promotion.epoch <= self._epochs.get(node.name, 0):
+            raise Violation(f"{node.name} is promoted in epoch {promotion.epoch}, in which it has acted")
+        last = read_epochs(node.configured.store_path_root_dir, node.disk)[-1]
+        if (last.epoch, last.start) != (promotion.epoch, promotion.end):
+            raise Violation(f"{node.name} is promoted in epoch {promotion.epoch}, its list ends with {last}")
+        self._check_notes(node)
+        self.took_over(node, promotion.role.value)
+
+    def took_over(self, node: SimNode, role: str) -> None:
+        """The node leads from now on. What it held when the old leader promised must be there."""
+        root = node.configured.store_path_root_dir
+        log_end = read_epochs(root, node.disk)[-1].start
         lost_at = self.seen(node).data_lost_at
         kept = []
         for promised in self.promised:
@@ -121,25 +133,22 @@ class FailoverOracle(Oracle):
         self.promotions += 1
         self.leader = node
         self.master_lost_power = True  # the slave's table of delays may be newer than its log, by its master's design
-        self._check_epochs(node, promotion)
+        if promoted_role(root, node.disk) != role:
+            raise Violation(f"{node.name} is promoted to {role}, and its note does not say so")
         self._check_tables(node)
 
-    def _check_epochs(self, node: SimNode, promotion: Promotion) -> None:
-        """All that says that the node leads is durable before it acts, and the epoch is a new one."""
+    def _check_notes(self, node: SimNode) -> None:
+        """All that says that the node leads is durable before it acts."""
         root = node.configured.store_path_root_dir
-        if promotion.epoch <= self._epochs.get(node.name, 0):
-            raise Violation(f"{node.name} is promoted in epoch {promotion.epoch}, in which it has acted")
         for path, name in (
             (root / NODE_FOLDER / "epochs.json", "list"),
             (root / NODE_FOLDER / "promoted.json", "note"),
         ):
             if node.disk.durable_file(path) != (node.disk.read(path) if node.disk.exists(path) else b""):
                 raise Violation(f"{node.name} is promoted, and the {name} of that is not durable")
-        last = read_epochs(root, node.disk)[-1]
-        if (last.epoch, last.start) != (promotion.epoch, promotion.end):
-            raise Violation(f"{node.name} is promoted in epoch {promotion.epoch}, its list ends with {last}")
-        if promoted_role(root, node.disk) != promotion.role.value:
-            raise Violation(f"{node.name} is promoted to {promotion.role}, and its note does not say so")
+        state = NodeState.read(root, node.disk)
+        if state is None or state.epoch < read_epochs(root, node.disk)[-1].epoch:
+            raise Violation(f"{node.name} is promoted, and its state.json has an older epoch than its list")
 
     def _check_tables(self, node: SimNode) -> None:
         """No consumer, and no delay level, goes on after the end of its queue. The log says where that is."""
@@ -190,6 +199,11 @@ class FailoverOracle(Oracle):
         common = _common_end(ours, theirs)
         if leader.is_master and _records_between(ours, fork.offset, common):
             raise Violation(f"{node.name} is rewound to {fork.offset}, and {leader.name} has the same up to {common}")
+
+    def has_nothing_in_common(self, slave: SimSlave, leader: SimSlave) -> bool:
+        """Whether not even the first record of both logs is the same."""
+        ours, theirs = self._log_bytes(slave), content(leader.log, 0, leader.log.verified_offset)
+        return any(ours) and not _records_between(ours, 0, _common_end(ours, theirs))
 
     def _cutting(self, node: SimSlave, path: Path, position: int) -> None:
         """Bytes of the log are about to go: they are kept, durably, and state.json takes back what was confirmed."""
@@ -304,7 +318,7 @@ class Failover(Simulation):
         assert isinstance(node, SimSlave)
         node.say(f"is promoted to {promotion.role.value} at {promotion.end}, epoch {promotion.epoch}")
         self.master = node
-        self._look(lambda node: self.judge.promoted(node, promotion, promotion.end), node)
+        self._look(lambda node: self.judge.promoted(node, promotion), node)
 
     def _rewinding(self, node: SimSlave, fork: Fork) -> None:
         node.say(f"is to be rewound from {fork.our_end} to {fork.offset}")
@@ -313,6 +327,15 @@ class Failover(Simulation):
 
     def _rewound(self, node: SimSlave) -> None:
         self.judge.rewound(node)
+
+    def take_over(self, node: SimSlave) -> None:
+        """Go on with a node whose promotion was noted, although the command was killed after that."""
+        root = node.configured.store_path_root_dir
+        role = None if node.is_changing else promoted_role(root, node.disk)
+        if role is not None and self.master is not node:
+            node.say("was promoted before its command died")
+            self.master = node
+            self._look(lambda node: self.judge.took_over(node, role), node)
 
     def follow(self, slave: SimSlave, leader: SimSlave, options: SlaveOptions) -> None:
         """The operator changes a node's configuration: its next start is as this slave."""
@@ -444,6 +467,7 @@ class FailoverWalk:
                 self._promote_running(chosen, role, calls)
             else:
                 self._promote_store(chosen, role, calls)
+            self.simulation.take_over(chosen)
             self.simulation.check()
             if self.simulation.leader is chosen:
                 break
@@ -518,6 +542,9 @@ class FailoverWalk:
                 break
             if promoted_role(node.configured.store_path_root_dir, node.disk) is None and calls is None:
                 break
+        else:
+            if for_sure and leader.runs and self.simulation.judge.has_nothing_in_common(node, leader):
+                simulation.wipe(node.name)  # what the operator does when a rewind finds nothing
 
     # Steps
 
@@ -613,7 +640,8 @@ class FailoverWalk:
             if node.process is not None:
                 node.process.disarm()
         for node in simulation.slaves:
-            if node is not leader and (node.is_master or node.master_name != leader.name):
+            is_pointed = node.master_name == leader.name and node.options == REWINDING
+            if node is not leader and (node.is_master or not is_pointed):
                 simulation.kill(node.name)
                 self._rewind_back(node, leader)
         for _ in range(self.random.choice((0, 3))):
@@ -621,7 +649,8 @@ class FailoverWalk:
             self._put()
         if not simulation.wait(self._all_follow, CONVERGENCE_SECONDS):
             raise Violation(f"after {CONVERGENCE_SECONDS:g} s without faults: {simulation.standing()}")
-        simulation.wait(self._is_dispatched, 30.0)
+        simulation.wait(self._is_delivered, DELIVERED_SECONDS)
+        simulation.wait(self._is_dispatched, DELIVERED_SECONDS)
         for node in simulation.slaves:
             if node.runs:
                 simulation.oracle.check_at_rest(node, clock_is_true=True)
@@ -644,16 +673,14 @@ class FailoverWalk:
             if not slave.runs or slave.is_changing or slave.service is None:
                 return False
             if not simulation.oracle.equal(slave, leader):
-                if slave.verdict is not None and self._has_nothing_in_common(slave, leader):
+                if slave.verdict is not None and simulation.judge.has_nothing_in_common(slave, leader):
                     simulation.wipe(slave.name)  # what the operator does when a rewind finds nothing
                 return False
         return True
 
-    @staticmethod
-    def _has_nothing_in_common(slave: SimSlave, leader: SimSlave) -> bool:
-        ours = content(slave.log, 0, slave.log.verified_offset)
-        theirs = content(leader.log, 0, leader.log.verified_offset)
-        return not _records_between(ours, 0, _common_end(ours, theirs))
+    def _is_delivered(self) -> bool:
+        leader = self.simulation.leader
+        return leader.runs and not undelivered(leader.log, clock_is_true=False)
 
     def _is_dispatched(self) -> bool:
         stores = [node.store for node in self.simulation.slaves if node.store is not None]

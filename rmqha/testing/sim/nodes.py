@@ -187,7 +187,7 @@ class SimNode:
         return MessageStore(self.settings, may_cut=MayCut.ANYTHING, disk=self.disk, now_ms=self.world.now_ms)
 
     def _cannot_open(self, process: Process, failure: Failure) -> None:
-        if failure.check(ProcessDied):
+        if not process.alive or failure.check(ProcessDied):
             return
         if failure.check(OpeningStopped):
             process.die("stopped before its store was open")
@@ -306,6 +306,10 @@ class SimSlave(SimNode):
 
     def _way_to_master(self, process: Process) -> IStreamClientEndpoint | None:
         return None if self.is_master else self.world.network.endpoint(process, self.master_name)
+
+    def start(self, system_calls_until_death: int | None = None) -> None:
+        self.verdict, self._next_rewind = None, 0.0
+        super().start(system_calls_until_death)
 
     def state(self) -> NodeState:
         slave, state = self.service, super().state()
@@ -457,6 +461,8 @@ class SimSlave(SimNode):
         self.say(f"rmqha {name}")
 
         def done(result: str | Failure) -> None:
+            if not process.alive:
+                return
             text = f"failed: {result.getErrorMessage()}" if isinstance(result, Failure) else result
             if isinstance(result, Failure) and not result.check(*EXPECTED):
                 self.world.note(result.getTraceback())
