@@ -27,7 +27,14 @@ from rmqha.opennode import OpenNode, Process
 from rmqha.ops.control import ControlService, OrderRefused
 from rmqha.ops.process import Leave, ProcessService
 from rmqha.remoting.asking import ask_master_range
-from rmqha.replicating import CannotRepair, Machine, StoreOpening, reopen_as_master, rewind_slave
+from rmqha.replicating import (
+    REWIND_PAUSE_SECONDS,
+    CannotRepair,
+    Machine,
+    StoreOpening,
+    reopen_as_master,
+    rewind_slave,
+)
 from rmqha.settings import BrokerRole
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
@@ -37,9 +44,6 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promotion_as_json
 from rmqha.store.opening import OpeningStopped
-
-REWIND_PAUSE_SECONDS = 60.0
-"""After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
 
 
 class Phase(Enum):

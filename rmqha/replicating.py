@@ -22,6 +22,7 @@ from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, Master
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.statefile import StateFileService
 from rmqha.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings
+from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.log.recovery import Examination, LogDamaged
@@ -32,6 +33,9 @@ from rmqha.store.offline.promote import Promotion, promote_open_store
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
 from rmqha.store.offline.rewind import Rewound, rewind
 from rmqha.store.opening import Opening, OpeningStopped
+
+REWIND_PAUSE_SECONDS = 60.0
+"""After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,17 @@ class Replicating:
             self._store.root, current, machine.clock, machine.run_in_thread, machine.disk_failed, machine.disk
         )
         return self.state_file
+
+
+def role_to_run(settings: Settings, disk: Disk = DISK) -> Settings:
+    """The settings, with the role of the master that a promotion has made of this store, although they say slave.
+
+    Raises StoreError, OSError.
+    """
+    role = promoted_role(settings.store_path_root_dir, disk)
+    if role is None or settings.broker_role is not BrokerRole.SLAVE:
+        return settings
+    return replace(settings, broker_role=BrokerRole(role), broker_id=0, ha_master_address="")
 
 
 async def reopen_as_master(

@@ -27,7 +27,7 @@ from rmqha.store.derived.derived import (
 from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
-from rmqha.store.log.checkpoint import Checkpoint
+from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable
 from rmqha.store.log.mappedfile import DISK, Disk, file_name
@@ -40,6 +40,7 @@ from rmqha.store.log.recovery import (
     check_may_cut,
     examine,
     keep,
+    latest_vouched,
     log_pieces,
     settle,
 )
@@ -223,7 +224,7 @@ class MessageStore:
     def _recover(self) -> Recovery:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
         recovery = settle(self.commit_log, self._examined, self.root / NODE_FOLDER / CUT_FOLDER)
-        self._lower_checkpoint(checkpoint)
+        self._lower_checkpoint(checkpoint, recovery)
         self._tell_loss(recovery.end)
         self._log.info(
             "log of {store} is {min_offset} to {end}, checked from {checked_from} after {stop} stop",
@@ -247,11 +248,21 @@ class MessageStore:
             )
         return recovery
 
-    def _lower_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Take the checkpoint back to the log's end. Cut bytes may come again, and are not on the disk at first."""
-        physic = self.commit_log.last_store_timestamp
+    def _lower_checkpoint(self, checkpoint: Checkpoint, recovery: Recovery | None = None) -> None:
+        """Take the checkpoint back to the log's end. Cut bytes may come again, and are not on the disk at first.
+
+        After an unclean stop, queues and index are built again from where the log was checked. Until they are flushed,
+        the next start must not start later.
+        """
+        lowered, physic = checkpoint, self.commit_log.last_store_timestamp
         if checkpoint.physic_msg_timestamp > physic:
-            replace(checkpoint, physic_msg_timestamp=physic).write(self.root / CHECKPOINT_FILE, self.disk)
+            lowered = replace(lowered, physic_msg_timestamp=physic)
+        if recovery is not None and not recovery.clean_stop:
+            latest = latest_vouched(self.commit_log, recovery.checked_from)
+            if latest is not None and lowered.recovery_timestamp > latest:
+                lowered = replace(lowered, logics_msg_timestamp=latest + SAFETY_MARGIN_MS)
+        if lowered != checkpoint:
+            lowered.write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _tell_loss(self, end: int) -> None:
         """Start a new epoch, durably, if confirmed bytes from ``end`` on are missing."""
@@ -479,6 +490,7 @@ class MessageStore:
         if found.end != offset:
             raise StoreError(f"{offset} is not the end of a record: the record before it ends at {found.end}")
         self.derived.dispatcher.stop()
+        dispatched = min(offset, log.verified_offset - self.derived.dispatcher.behind_bytes)
         end, kept_in = log.max_offset, None
         if end > offset:
             kept_in = keep(
@@ -492,7 +504,8 @@ class MessageStore:
         log.trust(found)
         log.sync()
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
-        self._open_derived(Recovery(True, log.min_offset, checked_from=offset, end=offset, messages=0))
+        # not as after a clean stop: queues may have more than the index
+        self._open_derived(Recovery(False, log.min_offset, checked_from=dispatched, end=offset, messages=0))
         if self._dispatching is not None:
             self._dispatching()
         return kept_in

@@ -424,6 +424,7 @@ class KeyIndex:
         if self._files:
             self._files[-1].truncate(physical_offset)
             self._unflushed = [*(other for other in self._unflushed if other is not self._files[-1]), self._files[-1]]
+            self._has_new_file = True  # the process that made it may have died before it flushed its name
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     def delete_files_before(self, min_physical_offset: int) -> int:

@@ -288,6 +288,16 @@ def _start_after_crash(log: CommitLog, checkpoint: Checkpoint, vouched: Vouched)
     return bases[0]
 
 
+def latest_vouched(log: CommitLog, start: int) -> int | None:
+    """The latest time of a checkpoint, in ms, with which a recovery checks the log from ``start`` on, or earlier.
+
+    None if any does, because no segment follows the one of ``start``.
+    """
+    later = [_first_store_timestamp(log, base) for base in log.segment_bases if base > start]
+    times = [time for time in later if time > 0]
+    return min(times) - 1 if times else None
+
+
 def _first_store_timestamp(log: CommitLog, base: int) -> int:
     """STORETIMESTAMP of the segment's first record in ms; 0 if it has no record there."""
     head = log.get_data(base, STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES + INT64.size)

@@ -80,6 +80,8 @@ async def find_fork(
             return Fork(found.end, our_end, is_theirs_shorter=found.end < our_end)
         their_end = our_end if found.differs_at is None else found.differs_at + 1
         their_min = log.min_offset
+    if our_end == log.min_offset:
+        return Fork(our_end, our_end, is_theirs_shorter=False)
     top = min(our_end, their_end)
     places = [base for base in log.segment_bases if max(log.min_offset, their_min) <= base < top]
     if not places:
@@ -92,10 +94,8 @@ async def find_fork(
         return (await compare(at, min(at + PROBE_BYTES, top))).differs_at is None
 
     equal, different = await _last_equal(places, is_equal)
-    if equal < 0:
-        raise NothingInCommon(f"already the records at {places[0]} differ: these are not two copies of one log")
-    bounds = await run(partial(_bounds, log, places[equal], our_end))
     limit = min(top, places[different] + PROBE_BYTES if different < len(places) else top)
+    bounds = await run(partial(_bounds, log, places[max(0, equal)], limit, our_end))
     low, high = 0, len(bounds)
     while high - low > 1 and (bounds[high] if high < len(bounds) else limit) - bounds[low] > STREAM_BYTES:
         middle = (low + high) // 2
@@ -105,7 +105,10 @@ async def find_fork(
             high = middle
     if high < len(bounds):
         limit = min(limit, bounds[high] + PROBE_BYTES)
-    return await _proved(bounds, await compare(bounds[low], limit), our_end, compare)
+    fork = await _proved(bounds, await compare(bounds[low], limit), our_end, compare)
+    if equal < 0 and fork.offset == places[0]:
+        raise NothingInCommon(f"already the records at {places[0]} differ: these are not two copies of one log")
+    return fork
 
 
 async def _last_equal(places: list[int], is_equal: Callable[[int], Awaitable[bool]]) -> tuple[int, int]:
@@ -127,16 +130,21 @@ async def _last_equal(places: list[int], is_equal: Callable[[int], Awaitable[boo
     return equal, different
 
 
-def _bounds(log: CommitLog, start: int, our_end: int) -> list[int]:
+def _bounds(log: CommitLog, start: int, limit: int, our_end: int) -> list[int]:
     """Where records and the blank begin in the segment that begins at ``start``, and where the last of them ends.
 
-    Raises StoreError, OSError.
+    If ``limit`` is in the next segment, the same for that one, up to the limit. Raises StoreError, OSError.
     """
     segment_end = start - start % log.segment_size + log.segment_size
     found, end = [], start
     for records in proved_records(log, start, min(our_end, segment_end)):
         found += records.physical_offset.tolist()
         end = records.end
+    if limit > segment_end:
+        for records in proved_records(log, segment_end, min(our_end, segment_end + log.segment_size)):
+            found += [*records.physical_offset.tolist(), records.end]
+            if records.end >= limit:
+                break
     return sorted({*found, end, min(our_end, segment_end)})
 
 

@@ -159,7 +159,7 @@ def _promotion(
         end,
         cut_bytes,
         0 if state is None else state.confirmed_offset,
-        None if state is None else state.lag_bytes,
+        None if state is None else _lag_at(end, state),
         None if state is None else state.last_contact,
         None if state is None else state.master,
         ends,
@@ -171,6 +171,13 @@ def _promotion(
         max(0, ends.get((HALF_TOPIC, 0), 0) - half_from),
         tuple(moved),
     )
+
+
+def _lag_at(end: int, state: NodeState) -> int | None:
+    """How many bytes are missing, as far as the slave knew. A power failure may have taken some that it had."""
+    if state.lag_bytes is None:
+        return None
+    return max(0, state.offsets.verified + state.lag_bytes - end)
 
 
 def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[str, int], int]:
@@ -242,10 +249,10 @@ def promote_open_store(
     root, end, time = opened.root, opened.commit_log.verified_offset, iso_time(now_ms)
     epoch = next_epoch(root, opened.node_state.epoch, disk)
     add_epoch(root, Epoch(epoch, end, time, cause), disk)
+    slave = replace(opened.node_state, epoch=epoch, epoch_start=end, role=BrokerRole.SLAVE.value)
+    slave.write(root, disk)  # a slave's until the promotion is noted: else it could not be promoted again
     opened.node_state = replace(
-        opened.node_state,
-        epoch=epoch,
-        epoch_start=end,
+        slave,
         role=role.value,
         state=STOPPED,
         reason=f"{cause} to {role.value} at {end}",
@@ -258,7 +265,6 @@ def promote_open_store(
         lag_bytes=None,
         lag_seconds=None,
     )
-    opened.node_state.write(root, disk)
     promotion = _promotion(
         root,
         role,
@@ -272,6 +278,7 @@ def promote_open_store(
     )
     _write_tables(root / CONFIG_FOLDER, promotion, now_ms, disk)
     note_promotion(root, role.value, epoch, time, disk)
+    opened.node_state.write(root, disk)
     return promotion
 
 

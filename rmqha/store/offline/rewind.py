@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rmqha.settings import BrokerRole, Settings
-from rmqha.store.epochs import forget_promotion
+from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.messagestore import MessageStore
@@ -70,6 +70,14 @@ def record_at(log: CommitLog, fork: Fork) -> Record | None:
             return found
         at += found.size
     return None
+
+
+def needs_rewind(store: Path, fork: Fork, disk: Disk = DISK) -> bool:
+    """Whether there is something to cut, or a promotion to forget: a node would still run as a master.
+
+    Raises StoreError, OSError.
+    """
+    return fork.offset < fork.our_end or promoted_role(store, disk) is not None
 
 
 def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:

@@ -19,6 +19,7 @@ class Put:
     """A message put into the master, and the answer, if there is one yet."""
 
     number: int
+    node: SimNode
     waits: bool
     put_time: float = 0.0
     result: PutMessageResult | None = None
@@ -61,12 +62,15 @@ class Seen:
 
 
 class Oracle:
-    """``histories`` are the logs that the master has written, the last one is the one it has: it may lose its tail."""
+    """``histories`` are the logs that masters have written: a master may lose its tail, and another take its place."""
 
-    def __init__(self, master: SimNode) -> None:
-        self._master = master
+    def __init__(self) -> None:
         self._seen: dict[str, Seen] = {}
         self.histories: list[bytearray] = [bytearray()]
+        self._written: dict[str, bytearray] = {}
+        """The history of each master that runs, or ran last, by its name."""
+        self._epochs: dict[str, int] = {}
+        """The highest epoch in which each node has acted."""
         self._said: dict[str, NodeState | None] = {}
         self._found: dict[str, bytes] = {}
         """What was in the log's files when a node was started."""
@@ -86,7 +90,7 @@ class Oracle:
             began_anew = node.disk.folders_renamed != self.seen(node).folders_renamed
             promise = Promise() if began_anew else _promise(node.store.commit_log)
             self.seen(node).promise = promise
-            if node is self._master:
+            if node.is_master:
                 self._note_growth(node)
 
     def lost_power(self, node: SimNode, now: float) -> None:
@@ -94,7 +98,7 @@ class Oracle:
         seen = self.seen(node)
         seen.promise.after_kill = seen.promise.after_power_loss
         seen.data_lost_at = now
-        self.master_lost_power |= node is self._master
+        self.master_lost_power |= node.is_master
 
     def rotted(self, node: SimNode, start: int, now: float) -> None:
         """The node's bytes from ``start`` on are not what was written: only a repair can bring them."""
@@ -105,7 +109,9 @@ class Oracle:
     def wiped(self, node: SimNode, now: float) -> None:
         """The node's disk is empty."""
         self._seen[node.name] = Seen(data_lost_at=now)
-        if node is self._master:
+        self._epochs.pop(node.name, None)
+        self._written.pop(node.name, None)
+        if node.is_master:
             self.histories.append(bytearray())
 
     def starting(self, node: SimNode) -> None:
@@ -133,6 +139,10 @@ class Oracle:
     def _check_epoch(self, node: SimNode) -> None:
         assert node.store is not None
         said, log, epoch = self._said.get(node.name), node.log, node.store.node_state.epoch
+        acted = self._epochs.get(node.name, 0)
+        if epoch < acted:
+            raise Violation(f"{node.name} has acted in epoch {acted}, and goes on in epoch {epoch}")
+        self._epochs[node.name] = epoch
         if said is not None and log.verified_offset < said.confirmed_offset and epoch <= said.epoch:
             raise Violation(
                 f"{node.name} said that {said.confirmed_offset} was confirmed, goes on at {log.verified_offset}, and "
@@ -149,10 +159,7 @@ class Oracle:
         self._check_sound(node)
         self._check_cut(node, log.verified_offset)
         check_derived(node.name, node.store)
-        if node is self._master:
-            written = self.histories[-1]
-            if log.verified_offset < len(written):
-                self.histories.append(written[: log.verified_offset])
+        self._open_history(node)
         self._seen[node.name] = Seen(
             log.min_offset,
             log.verified_offset,
@@ -186,7 +193,7 @@ class Oracle:
         if behind := node.store.derived.dispatcher.behind_bytes:
             raise Violation(f"{node.name} has not dispatched {behind} bytes of its log")
         check_derived(node.name, node.store)
-        if node is self._master and not self.master_lost_power and (late := undelivered(node.log, clock_is_true)):
+        if node.is_master and not self.master_lost_power and (late := undelivered(node.log, clock_is_true)):
             raise Violation(f"delayed messages are not delivered: {', '.join(late)}")
 
     def check(self, node: SimNode) -> None:
@@ -200,7 +207,7 @@ class Oracle:
 
     def _check_change(self, node: SimNode, seen: Seen) -> None:
         log = node.log
-        if node is self._master:
+        if node.is_master:
             self._note_growth(node)
         if _shrank(log, seen) and not self._began_anew(node, seen):
             raise Violation(
@@ -228,9 +235,31 @@ class Oracle:
             seen.epoch = node.store.node_state.epoch
         return before != seen.folders_renamed or seen.verified == seen.min_offset
 
+    def _open_history(self, node: SimNode) -> None:
+        """A master goes on with what it has; what it has lost stays in the history that it had before."""
+        if not node.is_master:
+            self._written.pop(node.name, None)
+            return
+        written, end = self._written.get(node.name), node.log.verified_offset
+        if written is None or end < len(written):
+            self._written[node.name] = (written or self._history_of(node))[:end]
+            self.histories.append(self._written[node.name])
+
+    def _history_of(self, node: SimNode) -> bytearray:
+        """A history that begins as the node's log does."""
+        log = node.log
+        start, end = log.min_offset, log.verified_offset
+        ours = content(log, start, end)
+        found = (written for written in reversed(self.histories) if len(written) >= end and written[start:end] == ours)
+        return next(found, bytearray())  # the check of its log says what is wrong if there is none
+
+    def written_by(self, node: SimNode) -> bytearray:
+        """What a master has written, and what was in its log when it became one."""
+        return self._written[node.name]
+
     def _note_growth(self, master: SimNode) -> None:
         """What the master has proved is what it has written."""
-        log, written = master.log, self.histories[-1]
+        log, written = master.log, self._written[master.name]
         if log.verified_offset > len(written):
             written += content(log, len(written), log.verified_offset)
 
@@ -284,12 +313,13 @@ class Oracle:
             return
         assert put.result is not None
         assert put.result.append is not None
-        self._note_growth(self._master)
+        master = put.node
+        self._note_growth(master)
         start, end = put.result.append.wrote_offset, put.end
-        settings = self._master.settings
-        if self._master.log.min_offset > start:
+        settings = master.settings
+        if master.log.min_offset > start:
             return  # it was deleted since
-        if put.waits and not self._holds(self._master, start, end):
+        if put.waits and not self._holds(master, start, end):
             raise Violation(f"put {put.number} is PUT_OK and not on the master's disk")
         if not put.waits or settings.broker_role is not BrokerRole.SYNC_MASTER:
             return
@@ -304,10 +334,14 @@ class Oracle:
             raise Violation(
                 f"put {put.number} ({start}..{end}) is PUT_OK; {needed} slaves should hold it: {holders or 'none does'}"
             )
+        self.acknowledged(put, slaves, needed)
+
+    def acknowledged(self, put: Put, slaves: list[SimNode], needed: int) -> None:
+        """A put is on all the nodes that it should be on."""
 
     def _check_timeout(self, put: Put, now: float) -> None:
-        store, settings = self._master.store, self._master.settings
-        if store is None or store.is_broken or self._master.stopping:
+        store, settings = put.node.store, put.node.settings
+        if store is None or store.is_broken or put.node.stopping:
             return  # all waits are given up
         timeout_ms = {
             PutMessageStatus.FLUSH_DISK_TIMEOUT: settings.sync_flush_timeout_ms,
@@ -318,7 +352,7 @@ class Oracle:
 
     def check_unanswered(self, put: Put, now: float) -> None:
         """A put that is not answered is still allowed to wait."""
-        settings = self._master.settings
+        settings = put.node.settings
         most_ms = max(settings.sync_flush_timeout_ms, settings.slave_timeout_ms)
         if now - put.put_time > most_ms / 1000 + CLOCK_ERROR_SECONDS:
             raise Violation(f"put {put.number} is not answered after {now - put.put_time:g} s")

@@ -13,6 +13,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.store.errors import StoreError
+
 
 class ProcessDied(BaseException):
     """Unwinds the stack of a process that is dead. Code that catches it can do nothing more."""
@@ -89,8 +91,8 @@ class Process:
         """Whether the machine loses its power with the process."""
         self._flushed = ""
         self._died = died
-        self._jobs: deque[tuple[Callable[[], None], Deferred[None]]] = deque()
-        self._done: tuple[Deferred[None], Failure | None] | None = None
+        self._jobs: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
+        self._done: tuple[Deferred[Any], Any] | None = None
 
     def call(self, function: Callable[..., object], *args: object, **kw: object) -> None:
         """Let the reactor call this, if the process is there."""
@@ -127,9 +129,9 @@ class Process:
         self.system_calls_until_death = self.dies_after = None
         self.takes_power = False
 
-    def run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
+    def run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         """The flush thread will do it."""
-        done: Deferred[None] = Deferred()
+        done: Deferred[Any] = Deferred()
         self._jobs.append((function, done))
         return done
 
@@ -146,28 +148,20 @@ class Process:
     def do_job(self) -> str:
         """The thread does its next job; gives what came of it."""
         function, done = self._jobs.popleft()
-        failure: Failure | None = None
         try:
-            function()
+            result = function()
         except ProcessDied:
             return "died"
-        except OSError:
-            failure = Failure()
-        self._done = (done, failure)
-        return "done" if failure is None else failure.getErrorMessage()
+        except (OSError, StoreError):
+            result = Failure()
+        self._done = (done, result)
+        return result.getErrorMessage() if isinstance(result, Failure) else "done"
 
     def hear_done(self) -> None:
         """Call the reactor with what came of the job."""
         assert self._done is not None
-        (done, failure), self._done = self._done, None
-        self.call(self._fire, done, failure)
-
-    @staticmethod
-    def _fire(done: Deferred[None], failure: Failure | None) -> None:
-        if failure is None:
-            done.callback(None)
-        else:
-            done.errback(failure)
+        (done, result), self._done = self._done, None
+        self.call(done.callback, result)
 
 
 def no_machine(*_: Any) -> bool:

@@ -27,6 +27,9 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
 from rmqha.store.messagestore import CHECKPOINT_FILE, examine_store, open_log
+from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.fork import Fork
+from rmqha.store.offline.promote import Promotion
 from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, Stored, messages, undelivered
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
 from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave, World
@@ -117,10 +120,15 @@ class Simulation:
             self.note,
             self._not_repaired,
             self._opened,
+            self._closed,
+            self._planned,
+            self._promoted,
+            self._rewinding,
+            self._rewound,
             self._down,
         )
         self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
-        self.master = SimNode(MASTER, self._folder / MASTER, {**common, **config.master}, world, config.allow_list)
+        self.master = self._make_master({**common, **config.master}, world)
         self.slaves = [
             SimSlave(
                 f"slave-{number}",
@@ -135,7 +143,13 @@ class Simulation:
             for number, slave in enumerate(config.slaves, 1)
         ]
         self.nodes: dict[str, SimNode] = {node.name: node for node in (self.master, *self.slaves)}
-        self.oracle = Oracle(self.master)
+        self.oracle = self._make_oracle()
+
+    def _make_oracle(self) -> Oracle:
+        return Oracle()
+
+    def _make_master(self, properties: Mapping[str, str], world: World) -> SimNode:
+        return SimNode(MASTER, self._folder / MASTER, properties, world, self._allow_list)
 
     @contextmanager
     def running(self) -> Iterator["Simulation"]:
@@ -184,7 +198,7 @@ class Simulation:
         for node in self.nodes.values():
             if node.runs:
                 self.oracle.check(node)
-        waiting = [put for put in self._waiting if put.result is None] if self.master.runs else []
+        waiting = [put for put in self._waiting if put.result is None and put.node.runs]
         self._waiting = waiting
         for put in waiting:
             self.oracle.check_unanswered(put, self.clock.seconds())
@@ -202,6 +216,21 @@ class Simulation:
 
     def _opened(self, node: SimNode) -> None:
         self._look(self.oracle.opened, node)
+
+    def _closed(self, node: SimNode) -> None:
+        self.oracle.down(node)
+
+    def _planned(self, node: SimNode, planned: Promotion, state: NodeState | None) -> None:
+        """A promotion is planned: see ``failover``."""
+
+    def _promoted(self, node: SimNode, promotion: Promotion) -> None:
+        """A node was promoted: see ``failover``."""
+
+    def _rewinding(self, node: SimSlave, fork: Fork) -> None:
+        """A log is about to be cut: see ``failover``."""
+
+    def _rewound(self, node: SimSlave) -> None:
+        """That is done."""
 
     def _not_repaired(self, node: SimNode) -> None:
         self._look(self.oracle.not_repaired, node)
@@ -309,14 +338,17 @@ class Simulation:
 
     # Messages
 
-    def put(self, body_bytes: int = 100, waits: bool = True, kind: Kind = Kind.PLAIN) -> Put:
-        """A producer puts a message, or a batch of them, into the master."""
-        assert self.master.process is not None
-        put = Put(len(self.puts), waits, self.clock.seconds())
+    def put(
+        self, body_bytes: int = 100, waits: bool = True, kind: Kind = Kind.PLAIN, node: SimNode | None = None
+    ) -> Put:
+        """A producer puts a message, or a batch of them, into the master, or into this node."""
+        master = self.master if node is None else node
+        assert master.process is not None
+        put = Put(len(self.puts), master, waits, self.clock.seconds())
         self.puts.append(put)
         self._waiting.append(put)
         message = self._message(put, body_bytes, kind)
-        self.master.process.call(self._put, put, message, self.master.process)
+        master.process.call(self._put, put, message, master.process)
         self.check()
         return put
 
@@ -341,9 +373,8 @@ class Simulation:
         return Message("TKinds", body, properties, queue_id, sys_flag=sys_flag)
 
     def _put(self, put: Put, message: Message | MessageBatch, process: Process) -> None:
-        store = self.master.store
+        master, store = put.node, put.node.store
         assert store is not None
-        master = self.master
 
         def answered(result: PutMessageResult) -> None:
             if not process.alive:
@@ -352,7 +383,7 @@ class Simulation:
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
             others = [slave.acknowledged for slave in self._slow_slaves_ever if self._allow_list is None]
-            direct: list[SimNode] = [slave for slave in self.slaves if slave.master_name == MASTER]
+            direct: list[SimNode] = [slave for slave in self.slaves if slave.master_name == master.name]
             self.oracle.put_answered(put, direct, others, self.clock.seconds())
 
         what = "a batch" if isinstance(message, MessageBatch) else f"{len(message.body)} bytes for {message.topic}"
@@ -609,13 +640,13 @@ class Simulation:
         """
         self.stop_faults()
         if not self._wait_until(self._are_at_rest, seconds):
-            raise Violation(f"after {seconds:g} s without faults: {self._standing()}")
+            raise Violation(f"after {seconds:g} s without faults: {self.standing()}")
         lost = [slave for slave in self.slaves if not self.oracle.equal(slave, self.master)]
         for slave in lost:
             self.wipe(slave.name)
         self.start()
         if lost and not self._wait_until(lambda: all(map(self._is_equal, self.slaves)), seconds):
-            raise Violation(f"{seconds:g} s after the lost ones started again: {self._standing()}")
+            raise Violation(f"{seconds:g} s after the lost ones started again: {self.standing()}")
         self.say("all", f"are equal at {self.master.log.verified_offset}")
         self._wait_until(self._is_delivered, DELIVERED_SECONDS)
         self._wait_until(self._is_dispatched, DELIVERED_SECONDS)
@@ -684,7 +715,8 @@ class Simulation:
         wanted = slave.options.start_from.offset or 0
         return isinstance(master, SimSlave) and wanted > master.log.verified_offset and self._at_rest(master)
 
-    def _standing(self) -> str:
+    def standing(self) -> str:
+        """What each node does."""
         found = []
         for node in self.nodes.values():
             state = node.service.replica.state.name if isinstance(node, SimSlave) and node.service else ""
@@ -704,6 +736,8 @@ class ReportWatch:
     def __call__(self, data: bytes) -> None:
         (offset,) = REPORT_HEADER.unpack(data)
         self._simulation.say(self._node.name, f"{'reports' if self._requested else 'asks for'} {offset}")
+        if self._node.is_changing:
+            return  # it looks for the place where two logs part
         try:
             self._simulation.oracle.reported(self._node, offset)
         except Violation as violation:  # not into the code that is watched

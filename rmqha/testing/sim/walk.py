@@ -3,11 +3,13 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from random import Random
 
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.testing.sim.failover import FailoverWalk
 from rmqha.testing.sim.network import OUR_NETWORK, Connecting
 from rmqha.testing.sim.nodes import SimSlave
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
@@ -52,9 +54,18 @@ class Outcome:
     put_ok: int
 
 
-def run_seed(seed: int) -> Outcome:
+class Story(Enum):
+    """What is simulated."""
+
+    REPLICATION = "replication"
+    """One master, its slaves and all faults."""
+    FAILOVER = "failover"
+    """Slaves are promoted, old masters rewound."""
+
+
+def run_seed(seed: int, story: Story = Story.REPLICATION) -> Outcome:
     """Simulate what this seed decides, to the end or to the first violation."""
-    walk = Walk(seed)
+    walk: Walk | FailoverWalk = Walk(seed) if story is Story.REPLICATION else FailoverWalk(seed)
     violation = None
     with walk.simulation.running():
         try:
