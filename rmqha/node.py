@@ -122,6 +122,8 @@ class Node(ProcessService):
         self._searched_master: MasterSearch | None = None
         self._serving: LogServing | None = None
         self._broker: BrokerService | None = None
+        self._answering: list[RemotingFactory] = []
+        """What answers on the remoting ports."""
         self._slave_check = SlaveCheck(IReactorTime(reactor), plan.allow_list)
         self._started_at = time.time()
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
@@ -359,6 +361,8 @@ class Node(ProcessService):
         services: OrderedServices | None = None,
     ) -> None:
         """Add a port to ``services``, or to the node's own."""
+        if isinstance(factory, RemotingFactory):
+            self._answering.append(factory)
         tls = None if mode is TlsMode.DISABLED else self._plan.tls
         takes_plain = mode is TlsMode.PERMISSIVE
         endpoint = tcp_endpoint(self._reactor, port, self._plan.bind_address)
@@ -489,6 +493,9 @@ class Node(ProcessService):
         await store.close(self._flusher, self._final_state)
         if store.is_broken:
             raise OSError("the disk refused the last flush")
+        for factory in self._answering:  # clients that stay connected would ask the closed store
+            factory.close_connections()
+        self._answering = []
         self._store = self._slave = self._broker = self._serving = self._flusher = self._replicating = None
         self._services = OrderedServices()
 

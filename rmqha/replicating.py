@@ -197,4 +197,5 @@ class Replicating:
 def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | None) -> NodeState:
     """The node's role, its log's offsets, and what its store knows of it: a part of state.json."""
     offsets = store.offsets(confirmed_offset(store, settings, serving))
-    return replace(store.node_state, role=settings.broker_role.value, offsets=offsets)
+    levels = str(settings.message_delay_level)
+    return replace(store.node_state, role=settings.broker_role.value, offsets=offsets, delay_levels=levels)

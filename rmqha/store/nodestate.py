@@ -42,7 +42,8 @@ class NodeState:
     ``warnings`` are for the operator. ``peers`` are the connected nodes, with what is known about each.
     ``contact_limit`` is the longest time in seconds between two contacts of a slave that copies: if more has passed,
     its process hangs.
-    ``verdict`` is GAP, AHEAD or DIVERGED for a slave that was in that state when its node stopped.
+    ``verdict`` is GAP, AHEAD or DIVERGED for a slave that was in that state when its node stopped. ``delay_levels`` is
+    the node's messageDelayLevel, for commands that build queues.
     """
 
     store_id: str
@@ -62,6 +63,7 @@ class NodeState:
     warnings: tuple[str, ...] = ()
     contact_limit: float | None = None
     verdict: str | None = None
+    delay_levels: str | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -148,6 +150,7 @@ class NodeState:
             "tables": None if self.tables is None else dict(self.tables),
             "warnings": list(self.warnings),
             "verdict": self.verdict,
+            "messageDelayLevel": self.delay_levels,
             "peers": [dict(peer) for peer in self.peers],
         }
 
@@ -166,7 +169,7 @@ def _int64(value: Any) -> int:
 
 def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that older nodes do not write. A value of the wrong type counts as missing."""
-    names = {"master": "master", "last_contact": "lastContact"}
+    names = {"master": "master", "last_contact": "lastContact", "delay_levels": "messageDelayLevel"}
     names |= {name: name for name in ("since", "reason", "verdict")}
     texts = {field: content.get(name) for field, name in names.items()}
     tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from rmqha.settings import BrokerRole, Settings
-from rmqha.store.epochs import forget_promotion
+from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.messagestore import MessageStore
+from rmqha.store.log.lockfile import LockFile
+from rmqha.store.messagestore import LOCK_FILE, MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.target import Progress, proved_records
@@ -69,6 +70,20 @@ def record_at(log: CommitLog, fork: Fork) -> Record | None:
             return found
         at += found.size
     return None
+
+
+def end_promotion(store: Path) -> bool:
+    """Make a store that was promoted a slave's again, if its log needs no cut. False if it was not promoted.
+
+    Raises StoreInUse, StoreError, OSError.
+    """
+    lock = LockFile(store / LOCK_FILE)
+    try:
+        was_promoted = promoted_role(store) is not None
+        forget_promotion(store)
+        return was_promoted
+    finally:
+        lock.release()
 
 
 def rewind(settings: Settings, offset: int) -> Rewound:
