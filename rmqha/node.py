@@ -56,9 +56,9 @@ from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
-from rmqha.store.offline.fork import Fork
+from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promote_open_store, promotion_as_json
-from rmqha.store.offline.rewind import Rewound, rewind
+from rmqha.store.offline.rewind import Rewound, fork_line, record_at, rewind
 from rmqha.store.opening import OpeningStopped
 from rmqha.tls.endpoints import ServerTLS
 
@@ -114,6 +114,8 @@ class Node(ProcessService):
         self._control: ControlService | None = None
         self._is_changing = False
         """Whether the node is being promoted, or cuts its log back: the store is closed and opened again."""
+        self._is_promoted = False
+        """Whether the node is a master because the store was promoted."""
         self._next_rewind = 0.0
         self._finding_fork: Deferred[Fork] | None = None
         self._verdict: str | None = None
@@ -185,7 +187,7 @@ class Node(ProcessService):
             "master from now on; rmqha rewind makes the store a slave's again",
             role=role,
         )
-        self._plan = _as_master(self._plan, BrokerRole(role))
+        self._plan, self._is_promoted = _as_master(self._plan, BrokerRole(role)), True
         self._opening = self._opening_of_plan()
 
     def _master_before_open(self) -> IStreamClientEndpoint | None:
@@ -228,6 +230,8 @@ class Node(ProcessService):
             PeriodicService("a snapshot of the tables", SNAPSHOT_SECONDS, snapshots.write_if_changed, clock),
         )
         self._services.setServiceParent(self)
+        if self._is_promoted and self._broker is not None:
+            self._broker.promoted()
         if self._control is None:
             self._control = ControlService(store.root, {"promote": self._promote}, self._reactor)
             self._control.setServiceParent(self)
@@ -286,6 +290,7 @@ class Node(ProcessService):
         self._slave = self._replicating.follow(
             plan.slave, access, self._leave, self._slave_in_state, self._start_rewind
         )
+        self._slave.describe_fork = self._describe_fork
         self._services.add("slave", self._slave)
         if not plan.slave.once:
             self._serve_slaves(store)
@@ -470,7 +475,7 @@ class Node(ProcessService):
         await maybeDeferred(self._services.disownServiceParent)
         known = self.store.known_log()
         await self._close_to_open_again()
-        self._plan = _as_master(self._plan, role)
+        self._plan, self._is_promoted = _as_master(self._plan, role), True
         self._opening = self._opening_of_plan(known)
         self._store = await self._opening.run()
         now_ms = self._machine.now_ms()
@@ -533,15 +538,27 @@ class Node(ProcessService):
         if not self._is_stopping:
             await self._open()
 
-    async def _find_fork(self) -> Fork | None:
-        """Where our log and the master's part; None if it is unknown: the log says why."""
+    async def _describe_fork(self) -> str:
+        """A line that says where our log and the master's part. Raises what ``find_fork_with_master`` raises."""
+        try:
+            fork = await self._search_fork()
+        except NothingInCommon as error:
+            return str(error)
+        first = await self._run_in_thread(partial(record_at, self.store.commit_log, fork))
+        return fork_line(fork, first)
+
+    def _search_fork(self) -> Deferred[Fork]:
         master, remoting = self._ways_to_master()
         clock, log = IReactorTime(self._reactor), self.store.commit_log
         ask_range = None if remoting is None else partial(ask_master_range, remoting, clock)
         finding = find_fork_with_master(log, log.verified_offset, master, ask_range, clock, run=self._run_in_thread)
         self._finding_fork = Deferred.fromCoroutine(finding)
+        return self._finding_fork
+
+    async def _find_fork(self) -> Fork | None:
+        """Where our log and the master's part; None if it is unknown: the log says why."""
         try:
-            return await self._finding_fork
+            return await self._search_fork()
         except Exception as error:  # of any kind: nothing was changed, and the slave tries again
             self._log.error("the log is not rewound: {reason}", reason=reason_of(error))
             return None

@@ -172,7 +172,8 @@ def test_a_store_that_was_promoted_by_mistake_is_a_slaves_again_after_a_rewind(p
 
 def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
     with pair.master(0) as old, pair.slave(1) as slave:
-        in_sync(slave, old.put(50)["end"])
+        common = old.put(50)["end"]
+        in_sync(slave, common)
         assert slave.stop() == 0
         assert old.stop() == 0
         other = PutNode(pair.work, ["--role=async-master", "--port=0", *SMALL], pair.stores[1], "other")
@@ -183,6 +184,10 @@ def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
         old.put(9)
         slave.start()
         slave.wait_for_state(lambda state: state.state == "DIVERGED", "DIVERGED")
+        named = f"both logs are the same up to {common}; then a record differs. Ours is offset 13 of queue 2 of PutNode"
+        slave.wait_for_state(lambda state: named in str(state.reason), "the first record that differs")
+        assert slave.events(f"DIVERGED: {named}")
+        assert named in run("status", pair.stores[1], code=ExitCode.DIVERGED)
         assert "DIVERGED" in run("promote", pair.stores[1], code=ExitCode.DIVERGED)
         assert slave.stop() == 0
         assert old.stop() == 0

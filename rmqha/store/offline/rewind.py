@@ -19,6 +19,7 @@ from rmqha.store.messagestore import LOCK_FILE, MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.target import Progress, proved_records
+from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
 
 MAX_TOPICS_COUNTED = 10_000
@@ -70,6 +71,21 @@ def record_at(log: CommitLog, fork: Fork) -> Record | None:
             return found
         at += found.size
     return None
+
+
+def fork_line(fork: Fork, first: Record | None) -> str:
+    """A line for people: where two logs part, and the first message that only ours has."""
+    after = fork.our_end - fork.offset
+    if first is None:
+        return f"both logs are the same up to {fork.offset}, and ours has {after} more bytes without a message"
+    what = (
+        "the master's log ends there. Ours goes on with" if fork.is_theirs_shorter else "then a record differs. Ours is"
+    )
+    return (
+        f"both logs are the same up to {fork.offset}; {what} offset {first.queue_offset} of queue {first.queue_id} of "
+        f"{first.topic}, stored {iso_time(first.store_timestamp)}. {after} bytes of our log follow {fork.offset}: "
+        "'rmqha rewind' cuts and keeps them"
+    )
 
 
 def end_promotion(store: Path) -> bool:
