@@ -15,6 +15,8 @@ from rmqha.exitcodes import ExitCode, table
 from rmqha.printing import printable
 from rmqha.settings import Settings, SettingsError, read_properties
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
+from rmqha.store.nodestate import NodeState
+from rmqha.wire.delay import DelayLevels
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, an exhausted quota, a limit on file sizes: after these, every command can be run again."""
@@ -118,14 +120,26 @@ def SETTINGS(command: Command) -> Command:
     return conf(sets(command))
 
 
+def _delay_levels_of(store: Path) -> dict[str, str]:
+    """The delay levels that the store's node noted, as a setting; empty if it has noted none that are valid."""
+    try:
+        state = NodeState.read(store)
+        if state is None or state.delay_levels is None:
+            return {}
+        return {"messageDelayLevel": str(DelayLevels(state.delay_levels))}
+    except (StoreError, OSError, ValueError):  # what reads the state next says so
+        return {}
+
+
 def settings_of(store: Path, conf: Path | None = None, sets: Iterable[str] = ()) -> Settings:
     """The settings for ``store``, from the options of ``SETTINGS``.
 
-    Without options, the defaults apply; if a setting has no default, the files of the store decide. Raises Trouble
-    with exit code 2 for an invalid file or setting.
+    Without options, the defaults apply; if a setting has no default, the files of the store decide. The delay levels
+    are those of the last node of ours that ran on the store. Raises Trouble with exit code 2 for an invalid file or
+    setting.
     """
     try:
-        properties = {} if conf is None else read_properties(conf)
+        properties = _delay_levels_of(store) if conf is None else {**_delay_levels_of(store), **read_properties(conf)}
         return store_settings(store, properties, dict(map(parse_override, sets)))
     except SettingsError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error

@@ -41,8 +41,9 @@ from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
-from rmqha.store.offline.fork import Fork
+from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promotion_as_json
+from rmqha.store.offline.rewind import fork_line, record_at
 from rmqha.store.opening import OpeningStopped
 
 
@@ -165,10 +166,18 @@ class Node(ProcessService):
             await store.close()
             return
         process = Process(
-            self._reactor, self._machine, self._run_in_table_thread, self._leave, self.stop_with, self._start_rewind
+            self._reactor,
+            self._machine,
+            self._run_in_table_thread,
+            self._leave,
+            self.stop_with,
+            self._start_rewind,
+            self._describe_fork,
         )
         self._open_node = OpenNode(self._plan, store, self._master, process)
         self._open_node.services.setServiceParent(self)
+        if self._plan.is_promoted and self._open_node.broker is not None:
+            self._open_node.broker.promoted()
         if self._control.parent is None:
             self._control.setServiceParent(self)
         self._enter(Phase.RUNNING)
@@ -276,6 +285,7 @@ class Node(ProcessService):
         await node.close_store()
         if node.store.is_broken:
             raise OSError("the disk refused the last flush")
+        node.close_connections()
         self._open_node = None
 
     def _start_rewind(self) -> bool:
@@ -309,15 +319,27 @@ class Node(ProcessService):
             self._opening = self._opening_of_plan()
             await self._open()
 
-    async def _find_fork(self) -> Fork | None:
-        """Where our log and the master's part; None if it is unknown: the log says why."""
+    async def _describe_fork(self) -> str:
+        """A line that says where our log and the master's part. Raises what ``find_fork_with_master`` raises."""
+        try:
+            fork = await self._search_fork()
+        except NothingInCommon as error:
+            return str(error)
+        first = await self._run_in_thread(partial(record_at, self.open_node.store.commit_log, fork))
+        return fork_line(fork, first)
+
+    def _search_fork(self) -> Deferred[Fork]:
         endpoint, remoting = self._master.both()
         clock, log = IReactorTime(self._reactor), self.open_node.store.commit_log
         ask_range = None if remoting is None else partial(ask_master_range, remoting, clock)
         finding = find_fork_with_master(log, log.verified_offset, endpoint, ask_range, clock, run=self._run_in_thread)
         self._finding_fork = Deferred.fromCoroutine(finding)
+        return self._finding_fork
+
+    async def _find_fork(self) -> Fork | None:
+        """Where our log and the master's part; None if it is unknown: the log says why."""
         try:
-            return await self._finding_fork
+            return await self._search_fork()
         except Exception as error:  # of any kind: nothing was changed, and the slave tries again
             self._log.error("the log is not rewound: {reason}", reason=reason_of(error))
             return None

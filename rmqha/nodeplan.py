@@ -23,7 +23,8 @@ class NodePlan:
     ``master_remoting``. ``connect`` makes endpoints from addresses. ``tls`` is for our ports; None leaves them plain.
     ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
     at ``embedded_port`` if that is not None. ``observer`` writes the node's log events; None leaves that to twistd. A
-    node that manages its process handles signals.
+    node that manages its process handles signals. ``is_promoted`` says that it is a master because its store was
+    promoted.
     """
 
     settings: Settings
@@ -40,10 +41,17 @@ class NodePlan:
     embedded_port: int | None = None
     observer: NodeLogObserver | SyslogObserver | None = None
     manages_process: bool = False
+    is_promoted: bool = False
 
     def as_master(self, role: BrokerRole) -> "NodePlan":
         """The plan of the same node as a master."""
         settings = replace(self.settings, broker_role=role, broker_id=0, ha_master_address="")
         return replace(
-            self, settings=settings, slave=SlaveOptions(), master=None, master_remoting=None, master_address=None
+            self,
+            settings=settings,
+            slave=SlaveOptions(),
+            master=None,
+            master_remoting=None,
+            master_address=None,
+            is_promoted=True,
         )

@@ -3,7 +3,7 @@
 import gc
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -50,7 +50,8 @@ class Process:
 
     ``run_in_table_thread`` is for writes of tables, which would delay the flushes that puts wait for. ``leave`` ends
     the process after a slave's work is done, and ``stop_with`` after an error: with the exit code and its reason.
-    ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now.
+    ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now. ``describe_fork`` says in a line
+    where a slave's log and its master's part.
     """
 
     reactor: Any
@@ -59,6 +60,7 @@ class Process:
     leave: Leave
     stop_with: Leave
     start_rewind: Callable[[], bool]
+    describe_fork: Callable[[], Awaitable[str]]
 
 
 class OpenNode:
@@ -84,6 +86,8 @@ class OpenNode:
         self.serving: LogServing | None = None
         self.broker: BrokerService | None = None
         self._confirmed_follower: ConfirmedFollower | None = None
+        self._answering: list[RemotingFactory] = []
+        """What answers on the remoting ports."""
         if plan.settings.broker_role is BrokerRole.SLAVE:
             self.slave = self._follow()
         if not plan.slave.once:
@@ -105,6 +109,7 @@ class OpenNode:
         slave = self._replicating.follow(
             plan.slave, access, self._process.leave, self._slave_in_state, self._process.start_rewind
         )
+        slave.describe_fork = self._process.describe_fork
         self.services.add("slave", slave)
         if self.store.read_limit is not None:
             self._confirmed_follower = ConfirmedFollower(
@@ -204,6 +209,8 @@ class OpenNode:
     ) -> None:
         """Add a port to ``services``, or to the node's own."""
         process = self._process
+        if isinstance(factory, RemotingFactory):
+            self._answering.append(factory)
         tls = None if mode is TlsMode.DISABLED else self._plan.tls
         takes_plain = mode is TlsMode.PERMISSIVE
         endpoint = tcp_endpoint(process.reactor, port, self._plan.bind_address)
@@ -229,6 +236,11 @@ class OpenNode:
         )
         gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
+
+    def close_connections(self) -> None:
+        """Close the connections of clients, which would ask a closed store."""
+        for factory in self._answering:
+            factory.close_connections()
 
     async def close_store(self) -> None:
         """Close the store, after the services have stopped. Raises OSError."""

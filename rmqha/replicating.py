@@ -266,4 +266,10 @@ def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | 
     """The node's role, its log's offsets, and what its store knows of it: a part of state.json."""
     offsets = store.offsets(confirmed_offset(store, settings, serving))
     limit = None if store.read_limit is None or store.read_limit.is_lifted else store.read_limit.offset
-    return replace(store.node_state, role=settings.broker_role.value, offsets=offsets, read_limit=limit)
+    return replace(
+        store.node_state,
+        role=settings.broker_role.value,
+        offsets=offsets,
+        read_limit=limit,
+        delay_levels=str(settings.message_delay_level),
+    )

@@ -6,6 +6,7 @@ from rmqha.commands import Trouble, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState
 from rmqha.testing.records import write_log
 from tests.fixtures import new_folder
 from tests.test_cli import BODY_BYTES, LOG_BYTES, SEGMENT_SIZE, CommandTestCase
@@ -36,6 +37,22 @@ class SettingsOfTests(SynchronousTestCase):
         copy = self.folder / "copy"
         self.assertEqual(settings_of(copy, self.conf).commit_log_folder, copy / "commitlog")
         self.assertEqual(settings_of(copy, self.conf, (f"storePathCommitLog={log}",)).commit_log_folder, log)
+
+    def test_the_delay_levels_are_those_of_the_stores_node(self) -> None:
+        def levels(*sets: str) -> str:
+            return str(settings_of(self.folder, self.conf, sets).message_delay_level)
+
+        self.conf.write_text("maxHashSlotNum=10\n")
+        default = levels()
+        for noted, found in (("1s 2d", "1s 2d"), ("nonsense", default), (None, default)):
+            NodeState("1f", delay_levels=noted).write(self.folder)
+            self.assertEqual(levels(), found)
+        NodeState("1f", delay_levels="1s 2d").write(self.folder)
+        self.assertEqual(levels("messageDelayLevel=3h"), "3h")
+        self.conf.write_text("messageDelayLevel=7s\n")
+        self.assertEqual(levels(), "7s")
+        (self.folder / "rmqha" / "state.json").write_text("{")
+        self.assertEqual(levels(), "7s")
 
     def test_what_cannot_be_used_is_wrong_usage(self) -> None:
         self.conf.write_text("maxIndexNum=many\n")

@@ -25,12 +25,16 @@ from tests.ha.doubles import make_image
 IMAGE = make_image([300] * 6)
 
 
+async def no_fork() -> str:
+    return "nobody asked"
+
+
 def open_node(case: SynchronousTestCase, plan: NodePlan, store: MessageStore, clock: MemoryReactorClock) -> OpenNode:
     """A node over an open store. Its services are not started."""
     case.addCleanup(gc.unfreeze)
     case.addCleanup(gc.set_threshold, *gc.get_threshold())
     machine = Machine(clock, execute, lambda _: None)
-    process = Process(clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False)
+    process = Process(clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False, no_fork)
     return OpenNode(plan, store, MasterEndpoints(plan, clock), process)
 
 

@@ -1,6 +1,8 @@
 """The day the master dies, on real nodes: promote the slave, go on, and take the old master back as a slave."""
 
 import json
+import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
 from tests.test_rewind import SMALL, run
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -50,6 +53,49 @@ def serving(node: TwistdNode, role: str) -> NodeState:
 
 def put_one(way: str, body: str) -> str:
     return run("put", "--broker", way, "PutNode", body)
+
+
+def connected_client(way: str) -> socket.socket:
+    """A client's connection. It has got an answer."""
+    host, _, port = way.rpartition(":")
+    client = socket.create_connection((host, int(port)), WAIT_SECONDS)
+    header = b'{"code":28,"language":"JAVA","version":399,"opaque":1,"flag":0}'
+    client.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    assert client.recv(4)
+    return client
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the other end closes the connection: reads all that comes before."""
+    try:
+        while client.recv(1 << 16):
+            continue
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+@pytest.mark.parametrize("way", ["promote", "rewind"])
+def test_clients_that_stay_connected_must_connect_again(pair: Pair, way: str) -> None:
+    with pair.master(0) as old, pair.slave(1, "--on-ahead=rewind") as slave:
+        in_sync(slave, old.put(30)["end"])
+        client = connected_client(pair.way(1))
+        old.kill()
+        if way == "promote":
+            slave.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
+            run("promote", pair.stores[1])
+            assert is_closed(client)
+        else:
+            run("restore", pair.stores[1], "--output", pair.work / "less", "--to-message", "PutNode:0:2")
+            options = ["--role=async-master", f"--port={pair.ports[0]}", *SMALL]
+            with PutNode(pair.work, options, pair.work / "less", "less"):
+                slave.wait_for_event("rewound to")
+                assert is_closed(client)
+        assert slave.stop() == 0
 
 
 def test_a_running_slave_becomes_the_master_and_the_old_one_follows_it(pair: Pair) -> None:
@@ -106,9 +152,28 @@ def test_a_stopped_slaves_store_is_promoted_and_its_node_runs_as_the_master(pair
     run("verify", pair.stores[1])
 
 
+def test_a_store_that_was_promoted_by_mistake_is_a_slaves_again_after_a_rewind(pair: Pair) -> None:
+    with pair.master(0) as master:
+        with pair.slave(1) as slave:
+            in_sync(slave, master.put(40)["end"])
+            assert slave.stop() == 0
+        run("promote", pair.stores[1], "--force")
+        way = f"127.0.0.1:{pair.ports[0] + 1}"
+        told = run("rewind", pair.stores[1], "--to", way, "--dry-run")
+        assert "nothing to rewind" in told
+        assert "would be a slave's store again" in told
+        assert "is a slave's store again" in run("rewind", pair.stores[1], "--to", way)
+        assert "was promoted" not in run("rewind", pair.stores[1], "--to", way)
+        with pair.slave(1) as slave:
+            in_sync(slave, master.put(5)["end"])
+            assert slave.stop() == 0
+        assert master.stop() == 0
+
+
 def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
     with pair.master(0) as old, pair.slave(1) as slave:
-        in_sync(slave, old.put(50)["end"])
+        common = old.put(50)["end"]
+        in_sync(slave, common)
         assert slave.stop() == 0
         assert old.stop() == 0
         other = PutNode(pair.work, ["--role=async-master", "--port=0", *SMALL], pair.stores[1], "other")
@@ -119,6 +184,10 @@ def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
         old.put(9)
         slave.start()
         slave.wait_for_state(lambda state: state.state == "DIVERGED", "DIVERGED")
+        named = f"both logs are the same up to {common}; then a record differs. Ours is offset 13 of queue 2 of PutNode"
+        slave.wait_for_state(lambda state: named in str(state.reason), "the first record that differs")
+        assert slave.events(f"DIVERGED: {named}")
+        assert named in run("status", pair.stores[1], code=ExitCode.DIVERGED)
         assert "DIVERGED" in run("promote", pair.stores[1], code=ExitCode.DIVERGED)
         assert slave.stop() == 0
         assert old.stop() == 0

@@ -247,6 +247,10 @@ class BrokerService(OrderedServices):
         self.slave_synchronize.master_found(addresses)
         self._tell_node(addresses)
 
+    def promoted(self) -> None:
+        """Tell name servers often that this broker is the master now. Call it once the services run."""
+        self.outer_api.promoted()
+
     def set_fit(self, is_fit: bool, reason: str) -> None:
         """Register with the name servers if the broker is fit to serve consumers, else unregister."""
         if is_fit:

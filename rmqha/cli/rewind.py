@@ -30,6 +30,7 @@ from rmqha.printing import printable
 from rmqha.progress import progress
 from rmqha.remoting.asking import ask_master_range
 from rmqha.settings import Settings
+from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked
@@ -38,7 +39,7 @@ from rmqha.store.messagestore import LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.repair import RepairError
-from rmqha.store.offline.rewind import Rewound, Tail, tail_of
+from rmqha.store.offline.rewind import Rewound, Tail, end_promotion, tail_of
 from rmqha.store.offline.rewind import rewind as rewind_store
 from rmqha.times import iso_time
 from rmqha.tls.endpoints import ClientTLS
@@ -101,11 +102,17 @@ def rewind(
             tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, reached)
     finally:
         log.close()
-    done = None if dry_run or fork.offset == fork.our_end else rewind_store(settings, fork.offset)
+    done, was_promoted = None, promoted_role(store) is not None
+    if not dry_run and fork.offset < fork.our_end:
+        done = rewind_store(settings, fork.offset)
+    elif not dry_run:
+        end_promotion(store)
     if as_json:
-        print_json(_as_json(fork, tail, done))
+        print_json({**_as_json(fork, tail, done), "wasPromoted": was_promoted})
     else:
         _tell(settings, fork, tail, done)
+        if was_promoted:
+            say(f"{store} was promoted; it {'would be' if dry_run else 'is'} a slave's store again")
 
 
 class Way:

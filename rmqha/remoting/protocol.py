@@ -12,6 +12,7 @@ is limited too: each reactor turn accepts a limited number, and a long request i
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import count
 from struct import Struct
 from typing import Any, NamedTuple
@@ -606,8 +607,12 @@ class RemotingFactory(Factory[RemotingProtocol]):
         self._budget = PortBudget(clock) if budget is None else budget
         self._turns = Turns(clock) if turns is None else turns
         self._is_full = False
-        self.connections = 0
+        self._open: set[RemotingProtocol] = set()
+
+    @property
+    def connections(self) -> int:
         """The number of open connections."""
+        return len(self._open)
 
     def buildProtocol(self, addr: IAddress | None) -> RemotingProtocol | None:
         """A protocol; None, which closes the connection, if there are too many."""
@@ -617,13 +622,15 @@ class RemotingFactory(Factory[RemotingProtocol]):
             self._is_full = True
             return None
         self._is_full = False
-        self.connections += 1
         protocol = RemotingProtocol(self._processors, self._clock, self._limits, self._budget, self._turns)
-        protocol.on_closed(self._closed)
+        self._open.add(protocol)
+        protocol.on_closed(partial(self._open.discard, protocol))
         return protocol
 
-    def _closed(self) -> None:
-        self.connections -= 1
+    def close_connections(self) -> None:
+        """Close all connections: their processors answer no more, for the store that they belong to closes."""
+        for protocol in list(self._open):
+            protocol.hang_up()
 
 
 async def call_once(endpoint: IStreamClientEndpoint, code: int, clock: IReactorTime) -> RemotingCommand:

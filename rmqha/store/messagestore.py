@@ -500,6 +500,7 @@ class MessageStore:
         confirmed = min(offset, state.offsets.confirmed)
         self.node_state = replace(state, offsets=replace(self.offsets(confirmed), verified=offset, written=offset))
         self.node_state.write(self.root, self.disk)
+        self.derived.note_unfinished()
         self.derived.close()
         log.trust(found)
         log.sync()

@@ -44,7 +44,8 @@ class NodeState:
     its process hangs.
     ``verdict`` is GAP, AHEAD or DIVERGED for a slave that was in that state when its node stopped. ``read_limit`` is
     the offset in the log where reads end with ``readUpTo=confirmed``, and ``reads`` says what waits for it; both are
-    None if reads end at the log's end.
+    None if reads end at the log's end. ``delay_levels`` is the node's messageDelayLevel, for commands that build
+    queues.
     """
 
     store_id: str
@@ -66,6 +67,7 @@ class NodeState:
     verdict: str | None = None
     read_limit: int | None = None
     reads: Mapping[str, Any] | None = None
+    delay_levels: str | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -154,6 +156,7 @@ class NodeState:
             "verdict": self.verdict,
             "readLimit": self.read_limit,
             "reads": None if self.reads is None else dict(self.reads),
+            "messageDelayLevel": self.delay_levels,
             "peers": [dict(peer) for peer in self.peers],
         }
 
@@ -172,7 +175,7 @@ def _int64(value: Any) -> int:
 
 def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that older nodes do not write. A value of the wrong type counts as missing."""
-    names = {"master": "master", "last_contact": "lastContact"}
+    names = {"master": "master", "last_contact": "lastContact", "delay_levels": "messageDelayLevel"}
     names |= {name: name for name in ("since", "reason", "verdict")}
     texts = {field: content.get(name) for field, name in names.items()}
     tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")

@@ -174,7 +174,9 @@ def our_broker(namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path) -> 
     return partial(start_our_broker, namesrv, java_brokers, tmp_path)
 
 
-def start_our_broker(java_namesrv: NameServer, stack: ExitStack, work: Path, role: str, **options: Any) -> OurBroker:
+def start_our_broker(
+    java_namesrv: NameServer | NameServerNode, stack: ExitStack, work: Path, role: str, **options: Any
+) -> OurBroker:
     """A broker of ours; `stack` will kill it."""
     serial = next(_serial)
     own: dict[str, Any] = {"name": f"broker-{serial}", "cluster": f"cluster-{serial}", "namesrv": java_namesrv.address}

@@ -664,10 +664,22 @@ class ClientsRun:
         self._process = process
         self._log = log
 
-    def consumed(self) -> list[str]:
-        """The KEYS of all messages consumed so far, with repetitions."""
+    def consumed(self, *clients: str) -> list[str]:
+        """The KEYS of all messages that these clients consumed so far, with repetitions; without names, all clients.
+
+        For a producer: of those that it sent and that were answered SEND_OK.
+        """
+        return [keys for keys, _, _ in self.noted(*clients)]
+
+    def noted(self, *clients: str) -> list[tuple[str, int, int]]:
+        """As ``consumed``, with the queue id and the queue offset of each."""
         text = self._log.read_text() if self._log.exists() else ""
-        return text[: text.rfind("\n") + 1].splitlines()
+        lines = [line.split(" ", 3) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [
+            (keys, int(queue_id), int(offset))
+            for client, queue_id, offset, keys in lines
+            if not clients or client in clients
+        ]
 
     def wait(self, timeout: float = COMMAND_TIMEOUT_S) -> ClientsReport:
         """Wait until they are done."""

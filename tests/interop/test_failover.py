@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import pytest
@@ -59,14 +60,14 @@ def java_and_ours(
     return Pair(master, slave, our_driver)
 
 
-def wait_for_topic(slave: AnyBroker) -> None:
-    """Wait until the slave has the topic from its master: until then it refuses to serve it."""
+def wait_for_topics(slave: AnyBroker, topics: Collection[str] = (TOPIC,)) -> None:
+    """Wait until the slave has the topics from its master: until then it refuses to serve them."""
 
-    def has_it() -> bool:
+    def has_them() -> bool:
         table = TopicConfigTable.from_json(loads_lenient(ask(slave, RequestCode.GET_ALL_TOPIC_CONFIG)))
-        return TOPIC in table.topic_config_table
+        return set(topics) <= set(table.topic_config_table)
 
-    wait_until(has_it, f"{slave} to have the topic")
+    wait_until(has_them, f"{slave} to have the topics")
 
 
 def consumer(driver: Driver, group: str, pause_ms: int = 0) -> ClientsRun:
@@ -108,7 +109,7 @@ def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promi
 ) -> None:
     master, slave, driver = request.getfixturevalue(pair)
     driver.create_topic(master.cluster, TOPIC, QUEUES)
-    wait_for_topic(slave)
+    wait_for_topics(slave)
     promised = {result.key for result in promised_until_killed(driver, master)}
     with consumer(driver, "GLate") as late:
         wait_until(lambda: promised <= set(late.consumed()), "all that was promised")
@@ -118,7 +119,7 @@ def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promi
 def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(ours_and_ours: Pair) -> None:
     master, slave, driver = ours_and_ours
     driver.create_topic(master.cluster, TOPIC, QUEUES)
-    wait_for_topic(slave)
+    wait_for_topics(slave)
     with consumer(driver, "GRunning", pause_ms=SLOW_MS) as running:
         assert driver.send(TOPIC, 1, BODY_BYTES, first=10**9).stored == 1
         wait_until(lambda: len(running.consumed()) == 1, "the consumer to run")

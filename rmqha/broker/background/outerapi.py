@@ -29,6 +29,9 @@ from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient
 MASTER_ID = 0
 FIRST_REGISTER_SECONDS = 10.0
 """The first repetition comes early, for a slave that started before its master."""
+PROMOTED_REGISTER_SECONDS = 5.0
+PROMOTED_REGISTERS = 12
+"""A broker that has just become the master registers so often, besides the usual rounds: for a minute."""
 REGISTER_TIMEOUT_SECONDS = 6.0
 QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
 UNREGISTER_TIMEOUT_SECONDS = 3.0
@@ -352,6 +355,14 @@ class BrokerOuterAPI(Service):
             clock,
             first_after=FIRST_REGISTER_SECONDS,
         )
+        self._registers_left = 0
+        self._soon_again = PeriodicService(
+            "registering after the promotion",
+            PROMOTED_REGISTER_SECONDS,
+            self._register_promoted,
+            clock,
+            first_after=PROMOTED_REGISTER_SECONDS,
+        )
 
     def startService(self) -> None:
         """Connect and register, again soon after, then each registerNameServerPeriod."""
@@ -360,6 +371,23 @@ class BrokerOuterAPI(Service):
             link.startService()
         if self._links:
             self._rounds.startService()
+
+    def promoted(self) -> None:
+        """Register every 5 s for a minute, whatever name servers say.
+
+        The old master's last registration may arrive late and replace ours.
+        """
+        if self._links and self.running and not self._soon_again.running:
+            self._registers_left = PROMOTED_REGISTERS
+            self._soon_again.startService()
+
+    def _register_promoted(self) -> None:
+        self._registers_left -= 1
+        for link in self._links:
+            link.look()
+        self.register_all()
+        if not self._registers_left:
+            self._clock.callLater(0, self._soon_again.stopService)
 
     def _register_periodically(self) -> None:
         for link in self._links:
@@ -419,5 +447,9 @@ class BrokerOuterAPI(Service):
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        stopped = [self._rounds.stopService(), *(link.stopService() for link in self._links)]
+        stopped = [
+            self._rounds.stopService(),
+            self._soon_again.stopService(),
+            *(link.stopService() for link in self._links),
+        ]
         return gatherResults(stopped, consumeErrors=True).addCallback(lambda _: None)

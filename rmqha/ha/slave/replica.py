@@ -79,10 +79,17 @@ class Ahead(Verdict):
 
 
 class Diverged(Verdict):
-    """The master's bytes differ from ours."""
+    """The master's bytes differ from ours. ``noticed_at`` is the offset of a byte that differs, None if none was seen.
+
+    It need not be the first one: a connection compares only the end of our log.
+    """
 
     state = ReplicaState.DIVERGED
     exit_code = ExitCode.DIVERGED
+
+    def __init__(self, message: str, noticed_at: int | None = None) -> None:
+        super().__init__(message)
+        self.noticed_at = noticed_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +310,8 @@ class Replica:
             at = offset + differs
             raise Diverged(
                 f"the master's byte at {at} is {theirs[differs]:#04x}, ours {ours[differs]:#04x}. Bytes before "
-                f"{self._overlap_from} were not compared, so the logs may differ there too"
+                f"{self._overlap_from} were not compared, so the logs may differ there too",
+                noticed_at=at,
             )
 
     def _judge_heartbeat(self, offset: int) -> None:

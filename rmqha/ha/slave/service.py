@@ -226,6 +226,10 @@ class HASlaveService(Service):
         self._stalled_looks = 0
         self._asking: Deferred[None] = succeed(None)
         self._asking_why: Deferred[None] = succeed(None)
+        self.describe_fork: Callable[[], Awaitable[str]] | None = None
+        """Finds where our log and the master's part. Gives a line that names the first record that differs."""
+        self._describing: Deferred[None] = succeed(None)
+        self._described: str | None = None
         flusher.subscribe(self._progressed)
 
     @property
@@ -554,7 +558,7 @@ class HASlaveService(Service):
             self.replica.give_up(error)
             if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED and self._holds_records():
                 Deferred.fromCoroutine(self._reseed()).addErrback(self._disk_failed)
-            elif not (self._may_rewind(error) and self._rewind()):
+            elif not (self._may_rewind(error) and self._rewind()) and not self._describe(error):
                 self._finish(error.exit_code, f"{error.state.name}: {error}")
         elif isinstance(error, ReplicaError):
             if not self._is_quiet:
@@ -563,6 +567,31 @@ class HASlaveService(Service):
             self._disk_failed(failure)
         else:
             self._log.failure("closing the connection to the master", failure)
+
+    def _describe(self, verdict: Verdict) -> bool:
+        """Look for the first record that differs, once for each verdict. False if there is nothing to look for."""
+        if not isinstance(verdict, Diverged) or verdict.noticed_at is None or self.describe_fork is None:
+            return False
+        if self._describing.called and self._described != str(verdict):
+            self._describing = Deferred.fromCoroutine(self._describe_verdict(verdict, self.describe_fork))
+            self._describing.addErrback(self._look_failed)
+        return True
+
+    async def _describe_verdict(self, verdict: Diverged, describe_fork: Callable[[], Awaitable[str]]) -> None:
+        self._described, found = str(verdict), str(verdict)
+        try:
+            found = await describe_fork()
+        except CancelledError:
+            raise
+        except Exception as error:  # of any kind: the verdict stands, but we know less about it
+            self._log.warn("the first record that differs is not found: {reason}", reason=reason_of(error))
+            self._described = None
+        else:
+            if self.replica.state is verdict.state:
+                self._contact.reason = found
+                self._log.error("{state}: {reason}", state=verdict.state.name, reason=found)
+                self._in_state(verdict.state)
+        self._finish(verdict.exit_code, f"{verdict.state.name}: {found}")
 
     def _may_rewind(self, verdict: Verdict) -> bool:
         if isinstance(verdict, Ahead):
@@ -623,6 +652,7 @@ class HASlaveService(Service):
         self._looks.stopService()
         self._asking.cancel()
         self._asking_why.cancel()
+        self._describing.cancel()
         if self._queues_look is not None:
             self._queues_look.cancel()
             self._queues_look = None

@@ -269,11 +269,19 @@ class Derived:
         """Note, durably, that units of messages from ``offset`` on may be missing. Other queues do not show that."""
         self._disk.replace(self._mark, str(offset).encode("ascii"))
 
+    def note_unfinished(self) -> bool:
+        """If dispatch has not come to the end of the recovered log, note where it must continue. Raises OSError.
+
+        After an unclean stop, one queue may have units of later messages than another one: the queues do not show it.
+        """
+        is_unfinished = self.dispatcher.reput_offset < self._log_end
+        if is_unfinished:
+            self._write_mark(self.dispatcher.reput_offset)
+        return is_unfinished
+
     def settle(self) -> None:
         """Note where queues end, and where dispatch must continue. Call it once both are flushed. Raises OSError."""
-        if self.dispatcher.reput_offset < self._log_end:
-            self._write_mark(self.dispatcher.reput_offset)
-        elif self._disk.exists(self._mark):
+        if not self.note_unfinished() and self._disk.exists(self._mark):
             self._disk.remove(self._mark)
             self._disk.sync_folder(self._mark.parent)
         if self._disk.is_folder(

@@ -246,7 +246,7 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
     known = NodeState.read(plan.source)
     state = NodeState.new() if known is None or plan.kind is CopyKind.RESTORE else known
     if plan.kind is CopyKind.RESTORE and known is not None:
-        state = replace(state, epoch=known.epoch + 1, epoch_start=plan.end)
+        state = replace(state, epoch=known.epoch + 1, epoch_start=plan.end, delay_levels=known.delay_levels)
     (folder / ABORT_FILE).touch()
     own = replace(
         settings,

@@ -15,10 +15,11 @@ from rmqha.settings import BrokerRole, Settings
 from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
-from rmqha.store.messagestore import MessageStore
+from rmqha.store.messagestore import LOCK_FILE, MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.target import Progress, proved_records
+from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
 
 MAX_TOPICS_COUNTED = 10_000
@@ -78,6 +79,35 @@ def needs_rewind(store: Path, fork: Fork, disk: Disk = DISK) -> bool:
     Raises StoreError, OSError.
     """
     return fork.offset < fork.our_end or promoted_role(store, disk) is not None
+
+
+def fork_line(fork: Fork, first: Record | None) -> str:
+    """A line for people: where two logs part, and the first message that only ours has."""
+    after = fork.our_end - fork.offset
+    if first is None:
+        return f"both logs are the same up to {fork.offset}, and ours has {after} more bytes without a message"
+    what = (
+        "the master's log ends there. Ours goes on with" if fork.is_theirs_shorter else "then a record differs. Ours is"
+    )
+    return (
+        f"both logs are the same up to {fork.offset}; {what} offset {first.queue_offset} of queue {first.queue_id} of "
+        f"{first.topic}, stored {iso_time(first.store_timestamp)}. {after} bytes of our log follow {fork.offset}: "
+        "'rmqha rewind' cuts and keeps them"
+    )
+
+
+def end_promotion(store: Path, disk: Disk = DISK) -> bool:
+    """Make a store that was promoted a slave's again, if its log needs no cut. False if it was not promoted.
+
+    Raises StoreInUse, StoreError, OSError.
+    """
+    lock = disk.lock(store / LOCK_FILE)
+    try:
+        was_promoted = promoted_role(store, disk) is not None
+        forget_promotion(store, disk)
+        return was_promoted
+    finally:
+        lock.release()
 
 
 def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:

@@ -43,7 +43,7 @@ from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion, check_promotable, plan_promotion, promote
-from rmqha.store.offline.rewind import needs_rewind, rewind, tail_of
+from rmqha.store.offline.rewind import end_promotion, needs_rewind, rewind, tail_of
 from rmqha.store.opening import OpeningStopped
 from rmqha.testing.sim.audit import DELAY_SECONDS
 from rmqha.testing.sim.disk import SimDisk
@@ -497,6 +497,9 @@ class SimSlave(SimNode):
         if not needs_rewind(settings.store_path_root_dir, fork, disk):
             return "nothing to rewind"
         self.world.rewinding(self, fork)
-        done = rewind(settings, fork.offset, disk)
+        if fork.offset < fork.our_end:
+            rewind(settings, fork.offset, disk)
+        else:
+            end_promotion(settings.store_path_root_dir, disk)
         self.world.rewound(self)
-        return f"rewound to {done.end}, {sum(tail.messages.values())} messages are cut"
+        return f"rewound to {fork.offset}, {sum(tail.messages.values())} messages are cut"

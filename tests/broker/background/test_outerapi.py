@@ -8,6 +8,7 @@ from zope.interface import alsoProvides
 
 from rmqha.broker.background.outerapi import (
     FIRST_REGISTER_SECONDS,
+    PROMOTED_REGISTERS,
     REGISTER_TIMEOUT_SECONDS,
     UNREGISTER_TIMEOUT_SECONDS,
     BrokerOuterAPI,
@@ -105,6 +106,56 @@ class OuterAPITestCase(SynchronousTestCase):
 
     def stop(self) -> Deferred[None]:
         return self.api.stopService()
+
+
+class PromotedTests(OuterAPITestCase):
+    """A new master tells all name servers at once, then every 5 s for a minute."""
+
+    def registrations(self, lines: list[Line], seconds: int) -> list[int]:
+        """How many registrations each name server got meanwhile. Each is answered."""
+        counts = [0] * len(lines)
+        for _ in range(seconds):
+            self.clock.advance(1)
+            for number, line in enumerate(lines):
+                for request in line.requests():
+                    self.assertEqual(request.code, RequestCode.REGISTER_BROKER)
+                    line.answer(request)
+                    counts[number] += 1
+        return counts
+
+    def test_a_new_master_registers_often_and_then_as_usual(self) -> None:
+        api = self.start(name_servers=2, forceRegister="true", registerNameServerPeriod="30000")
+        lines = [self.accept(0), self.accept(1)]
+        for line in lines:
+            line.take_registration()
+        api.promoted()
+        often = PROMOTED_REGISTERS + 2  # the usual rounds come at 10 and at 40 s
+        self.assertEqual(self.registrations(lines, 62), [often, often])
+        self.assertEqual(self.registrations(lines, 30), [1, 1])
+        self.assertEqual(self.registrations(lines, 30), [1, 1])
+        self.successResultOf(self.end())
+
+    def end(self) -> Deferred[None]:
+        stopped = self.stop()
+        self.clock.advance(UNREGISTER_TIMEOUT_SECONDS + 1)
+        return stopped
+
+    def test_a_stop_ends_it(self) -> None:
+        api = self.start()
+        line = self.accept()
+        line.take_registration()
+        api.promoted()
+        self.clock.advance(5)
+        self.end()
+        line.requests()
+        self.assertEqual(self.registrations([line], 60), [0])
+
+    def test_without_a_name_server_nothing_happens(self) -> None:
+        api = self.start(name_servers=0)
+        api.promoted()
+        self.clock.advance(60)
+        self.successResultOf(self.stop())
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class LinkStateTests(OuterAPITestCase):

@@ -122,6 +122,51 @@ class OnceTests(SlaveNodeTestCase):
         self.assertIn(f"Bytes before {request} were not compared", self.ends[-1][1])
         self.assertEqual(self.content(), PREFIX.content)
 
+    def diverge(self, once: bool = True) -> list[Deferred[str]]:
+        """A slave that finds a byte that differs, and asks where the logs part. Gives what it waits for."""
+        searches: list[Deferred[str]] = []
+
+        def search() -> Deferred[str]:
+            searches.append(Deferred())
+            return searches[-1]
+
+        self.view = VIEW
+        self.start(PREFIX, once=once)
+        self.service.describe_fork = search
+        self.notice()
+        return searches
+
+    def notice(self) -> None:
+        line, request = self.connect()
+        line.deliver(wire(IMAGE.with_byte_changed(request + 50).transfers(request)))
+
+    def test_diverged_names_the_first_record_that_differs(self) -> None:
+        [search] = self.diverge()
+        self.assertEqual(self.ends, [])
+        search.callback("they part at 7, at offset 3 of queue 1 of T")
+        self.assert_ended(ExitCode.DIVERGED, "DIVERGED: they part at 7, at offset 3 of queue 1 of T")
+        self.assertEqual(self.service.reason, "they part at 7, at offset 3 of queue 1 of T")
+
+    def test_diverged_stays_so_if_the_first_record_that_differs_is_not_found(self) -> None:
+        searches = self.diverge()
+        searches[0].errback(OSError("no way"))
+        self.assert_ended(ExitCode.DIVERGED, "DIVERGED: the master's byte at ")
+
+    def test_the_first_record_that_differs_is_looked_for_once(self) -> None:
+        searches = self.diverge(once=False)
+        searches[0].callback("they part at 7")
+        self.silence(3)
+        self.notice()
+        self.assertEqual(len(searches), 1)
+        self.assertEqual(self.service.reason, "they part at 7")
+        self.assertEqual(self.ends, [])
+
+    def test_a_stop_ends_the_search_for_the_first_record_that_differs(self) -> None:
+        [search] = self.diverge(once=False)
+        self.stop()
+        search.addErrback(lambda _: None)
+        self.assertTrue(search.called)
+
     def test_diverged_by_a_record_that_is_damaged_each_time(self) -> None:
         self.view = VIEW
         self.start(PREFIX, once=True)

@@ -33,6 +33,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -51,10 +52,12 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  * consumers  a list of {name, group, topic, kind: concurrent|orderly|broadcasting|lite-pull|lite-assign,
  *            [expression], [max_reconsume], [pause_ms]}; one that pauses with each message has few at hand
  * producers  a list of {name, topic, kind: sync|async|one-way|batch|delay|transaction|orderly, count,
- *            [body_bytes], [properties], [delays], [pause_ms]}; they send at the same time
+ *            [body_bytes], [properties], [delays], [pause_ms], [timeout_ms]}; they send at the same time. With
+ *            count 0 it sends until told to stop, also when sends fail (sync, delay, transaction, orderly)
  * until      a list of [CONSUMERS, COUNT]: done when these have so many messages together, each list of them
  * seconds    done when they are over; also when told to stop
- * [log]      a file for the KEYS of each message consumed, line by line
+ * [log]      a file with a line for each message consumed, and each one sent that was answered SEND_OK: the
+ *            client's name, where the broker says that it is (queue id and queue offset), and the KEYS
  * </pre>
  *
  * A message's property "fail" makes its consumer fail with it: "once", "always", or never.
@@ -67,6 +70,7 @@ final class Clients {
     private static final long READY_SECONDS = 40;
     /** What follows the last message that was waited for is there by then: nothing may. */
     private static final long QUIET_MS = 1_000;
+    private static final int PAUSE_AFTER_FAILURE_MS = 200;
 
     private final String nameServer;
     private final JSONObject plan;
@@ -214,15 +218,19 @@ final class Clients {
             portrait.put("received_at", System.currentTimeMillis());
             portrait.put("failed", fails);
             received.get(consumer).add(portrait);
-            if (log != null) {
-                synchronized (log) {
-                    log.println(message.getKeys());
-                    log.flush();
-                }
-            }
+            note(consumer, message.getKeys(), message.getQueueId(), message.getQueueOffset());
             succeeded &= !fails;
         }
         return succeeded;
+    }
+
+    private void note(String client, String keys, int queueId, long queueOffset) {
+        if (log != null) {
+            synchronized (log) {
+                log.println(client + " " + queueId + " " + queueOffset + " " + keys);
+                log.flush();
+            }
+        }
     }
 
     private boolean fails(MessageExt message, String consumer) {
@@ -303,13 +311,17 @@ final class Clients {
             DefaultMQProducer producer =
                 spec.getString("kind").equals("transaction") ? transactional(spec) : new DefaultMQProducer(name);
             configure(producer, name);
-            producer.setSendMsgTimeout(10_000);
+            producer.setSendMsgTimeout(spec.containsKey("timeout_ms") ? spec.getIntValue("timeout_ms") : 10_000);
             producer.setRetryTimesWhenSendFailed(0);
             producer.start();
             synchronized (shutdowns) {
                 shutdowns.add(producer::shutdown);
             }
-            send(producer, spec);
+            if (spec.getIntValue("count") > 0) {
+                send(producer, spec);
+            } else {
+                sendUntilStopped(producer, spec);
+            }
         } catch (Exception failure) {
             troubles.add(name + ": " + failure);
         }
@@ -323,15 +335,11 @@ final class Clients {
         switch (spec.getString("kind")) {
             case "sync":
             case "delay":
-                for (Message message : messages) {
-                    Driver.sleepMillis(spec.getIntValue("pause_ms"));
-                    sent(spec, message, producer.send(message));
-                }
-                break;
             case "orderly":
+            case "transaction":
                 for (int i = 0; i < messages.size(); i++) {
-                    sent(spec, messages.get(i), producer.send(messages.get(i),
-                        (queues, message, number) -> queues.get((Integer) number % queues.size()), i));
+                    Driver.sleepMillis(spec.getIntValue("pause_ms"));
+                    sent(spec, messages.get(i), sendOne(producer, spec, messages.get(i), i));
                 }
                 break;
             case "one-way":
@@ -352,13 +360,34 @@ final class Clients {
                     }
                 }
                 break;
-            case "transaction":
-                for (int i = 0; i < messages.size(); i++) {
-                    sent(spec, messages.get(i), producer.sendMessageInTransaction(messages.get(i), i));
-                }
-                break;
             default:
                 throw new IllegalArgumentException("unknown kind " + spec);
+        }
+    }
+
+    private static SendResult sendOne(DefaultMQProducer producer, JSONObject spec, Message message, int number)
+        throws Exception {
+        switch (spec.getString("kind")) {
+            case "orderly":
+                return producer.send(message, (queues, m, n) -> queues.get((Integer) n % queues.size()), number);
+            case "transaction":
+                return producer.sendMessageInTransaction(message, number);
+            default:
+                return producer.send(message);
+        }
+    }
+
+    /** A message whose send fails is not sent again: nobody knows whether the broker has it. */
+    private void sendUntilStopped(DefaultMQProducer producer, JSONObject spec) {
+        for (int i = 0; !Driver.isStopped(); i++) {
+            Driver.sleepMillis(spec.getIntValue("pause_ms"));
+            Message message = message(spec, i);
+            try {
+                sent(spec, message, sendOne(producer, spec, message, i));
+            } catch (Exception failure) {
+                troubles.add(spec.getString("name") + ": " + failure);
+                Driver.sleepMillis(PAUSE_AFTER_FAILURE_MS);
+            }
         }
     }
 
@@ -402,7 +431,7 @@ final class Clients {
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
                 int number = Integer.parseInt(message.getUserProperty("number"));
-                if (number % 5 == 2) {
+                if (number % 5 == 1 || number % 5 == 2) { // the first if its rollback got lost
                     return LocalTransactionState.ROLLBACK_MESSAGE;
                 }
                 boolean again = number % 5 == 4 && checked.add(message.getKeys());
@@ -448,6 +477,9 @@ final class Clients {
             portrait.put("status", result.getSendStatus().name());
             portrait.put("queue_id", result.getMessageQueue().getQueueId());
             portrait.put("queue_offset", result.getQueueOffset());
+            if (result.getSendStatus() == SendStatus.SEND_OK) {
+                note(spec.getString("name"), message.getKeys(), result.getMessageQueue().getQueueId(), result.getQueueOffset());
+            }
         }
         sent.get(spec.getString("name")).add(portrait);
     }
