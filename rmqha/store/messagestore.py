@@ -47,6 +47,7 @@ from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutM
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
+from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
 from rmqha.wire.scan import Scan
@@ -159,6 +160,8 @@ class MessageStore:
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         self._takes_puts = self._broken = False
+        self._seconds: Callable[[], float] = time.monotonic
+        self.put_figures = PutFigures(self._seconds)
         self.disk.touch(self.root / ABORT_FILE)  # before the queues: a death from here on is an unclean stop
         self.disk.sync_folder(self.root)
         try:
@@ -259,7 +262,8 @@ class MessageStore:
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
     ) -> Flusher:
         """Start flushing as configured. ``failed`` is called with the first failure. No flush follows it."""
-        waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush())
+        self.put_figures.seconds = self._seconds = clock.seconds
+        waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush(), self.put_figures)
 
         def fail_once(failure: Failure) -> None:
             if not self._broken:
@@ -320,18 +324,28 @@ class MessageStore:
         return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
 
     def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
+        started = self._seconds()
         if not self._takes_puts or self._broken or self.disk_full:
-            return succeed(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
+            return self._not_put(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
         assert self._put_waits is not None, "puts are taken only while flushing"
         if waits and not self._put_waits.enough_replicas():
-            return succeed(PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH))
+            return self._not_put(PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH))
         try:
             appended = append()
         except PutRefused as refused:
-            return succeed(refused.result)
+            return self._not_put(refused.result)
         except OSError as error:
-            return succeed(self._put_failed(error))
-        return self._put_waits.answer(appended, waits)
+            return self._not_put(self._put_failed(error))
+        return self._put_waits.answer(appended, waits, started)
+
+    def _not_put(self, result: PutMessageResult) -> Deferred[PutMessageResult]:
+        """Count a put that stored nothing, and answer it."""
+        return succeed(self.put_figures.answered(result, 0.0))
+
+    @property
+    def takes_puts(self) -> bool:
+        """Whether the store accepts messages: it is an open master's, and its disk works and has room."""
+        return self._takes_puts and not self._broken and not self.disk_full
 
     @property
     def is_broken(self) -> bool:
