@@ -288,6 +288,7 @@ class MessageStore:
         """Let puts wait for replicas too, from now on. Call ``start_flushing`` first."""
         assert self._put_waits is not None, "puts are taken only while flushing"
         self._put_waits.replication = replication
+        self.put_figures.untimed = 0
 
     def start_dispatching(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
         """Start building queues and index as the log grows. ``failed`` is called with the error that ends this."""
@@ -324,7 +325,8 @@ class MessageStore:
         return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
 
     def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
-        started = self._seconds()
+        figures = self.put_figures
+        started = None if figures.stored & figures.untimed else self._seconds()
         if not self._takes_puts or self._broken or self.disk_full:
             return self._not_put(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
         assert self._put_waits is not None, "puts are taken only while flushing"
@@ -340,7 +342,7 @@ class MessageStore:
 
     def _not_put(self, result: PutMessageResult) -> Deferred[PutMessageResult]:
         """Count a put that stored nothing, and answer it."""
-        return succeed(self.put_figures.answered(result, 0.0))
+        return succeed(self.put_figures.answered(result, None))
 
     @property
     def takes_puts(self) -> bool:

@@ -1,48 +1,46 @@
 """What is counted of puts: how many had which result, and how long they took."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 
-from rmqha.histogram import BOUNDS, Histogram
+from rmqha.histogram import Histogram
 from rmqha.store.message import PutMessageResult, PutMessageStatus
 
 PUT_OK = PutMessageStatus.PUT_OK
+ONE_IN = 8
+"""Of puts that wait for nothing, one in so many is timed: two looks at the clock are a part of what such a put costs."""
 
 
 class PutFigures:
     """Counts requests to put. A batch is one request. ``seconds`` is a clock that never goes back.
 
-    ``durations`` has the times from the request to its answer, waits for the disk and slaves included, of all messages
-    that were stored. Refused messages have no duration.
+    ``durations`` has the times from the request to its answer, waits for the disk and slaves included, of messages that
+    were stored. Refused messages have no duration. ``untimed`` is a mask: a put is timed if ``stored & untimed`` is 0.
     """
 
-    __slots__ = ("_others", "_stored_others", "durations", "seconds")
+    __slots__ = ("_others", "durations", "seconds", "stored", "untimed")
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self.seconds = seconds
         self.durations = Histogram()
+        self.untimed = ONE_IN - 1
+        self.stored = 0
+        """How many requests were answered PUT_OK."""
         self._others: Counter[PutMessageStatus] = Counter()
-        self._stored_others = 0
 
-    def answered(self, result: PutMessageResult, started: float) -> PutMessageResult:
-        """Count a put that started at this time of the clock and is answered now. Returns the result."""
-        if result.status is not PUT_OK:  # seldom
+    def answered(self, result: PutMessageResult, started: float | None) -> PutMessageResult:
+        """Count a put that is answered now. Returns the result.
+
+        It started at this time of the clock; None if it is not timed.
+        """
+        if result.status is PUT_OK:
+            self.stored += 1
+        else:
             self._others[result.status] += 1
-            if not result.is_stored:
-                return result
-            self._stored_others += 1
-        self.stored(started)
+        if started is not None and result.is_stored:
+            self.durations.observe(self.seconds() - started)
         return result
-
-    def stored(self, started: float) -> None:
-        """The shortest way to count a put that is stored, and answered PUT_OK."""
-        seconds = self.seconds() - started
-        durations = self.durations
-        durations.counts[bisect_left(BOUNDS, seconds)] += 1  # as in ``observe``, without another call
-        durations.sum += seconds
 
     def by_status(self) -> dict[PutMessageStatus, int]:
         """How many requests had which result, for all results that there can be."""
-        fine = self.durations.count - self._stored_others
-        return {status: fine if status is PUT_OK else self._others[status] for status in PutMessageStatus}
+        return {status: self.stored if status is PUT_OK else self._others[status] for status in PutMessageStatus}

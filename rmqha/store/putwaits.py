@@ -37,10 +37,12 @@ class PutWaits:
     def __init__(
         self, settings: Settings, clock: IReactorTime, flush: Callable[[], None], figures: PutFigures | None = None
     ) -> None:
-        figures = PutFigures(clock.seconds) if figures is None else figures
-        self._answered, self._stored = figures.answered, figures.stored
+        self._figures = PutFigures(clock.seconds) if figures is None else figures
+        self._answered = self._figures.answered
         self._flushes = GroupCommit(clock, settings.sync_flush_timeout_ms / 1000)
         self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        if self._sync_flush:
+            self._figures.untimed = 0
         self._flush = flush
         self.replication: Replication | None = None
 
@@ -48,15 +50,17 @@ class PutWaits:
         """Whether enough replicas are in sync to accept a put."""
         return self.replication is None or self.replication.enough_for_puts()
 
-    def answer(self, appended: AppendMessageResult, waits: bool, started: float) -> Deferred[PutMessageResult]:
+    def answer(self, appended: AppendMessageResult, waits: bool, started: float | None) -> Deferred[PutMessageResult]:
         """The answer to a put that appended this; immediately unless the sender ``waits``.
 
-        ``started`` is when the put began, in the clock's seconds.
+        ``started`` is when the put began, in the clock's seconds; None if it is not timed.
 
         It waits for the flush and the replicas at the same time. If both fail, the answer names the replicas' failure.
         """
         if not waits or not (self._sync_flush or self.replication is not None):
-            self._stored(started)
+            self._figures.stored += 1
+            if started is not None:
+                self._figures.durations.observe(self._figures.seconds() - started)
             return succeed(PutMessageResult(PutMessageStatus.PUT_OK, appended))
         next_offset = appended.wrote_offset + appended.wrote_bytes
         replicated = None if self.replication is None else self.replication.wait(next_offset)

@@ -10,6 +10,7 @@ from rmqha.settings import Settings, make_settings
 from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import Message, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.putfigures import ONE_IN
 from tests.fixtures import new_folder
 
 OK = PutMessageStatus.PUT_OK
@@ -39,8 +40,21 @@ class PutFiguresTests(SynchronousTestCase):
         self.assertEqual(counts.pop(PutMessageStatus.MESSAGE_ILLEGAL), 1)
         self.assertEqual(counts.pop(PutMessageStatus.SERVICE_NOT_AVAILABLE), 1)
         self.assertEqual(set(counts.values()), {0})
-        self.assertEqual(store.put_figures.durations.count, 3)
+        self.assertEqual(store.put_figures.durations.count, 1)
         self.assertFalse(store.takes_puts)
+
+    def test_of_puts_that_wait_for_nothing_one_in_eight_is_timed(self) -> None:
+        store = self.open()
+        for _ in range(2 * ONE_IN + 1):
+            self.successResultOf(store.put_message(Message("T", b"body")))
+        self.assertEqual(store.put_figures.durations.count, 3)
+        self.assertEqual(store.put_figures.by_status()[OK], 2 * ONE_IN + 1)
+
+    def test_each_put_that_waits_for_the_disk_is_timed(self) -> None:
+        store = self.open(flushDiskType="SYNC_FLUSH")
+        for _ in range(5):
+            self.successResultOf(store.put_message(Message("T", b"body")))
+        self.assertEqual(store.put_figures.durations.count, 5)
 
     def test_the_wait_for_slaves_belongs_to_the_duration(self) -> None:
         store = self.open()
