@@ -75,6 +75,8 @@ class OpenNode:
         self._slave_check = SlaveCheck(self._clock, plan.allow_list)
         self._replicating = Replicating(store, plan.settings, process.machine)
         self.store = store
+        self.factories: dict[str, Any] = {}
+        """What builds the connections of each port, by the port's name."""
         self.services = OrderedServices()
         self.slave: HASlaveService | None = None
         self.serving: LogServing | None = None
@@ -188,6 +190,7 @@ class OpenNode:
     ) -> None:
         """Add a port to ``services``, or to the node's own."""
         process = self._process
+        self.factories[name] = factory
         tls = None if mode is TlsMode.DISABLED else self._plan.tls
         takes_plain = mode is TlsMode.PERMISSIVE
         endpoint = tcp_endpoint(process.reactor, port, self._plan.bind_address)

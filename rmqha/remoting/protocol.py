@@ -608,6 +608,8 @@ class RemotingFactory(Factory[RemotingProtocol]):
         self._is_full = False
         self.connections = 0
         """The number of open connections."""
+        self.refused = 0
+        """How many connections were refused because there were too many."""
 
     def buildProtocol(self, addr: IAddress | None) -> RemotingProtocol | None:
         """A protocol; None, which closes the connection, if there are too many."""
@@ -615,6 +617,7 @@ class RemotingFactory(Factory[RemotingProtocol]):
             if not self._is_full:  # logged once, until a connection ends
                 self._log.warn("refusing connections: there are {count}, the maximum", count=self.connections)
             self._is_full = True
+            self.refused += 1
             return None
         self._is_full = False
         self.connections += 1

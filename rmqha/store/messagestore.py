@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
 from rmqha.store.derived.derived import (
@@ -353,6 +354,11 @@ class MessageStore:
     def is_broken(self) -> bool:
         """Whether a write or a flush has failed. Nothing more is acknowledged then."""
         return self._broken
+
+    @property
+    def flush_durations(self) -> Histogram | None:
+        """How long flushes of the log took; None before ``start_flushing``."""
+        return None if self._flusher is None else self._flusher.durations
 
     def end_puts(self) -> None:
         """Refuse new puts, and answer those that wait for replicas: their clients are still connected."""
