@@ -91,9 +91,9 @@ def node_handlers(facts: NodeFacts, shared: SharedWork, server: Callable[[], Ser
     page = StatusPage(facts, lambda: server())
     return {
         "/": lambda query: shared.ask(
-            ("/", refresh_of(query)), partial(_page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
+            ("/", refresh_of(query)), partial(page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
         ),
-        "/status.json": lambda _: shared.ask("/status.json", partial(_page_of, page.json, JSON)),
+        "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
         "/metrics": metrics_handler(shared, lambda form: metrics.text(form, server())),
         **{path: handler_of(check, facts) for path, check in CHECKS.items()},
     }
@@ -111,11 +111,12 @@ def metrics_handler(shared: SharedWork, text: Callable[[Format], Steps[bytes]]) 
         form = Format("application/openmetrics-text" in query.accept, query.takes_gzip)
         headers = {"Content-Encoding": "gzip"} if form.gzip else {}
         headers["Vary"] = "Accept, Accept-Encoding"
-        return shared.ask(form, partial(_page_of, partial(text, form), form.content_type, headers))
+        return shared.ask(form, partial(page_of, partial(text, form), form.content_type, headers))
 
     return answer
 
 
-def _page_of(body: Callable[[], Steps[bytes]], content_type: str, headers: dict[str, str] | None = None) -> Steps[Page]:
+def page_of(body: Callable[[], Steps[bytes]], content_type: str, headers: dict[str, str] | None = None) -> Steps[Page]:
+    """Make an answer of a body that is made in steps."""
     made = yield from body()
     return Page(200, content_type, made, headers or {})
