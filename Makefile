@@ -23,7 +23,7 @@ REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test proofs lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover news clean
+.PHONY: help install demo quick test proofs lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -124,6 +124,9 @@ bench-spark: $(READY)  ## the log as data: our source and jobs against binaryFil
 
 bench-start: $(READY)  ## starting and stopping: many queues, a log without queues, signals meanwhile; START='--queues 1000 --log-mib 100'
 	$(BIN)/python -m benchmarks.start $(START)
+
+bench-metrics: $(READY)  ## what the counting for metrics costs a put, as a ratio, one run
+	$(BIN)/python -m benchmarks.metrics
 
 bench-failover: $(READY)  ## promotion, rewinding, backups and restores, against cp; FAILOVER='--gib 2' and the like
 	$(BIN)/python -m benchmarks.failover $(FAILOVER)

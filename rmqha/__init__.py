@@ -10,6 +10,7 @@ In reading order:
 - ``replicating``: what keeps and copies a log, made for ``node`` and for the simulator.
 - ``nodeplan``: what a node is configured to be.
 - ``masterendpoints``: how a slave reaches its master.
+- ``web/``: the HTTP port: metrics, health checks and a status page.
 - ``opennode``: a node while its store is open: the services of its role.
 - ``node``: a running node: opens its store, changes its role, and stops.
 - ``ops/``: what operators see: logs, status, ports, retention.
@@ -35,6 +36,7 @@ Several of these share the following modules:
 - ``printing``: escapes text that others chose, for terminals and log files.
 - ``services``: Twisted services that stop in order, and periodic calls that survive errors.
 - ``steps``: long work that is done in steps.
+- ``histogram``: durations, counted in classes.
 - ``times``: times as people write them.
 
 ARCHITECTURE.md draws which package may import which.

@@ -15,13 +15,14 @@ from twisted.python.threadpool import ThreadPool
 
 from rmqha.exitcodes import ExitCode
 from rmqha.namesrv.service import NameServerService, name_server_limits
-from rmqha.ops.listening import ListeningService, tcp_endpoint
+from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessOptions, ProcessService, go_by_monotonic_time, leave, parse_port
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.settings import SettingsError
 from rmqha.store.errors import StoreError
+from rmqha.web.namesrvweb import name_server_web
 
 
 class Options(ProcessOptions):
@@ -37,6 +38,7 @@ class Options(ProcessOptions):
 
     listen_port: int
     folder: Path
+    http: HttpPort | None
 
     def postOptions(self) -> None:
         """Check all that can be checked before anything runs. Raises UsageError."""
@@ -44,6 +46,7 @@ class Options(ProcessOptions):
             self.listen_port = parse_port("port", self["port"])
             self.folder = _folder(self["folder"])
             self.choice(LogFormat, "log-format")
+            self.http = None if self["http-port"] is None else HttpPort.parse(self["http-port"])
         except SettingsError as error:
             raise usage.UsageError(str(error)) from error
 
@@ -65,6 +68,7 @@ class NameServerProcess(ProcessService):
         ProcessService.__init__(self, reactor, partial(leave, reactor), options.observer(), manages_process=True)
         self._port = options.listen_port
         self._bind_address: str = options["bind"]
+        self._http = options.http
         self._folder = options.folder
         self._threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
 
@@ -94,13 +98,20 @@ class NameServerProcess(ProcessService):
             self.stop_with(ExitCode.IO_ERROR, f"cannot read {self._folder}: {error}")
             return
         name_server.setServiceParent(self)
-        ListeningService(
-            tcp_endpoint(self._reactor, self._port, self._bind_address),
-            RemotingFactory(name_server.processors(), clock, name_server_limits()),
-            "name server",
-            "plain",
-            lambda error: self.stop_with(ExitCode.IO_ERROR, error),
-        ).setServiceParent(self)
+        factory = RemotingFactory(name_server.processors(), clock, name_server_limits())
+        endpoint = tcp_endpoint(self._reactor, self._port, self._bind_address)
+        ListeningService(endpoint, factory, "name server", "plain", self._cannot_listen).setServiceParent(self)
+        if self._http is not None:
+            name_server_web(
+                self._http.endpoint(self._reactor),
+                name_server.route_info,
+                factory,
+                self._reactor,
+                self._cannot_listen,
+            ).setServiceParent(self)
+
+    def _cannot_listen(self, reason: str) -> None:
+        self.stop_with(ExitCode.IO_ERROR, reason)
 
 
 def makeService(options: Options) -> IService:

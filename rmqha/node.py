@@ -45,6 +45,7 @@ from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promotion_as_json
 from rmqha.store.offline.rewind import fork_line, record_at
 from rmqha.store.opening import OpeningStopped
+from rmqha.web.nodeweb import node_web
 
 
 class Phase(Enum):
@@ -110,7 +111,26 @@ class Node(ProcessService):
         self._threads.start()
         self._table_threads.start()
         self._enter(Phase.OPENING)
+        self._serve_http()
         self._work(self._open())
+
+    def _serve_http(self) -> None:
+        """Answer metrics, health checks and the status page from now on, also while the store is closed."""
+        plan = self._plan
+        if plan.http is None:
+            return
+        endpoint = plan.http.endpoint(self._reactor)
+        if plan.tls is not None:
+            endpoint = plan.tls.endpoint(endpoint, IReactorTime(self._reactor), lambda host, reason: None)
+        parts = lambda: self._plan.settings, lambda: self._phase.name, lambda: self._open_node
+        node_web(
+            endpoint,
+            plan.tls,
+            parts,
+            self._run_in_table_thread,
+            self._reactor,
+            lambda error: self.stop_with(ExitCode.IO_ERROR, error),
+        ).setServiceParent(self)
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         self._working = Deferred.fromCoroutine(work)

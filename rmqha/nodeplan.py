@@ -9,6 +9,7 @@ from rmqha.broker.service import NameServers, connect_nowhere
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.service import SlaveOptions
 from rmqha.ops.cleaning import Hold
+from rmqha.ops.listening import HttpPort
 from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.settings import BrokerRole, Settings
 from rmqha.tls.endpoints import ServerTLS
@@ -22,9 +23,9 @@ class NodePlan:
     address, and ``master_remoting`` is None if the master has no remoting port. ``master_address`` is the address of
     ``master_remoting``. ``connect`` makes endpoints from addresses. ``tls`` is for our ports; None leaves them plain.
     ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
-    at ``embedded_port`` if that is not None. ``observer`` writes the node's log events; None leaves that to twistd. A
-    node that manages its process handles signals. ``is_promoted`` says that it is a master because its store was
-    promoted.
+    at ``embedded_port`` if that is not None, and answers HTTP at ``http`` if that is not None. ``observer`` writes the
+    node's log events; None leaves that to twistd. A node that manages its process handles signals. ``is_promoted`` says
+    that it is a master because its store was promoted.
     """
 
     settings: Settings
@@ -39,6 +40,7 @@ class NodePlan:
     allow_list: AllowList | None = None
     name_servers: NameServers = ()
     embedded_port: int | None = None
+    http: HttpPort | None = None
     observer: NodeLogObserver | SyslogObserver | None = None
     manages_process: bool = False
     is_promoted: bool = False

@@ -81,13 +81,13 @@ class OpenNode:
         self._slave_check = SlaveCheck(self._clock, plan.allow_list)
         self._replicating = Replicating(store, plan.settings, process.machine)
         self.store = store
+        self.factories: dict[str, Any] = {}
+        """What builds the connections of each port, by the port's name."""
         self.services = OrderedServices()
         self.slave: HASlaveService | None = None
         self.serving: LogServing | None = None
         self.broker: BrokerService | None = None
         self._confirmed_follower: ConfirmedFollower | None = None
-        self._answering: list[RemotingFactory] = []
-        """What answers on the remoting ports."""
         if plan.settings.broker_role is BrokerRole.SLAVE:
             self.slave = self._follow()
         if not plan.slave.once:
@@ -209,8 +209,7 @@ class OpenNode:
     ) -> None:
         """Add a port to ``services``, or to the node's own."""
         process = self._process
-        if isinstance(factory, RemotingFactory):
-            self._answering.append(factory)
+        self.factories[name] = factory
         tls = None if mode is TlsMode.DISABLED else self._plan.tls
         takes_plain = mode is TlsMode.PERMISSIVE
         endpoint = tcp_endpoint(process.reactor, port, self._plan.bind_address)
@@ -239,8 +238,9 @@ class OpenNode:
 
     def close_connections(self) -> None:
         """Close the connections of clients, which would ask a closed store."""
-        for factory in self._answering:
-            factory.close_connections()
+        for factory in self.factories.values():
+            if isinstance(factory, RemotingFactory):
+                factory.close_connections()
 
     async def close_store(self) -> None:
         """Close the store, after the services have stopped. Raises OSError."""

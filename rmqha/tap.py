@@ -17,6 +17,7 @@ from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
 from rmqha.node import Node
 from rmqha.nodeplan import NodePlan
 from rmqha.ops.cleaning import Hold
+from rmqha.ops.listening import HttpPort
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessOptions, go_by_monotonic_time, leave, parse_port
 from rmqha.settings import (
@@ -153,6 +154,7 @@ class Options(ProcessOptions):
     server_tls: ServerTLS | None
     allow_list: AllowList | None
     embedded_port: int | None
+    http: HttpPort | None
     log_format: LogFormat
 
     def __init__(self) -> None:
@@ -187,6 +189,7 @@ class Options(ProcessOptions):
             self._check_role()
             self._name_servers(None)
             self.embedded_port = self._embedded_port()
+            self.http = None if self["http-port"] is None else HttpPort.parse(self["http-port"])
         except (SettingsError, ValueError) as error:
             raise usage.UsageError(str(error)) from error
 
@@ -327,6 +330,7 @@ class Options(ProcessOptions):
             allow_list=self.allow_list,
             name_servers=self._name_servers(reactor),
             embedded_port=self.embedded_port,
+            http=self.http,
             observer=self.observer(),
             manages_process=True,
         )

@@ -31,7 +31,7 @@ PLAIN = (
         "rmqha/pipeline",
         "rmqha/remoting",
     ),
-    *("rmqha/store", "rmqha/tls", "rmqha/wire"),
+    *("rmqha/store", "rmqha/tls", "rmqha/web", "rmqha/wire"),
     *(f"rmqha/{path.name}" for path in (ROOT / "rmqha").glob("*.py")),
     *(f"rmqha/testing/{path.name}" for path in (ROOT / "rmqha" / "testing").glob("*.py")),
     *("rmqha/testing/sim", "rmqha/replicating.py"),

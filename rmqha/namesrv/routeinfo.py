@@ -6,7 +6,8 @@ been silent for ``BROKER_CHANNEL_EXPIRED_SECONDS``.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
@@ -39,6 +40,8 @@ class Registration:
     ha_server_addr: str
     data_version: DataVersion = DataVersion()
     topics: tuple[TopicConfig, ...] = ()
+    software: str = ""
+    """The language and the version number that the broker sent, for people."""
 
 
 @dataclass(slots=True)
@@ -48,7 +51,29 @@ class _LiveBroker:
     last_update: float
     data_version: DataVersion
     connection: object
-    ha_server_addr: str
+    registration: Registration
+    """The latest one, without its topics."""
+
+    @property
+    def ha_server_addr(self) -> str:
+        return self.registration.ha_server_addr
+
+
+class LiveBroker(NamedTuple):
+    """What people are shown of a registered address. ``age`` is in seconds since its last sign of life.
+
+    ``is_routed`` says whether clients are sent there. It is false for a master whose name and brokerId another address
+    has registered later: both believe that they are the master.
+    """
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    software: str
+    age: float
+    is_routed: bool
 
 
 @dataclass(slots=True)
@@ -118,7 +143,7 @@ class RouteInfoManager:
             )
         is_changed = known is None or known.data_version != new.data_version
         self._live[new.broker_addr] = live = _LiveBroker(
-            self._seconds(), new.data_version, connection, new.ha_server_addr
+            self._seconds(), new.data_version, connection, replace(new, topics=())
         )
         if first_master or (new.broker_id == MASTER_ID and is_changed):
             for count, topic in enumerate(new.topics, 1):
@@ -164,6 +189,7 @@ class RouteInfoManager:
         """Remove an address. If it was the broker's last, remove the broker and its topics too."""
         broker = self._brokers.get(broker_name)
         if broker is None or broker.addresses.get(broker_id) != broker_addr:
+            self._forget_displaced(broker_name, broker_addr, broker_id)
             return
         self._live.pop(broker_addr, None)
         self._log.info("broker {name} {id} at {address} is gone", name=broker_name, id=broker_id, address=broker_addr)
@@ -171,6 +197,47 @@ class RouteInfoManager:
         if not broker.addresses:
             del self._brokers[broker_name]
             self._run(self._forget_topics_of(broker_name))
+
+    def _forget_displaced(self, broker_name: str, broker_addr: str, broker_id: int) -> None:
+        """Another address has this name and brokerId, so only the address itself is forgotten."""
+        live = self._live.get(broker_addr)
+        if live is not None and (live.registration.broker_name, live.registration.broker_id) == (
+            broker_name,
+            broker_id,
+        ):
+            del self._live[broker_addr]
+
+    @property
+    def broker_count(self) -> int:
+        """How many addresses are registered."""
+        return len(self._live)
+
+    def live_brokers(self, most: int) -> list[LiveBroker]:
+        """Registered addresses, at most ``most``, in the order of cluster, name and brokerId."""
+        now = self._seconds()
+        found = []
+        for address, live in islice(self._live.items(), most):
+            known = live.registration
+            broker = self._brokers.get(known.broker_name)
+            is_routed = broker is not None and broker.addresses.get(known.broker_id) == address
+            found.append(
+                LiveBroker(
+                    known.cluster_name,
+                    known.broker_name,
+                    known.broker_id,
+                    address,
+                    known.ha_server_addr,
+                    known.software,
+                    now - live.last_update,
+                    is_routed,
+                )
+            )
+        return sorted(found)
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics there are."""
+        return len(self._topics)
 
     def _forget_topics_of(self, broker_name: str) -> Steps[None]:
         """Remove the topics of a broker that has gone, unless it registers again meanwhile."""

@@ -127,6 +127,7 @@ class NameServerService(Service):
             ha_server_addr=header.text("haServerAddr"),
             data_version=table.data_version,
             topics=tuple(table.topic_config_table.values()),
+            software=f"{request.language[:20]} {request.version}",
         )
         if connection not in self._connections:
             self._connections.add(connection)

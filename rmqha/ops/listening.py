@@ -3,18 +3,22 @@
 import os
 import resource
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.application.service import Service
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.ha.master.protocol import HAMasterFactory
+from rmqha.ops.process import parse_port
+from rmqha.settings import SettingsError
 
+HTTP_BACKLOG = 64
 BACKLOG = 1024
 """How many connections may wait to be accepted. With fewer, slaves that reconnect all at once would lose seconds."""
 
@@ -22,6 +26,39 @@ BACKLOG = 1024
 def tcp_endpoint(reactor: Any, port: int, bind_address: str) -> IStreamServerEndpoint:
     """An endpoint for this port at ``bind_address``, or at all addresses if that is empty."""
     return TCP4ServerEndpoint(IReactorTCP(reactor), port, BACKLOG, bind_address)
+
+
+LOOPBACK = "127.0.0.1"
+
+
+class HttpPort(NamedTuple):
+    """Where metrics, health checks and the status page are served."""
+
+    address: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "HttpPort":
+        """Parse the value of --http-port: PORT on loopback, or ADDRESS:PORT, ``*`` for all addresses.
+
+        Raises SettingsError.
+        """
+        address, colon, port = text.rpartition(":")
+        address = address.removeprefix("[").removesuffix("]")
+        if colon and not address:
+            raise SettingsError(f"http-port={text} has no address; *:PORT means all addresses")
+        if not colon:
+            address = LOOPBACK
+        elif address == "*":
+            address = ""
+        elif not (isIPAddress(address) or isIPv6Address(address)):
+            raise SettingsError(f"http-port={text}: {address!r} is not an address of this machine, such as 10.0.0.1")
+        return cls(address, parse_port("http-port", port))
+
+    def endpoint(self, reactor: Any) -> IStreamServerEndpoint:
+        """What listens there."""
+        kind = TCP6ServerEndpoint if isIPv6Address(self.address) else TCP4ServerEndpoint
+        return kind(IReactorTCP(reactor), self.port, HTTP_BACKLOG, self.address)
 
 
 SPARE_FILES = 12

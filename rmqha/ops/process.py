@@ -39,6 +39,13 @@ class ProcessOptions(usage.Options):
     optParameters = [
         ["bind", None, "", "address to listen on; default: all"],
         ["log-format", None, "text", "text for people, or json for machines"],
+        [
+            "http-port",
+            None,
+            None,
+            "serve metrics for Prometheus, health checks and a status page here: PORT on loopback, or ADDRESS:PORT, "
+            "*:PORT for all addresses, 0 for any free port; default: off",
+        ],
     ]
 
     def __init__(self) -> None:

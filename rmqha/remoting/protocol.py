@@ -608,6 +608,8 @@ class RemotingFactory(Factory[RemotingProtocol]):
         self._turns = Turns(clock) if turns is None else turns
         self._is_full = False
         self._open: set[RemotingProtocol] = set()
+        self.refused = 0
+        """How many connections were refused because there were too many."""
 
     @property
     def connections(self) -> int:
@@ -620,6 +622,7 @@ class RemotingFactory(Factory[RemotingProtocol]):
             if not self._is_full:  # logged once, until a connection ends
                 self._log.warn("refusing connections: there are {count}, the maximum", count=self.connections)
             self._is_full = True
+            self.refused += 1
             return None
         self._is_full = False
         protocol = RemotingProtocol(self._processors, self._clock, self._limits, self._budget, self._turns)

@@ -10,6 +10,7 @@ In reading order:
 - ``derived/``: what is built from the log: consume queues and index.
 - ``message``: what is put, and the result of a put.
 - ``put``: the put path: checks, encoding, appending.
+- ``putfigures``: how many puts had which result, and how long they took.
 - ``putwaits``: what a put waits for before it is answered.
 - ``readlimit``: where reads end, and who waits for that to change.
 - ``reading``: reads messages by queue offset, key, id and time.

@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
 from rmqha.store.derived.derived import (
@@ -48,6 +49,7 @@ from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutM
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
+from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
@@ -164,6 +166,8 @@ class MessageStore:
         self.read_limit: ReadLimit | None = None
         """Where reads end, if ``readUpTo=confirmed``: see ``limit_reads``."""
         self._limit_file: LimitFile | None = None
+        self._seconds: Callable[[], float] = time.monotonic
+        self.put_figures = PutFigures(self._seconds)
         self.disk.touch(self.root / ABORT_FILE)  # before the queues: a death from here on is an unclean stop
         self.disk.sync_folder(self.root)
         try:
@@ -275,7 +279,8 @@ class MessageStore:
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
     ) -> Flusher:
         """Start flushing as configured. ``failed`` is called with the first failure. No flush follows it."""
-        waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush())
+        self.put_figures.seconds = self._seconds = clock.seconds
+        waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush(), self.put_figures)
 
         def fail_once(failure: Failure) -> None:
             if not self._broken:
@@ -300,6 +305,7 @@ class MessageStore:
         """Let puts wait for replicas too, from now on. Call ``start_flushing`` first."""
         assert self._put_waits is not None, "puts are taken only while flushing"
         self._put_waits.replication = replication
+        self.put_figures.untimed = 0
 
     def limit_reads(self, clock: IReactorTime) -> ReadLimit:
         """Let reads end at the confirmed end of the log from now on (``readUpTo=confirmed``). Raises OSError.
@@ -370,23 +376,39 @@ class MessageStore:
         return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
 
     def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
+        figures = self.put_figures
+        started = None if figures.stored & figures.untimed else self._seconds()
         if not self._takes_puts or self._broken or self.disk_full:
-            return succeed(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
+            return self._not_put(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
         assert self._put_waits is not None, "puts are taken only while flushing"
         if waits and not self._put_waits.enough_replicas():
-            return succeed(PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH))
+            return self._not_put(PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH))
         try:
             appended = append()
         except PutRefused as refused:
-            return succeed(refused.result)
+            return self._not_put(refused.result)
         except OSError as error:
-            return succeed(self._put_failed(error))
-        return self._put_waits.answer(appended, waits)
+            return self._not_put(self._put_failed(error))
+        return self._put_waits.answer(appended, waits, started)
+
+    def _not_put(self, result: PutMessageResult) -> Deferred[PutMessageResult]:
+        """Count a put that stored nothing, and answer it."""
+        return succeed(self.put_figures.answered(result, None))
+
+    @property
+    def takes_puts(self) -> bool:
+        """Whether the store accepts messages: it is an open master's, and its disk works and has room."""
+        return self._takes_puts and not self._broken and not self.disk_full
 
     @property
     def is_broken(self) -> bool:
         """Whether a write or a flush has failed. Nothing more is acknowledged then."""
         return self._broken
+
+    @property
+    def flush_durations(self) -> Histogram | None:
+        """How long flushes of the log took; None before ``start_flushing``."""
+        return None if self._flusher is None else self._flusher.durations
 
     def end_puts(self) -> None:
         """Refuse new puts, and answer those that wait for replicas: their clients are still connected."""

@@ -79,6 +79,8 @@ class ServerTLS:
     def __init__(self, own: OwnCertificate, authorities: Sequence[Certificate] | None = None) -> None:
         trust = None if authorities is None else trustRootFromCertificates(authorities)
         self._options = make_options(own, trust)
+        self.expires_at = own.chain[0].to_cryptography().not_valid_after_utc.timestamp()
+        """When our certificate ends, in seconds since 1970."""
         self.verifies_peers = authorities is not None
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import (
     IHandshakeListener,
     IProtocol,
     IProtocolFactory,
+    IPushProducer,
     IReactorTime,
     ITCPTransport,
 )
@@ -79,7 +80,7 @@ class Gate(ProtocolWrapper):
     def _connect(self, transport: Any) -> None:
         self.transport = transport
         if ITCPTransport.providedBy(transport):
-            directlyProvides(self, ITCPTransport)
+            directlyProvides(self, ITCPTransport, IPushProducer)  # it passes their calls on
 
     def _too_slow(self) -> None:
         self._timer = None

@@ -88,7 +88,7 @@ class CombinationTests(PutWaitsTestCase):
             with self.subTest(flushed=flushed, replicated=replicated, here=here):
                 self.setUp()
                 self.replicas.here = here
-                answer = self.waits.answer(APPENDED, waits=True)
+                answer = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
                 of_replicas = SLAVE_TIMED_OUT if replicated is None else OK
                 status = of_replicas if here else NOT_AVAILABLE
                 if status is OK and flushed is None:
@@ -112,41 +112,44 @@ class CombinationTests(PutWaitsTestCase):
 
     def test_with_async_flush_only_replicas_count(self) -> None:
         self.begin(sync_flush=False)
-        replicated, late = self.waits.answer(APPENDED, waits=True), self.waits.answer(APPENDED, waits=True)
+        replicated, late = (
+            self.waits.answer(APPENDED, waits=True, started=self.clock.seconds()),
+            self.waits.answer(APPENDED, waits=True, started=self.clock.seconds()),
+        )
         self.waits.flushed(NEXT_OFFSET)
         self.assertNoResult(replicated)
         self.replicas.reached(NEXT_OFFSET)
         self.check_answer(replicated, OK)
         self.check_answer(late, OK)
-        late = self.waits.answer(APPENDED, waits=True)
+        late = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.clock.advance(SLAVE_TIMEOUT)
         self.check_answer(late, SLAVE_TIMED_OUT)
         self.replicas.here = False
-        self.check_answer(self.waits.answer(APPENDED, waits=True), NOT_AVAILABLE)
+        self.check_answer(self.waits.answer(APPENDED, waits=True, started=self.clock.seconds()), NOT_AVAILABLE)
         self.assertEqual(self.flushes, 0)
 
     def test_without_replicas_only_the_disk_counts(self) -> None:
         self.begin(replicated=False)
-        answer = self.waits.answer(APPENDED, waits=True)
+        answer = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.assertNoResult(answer)
         self.waits.flushed(NEXT_OFFSET)
         self.check_answer(answer, OK)
-        answer = self.waits.answer(APPENDED, waits=True)
+        answer = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.clock.advance(FLUSH_TIMEOUT)
         self.check_answer(answer, DISK_TIMED_OUT)
         self.assertEqual((self.flushes, self.replicas.asked), (2, []))
 
     def test_with_neither_the_answer_is_there_at_once(self) -> None:
         self.begin(sync_flush=False, replicated=False)
-        self.check_answer(self.waits.answer(APPENDED, waits=True), OK)
+        self.check_answer(self.waits.answer(APPENDED, waits=True, started=self.clock.seconds()), OK)
         self.assertEqual(self.flushes, 0)
 
     def test_a_sender_who_does_not_wait_is_answered_at_once_and_asks_nobody(self) -> None:
-        self.check_answer(self.waits.answer(APPENDED, waits=False), OK)
+        self.check_answer(self.waits.answer(APPENDED, waits=False, started=self.clock.seconds()), OK)
         self.assertEqual((self.flushes, self.replicas.asked), (0, []))
 
     def test_both_are_asked_for_the_offset_behind_the_message(self) -> None:
-        answer = self.waits.answer(APPENDED, waits=True)
+        answer = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.waits.flushed(NEXT_OFFSET - 1)
         self.replicas.reached(NEXT_OFFSET - 1)
         self.assertNoResult(answer)
@@ -158,7 +161,7 @@ class CombinationTests(PutWaitsTestCase):
 
     def test_a_disk_that_is_done_within_the_call_is_in_time(self) -> None:
         self.waits = PutWaits(make_settings({"flushDiskType": "SYNC_FLUSH"}), self.clock, self.flush_at_once)
-        self.check_answer(self.waits.answer(APPENDED, waits=True), OK)
+        self.check_answer(self.waits.answer(APPENDED, waits=True, started=self.clock.seconds()), OK)
 
     def flush_at_once(self) -> None:
         self.waits.flushed(NEXT_OFFSET)
@@ -168,10 +171,10 @@ class GiveUpTests(PutWaitsTestCase):
     """A node that stops, or whose disk has failed, leaves nobody waiting."""
 
     def test_all_that_wait_are_answered_as_at_their_deadlines(self) -> None:
-        first = self.waits.answer(APPENDED, waits=True)
-        second = self.waits.answer(APPENDED, waits=True)
+        first = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
+        second = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.replicas.reached(NEXT_OFFSET)
-        third = self.waits.answer(APPENDED, waits=True)
+        third = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.waits.give_up()
         self.check_answer(first, DISK_TIMED_OUT)
         self.check_answer(second, DISK_TIMED_OUT)
@@ -179,13 +182,13 @@ class GiveUpTests(PutWaitsTestCase):
 
     def test_so_they_are_without_replicas(self) -> None:
         self.begin(replicated=False)
-        answer = self.waits.answer(APPENDED, waits=True)
+        answer = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.waits.give_up()
         self.check_answer(answer, DISK_TIMED_OUT)
 
     def test_so_they_are_without_waiting_for_the_disk(self) -> None:
         self.begin(sync_flush=False)
-        answer = self.waits.answer(APPENDED, waits=True)
+        answer = self.waits.answer(APPENDED, waits=True, started=self.clock.seconds())
         self.waits.give_up()
         self.check_answer(answer, SLAVE_TIMED_OUT)
 

@@ -182,7 +182,8 @@ class Memberships:
 
     def __init__(self) -> None:
         self._groups: dict[RemotingProtocol, set[str]] = {}
-        self._count = 0
+        self.count = 0
+        """Of all connections together."""
 
     def join(self, connection: RemotingProtocol, group: str) -> None:
         """Add the connection to the group. Raises RequestRefused if there are too many."""
@@ -191,18 +192,18 @@ class Memberships:
             return
         if len(groups) >= MAX_IN_A_SET:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"this connection is in {len(groups)} groups already")
-        if self._count >= MAX_MEMBERSHIPS:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"clients are in {self._count} groups already")
+        if self.count >= MAX_MEMBERSHIPS:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"clients are in {self.count} groups already")
         groups.add(group)
         self._groups[connection] = groups
-        self._count += 1
+        self.count += 1
 
     def leave(self, connection: RemotingProtocol, group: str) -> None:
         """Remove the connection from the group."""
         groups = self._groups.get(connection, set())
         if group in groups:
             groups.discard(group)
-            self._count -= 1
+            self.count -= 1
             if not groups:
                 del self._groups[connection]
 
@@ -218,6 +219,11 @@ class ProducerManager:
         self._groups: dict[str, Channels] = {}
         self._memberships = Memberships()
         self._turns = 0
+
+    @property
+    def memberships(self) -> int:
+        """How many clients there are, each counted once for each of its groups."""
+        return self._memberships.count
 
     def get(self, group: str) -> Channels | None:
         """The clients of a group, by their connections; None if it has no clients."""
@@ -338,6 +344,11 @@ class ConsumerManager:
     def get(self, group: str) -> ConsumerGroupInfo | None:
         """The group; None if it has no connected client."""
         return self._groups.get(group)
+
+    @property
+    def groups(self) -> Mapping[str, ConsumerGroupInfo]:
+        """The groups that have connected clients."""
+        return self._groups
 
     def finding_groups(self, topic: str) -> Steps[list[str]]:
         """The groups with connected clients that subscribe to a topic, found in steps."""

@@ -5,7 +5,7 @@ difference between two samples.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from operator import attrgetter
 from typing import NamedTuple
@@ -126,6 +126,16 @@ class BrokerStats(PeriodicService):
         self._today = self._date()
         self.put_days = self.got_days = Days()
         self._turns = Turns(clock)
+
+    @property
+    def topic_puts(self) -> Mapping[str, Traffic]:
+        """What was stored of each topic."""
+        return self._topic_puts
+
+    @property
+    def group_gets(self) -> Mapping[GroupAndTopic, Traffic]:
+        """What each group has read of a topic."""
+        return self._group_gets
 
     def messages_put(self, topic: str, count: int, size: int) -> None:
         """Count a request that stored messages of a topic. ``size`` is in bytes."""

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.master.progress import SlaveProgress
+from rmqha.histogram import Histogram
 from rmqha.interfaces import ICommitLog
 from rmqha.settings import Settings
 from rmqha.store.log.groupcommit import GroupCommit
@@ -32,6 +33,11 @@ class GroupTransfer:
         self._waits = GroupCommit(clock, settings.slave_timeout_ms / 1000)
         self._slaves: dict[SlaveProgress, None] = {}
         self.confirmed_offset = confirmed_offset
+
+    @property
+    def waits(self) -> Histogram:
+        """How long puts waited for slaves."""
+        return self._waits.durations
 
     def joined(self, slave: SlaveProgress) -> None:
         """A slave's first report was accepted.
@@ -79,11 +85,7 @@ class GroupTransfer:
         if not self._slaves_for_puts:
             return True
         end = self._commit_log.verified_offset
-        near = 0
-        for slave in self._slaves:
-            is_near = end - slave.reported < self._near_bytes
-            near += is_near and (slave.reported == end or slave.acknowledged is not None)
-        return near >= self._slaves_for_puts
+        return sum(slave.is_near(end, self._near_bytes) for slave in self._slaves) >= self._slaves_for_puts
 
     def wait(self, next_offset: int) -> Deferred[PutMessageStatus]:
         """Wait until inSyncReplicas hold the log up to ``next_offset``, and fire with PUT_OK.

@@ -75,6 +75,14 @@ class SlaveProgress:
             "lagBytes": end - self.reported,
         }
 
+    def is_near(self, end: int, near_bytes: int) -> bool:
+        """Whether the slave counts as in sync: its last report is less than ``near_bytes`` before the log's ``end``.
+
+        It must have acknowledged something, or have reported the end. An observer does neither.
+        """
+        is_near = end - self.reported < near_bytes
+        return is_near and (self.reported == end or self.acknowledged is not None)
+
     def room_bytes(self, bytes_in_flight: int) -> int:
         """How many more bytes may be sent if at most ``bytes_in_flight`` may be unreported; can be negative."""
         return max(self.reported, self.start) + bytes_in_flight - self.sent

@@ -5,6 +5,7 @@ between the previous report and what this machine had sent when it arrived. A tr
 needs earlier bytes must reconnect.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -416,6 +417,8 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self.write_size = WriteSize(WRITE_BYTES, options.batch_bytes)
         self.throttle = SendThrottle(options.max_rate, clock) if options.max_rate is not None else None
         self.connections: list[HAMasterProtocol] = []
+        self.refused: Counter[str] = Counter()
+        """How many connections were refused, by reason."""
         self._group_transfer = group_transfer
         self.confirming: Confirming | None = None
         """Follows what slaves hold, if consumers may read only that."""
@@ -472,9 +475,11 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
     def buildProtocol(self, addr: IAddress | None) -> HAMasterProtocol | None:
         host, peer = _peer_name(addr)
         if not self.check.may_connect(host):
+            self.refused["not in --allow-slaves"] += 1
             return None
         refusal = self.places.refusal(host)
         if refusal is not None:
+            self.refused["too many connections"] += 1
             if self.lines.allows("refused"):
                 self._log.warn("refusing {peer}: {reason}", peer=peer, reason=refusal)
             return None

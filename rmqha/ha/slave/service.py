@@ -1,6 +1,7 @@
 """Keeps a slave connected to its master, acts on verdicts, and decides when a ``--once`` run is done."""
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -196,6 +197,8 @@ class HASlaveService(Service):
         self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._target: int | None = None
         self._fruitless_connections = 0
+        self.refusals: Counter[str] = Counter()
+        """How many connections ended because of what the master sent, by the error's name."""
         self._verified_at_connect = -1
         self._remoting_answers = True
         self._failure, self._failure_is_told = "the connection is gone", False
@@ -272,6 +275,11 @@ class HASlaveService(Service):
         if self.replica.state is ReplicaState.HANDSHAKE and self._fruitless_connections:
             return f"connected, and waiting for the master; the connection before ended: {self._failure}"
         return self._contact.reason
+
+    @property
+    def is_observer(self) -> bool:
+        """Whether it never counts as a replica."""
+        return self._options.observer
 
     @property
     def warnings(self) -> list[str]:
@@ -550,6 +558,8 @@ class HASlaveService(Service):
     def gave_up(self, failure: Failure) -> None:
         """Our side has ended the connection."""
         error = failure.value
+        if isinstance(error, ReplicaError):
+            self.refusals[type(error).__name__] += 1
         self._failure, self._failure_is_told = reason_of(error), not self._is_quiet
         if isinstance(error, Misfit):
             self._met(error)

@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.histogram import Histogram
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.errors import is_disk_full
@@ -76,6 +77,9 @@ class Flusher:
         self._running: Deferred[None] | None = None
         self._again = False
         self.broken = False
+        self.durations = Histogram()
+        """How long flushes took, the wait for the thread included."""
+        self._started = 0.0
         self._durable_offset = min(log.flushed_offset, log.verified_offset)
         self._last_thorough = clock.seconds()
         self._checkpoint = Checkpoint.read(checkpoint.path, log.disk)
@@ -122,6 +126,7 @@ class Flusher:
         if write_checkpoint:
             checkpoint = self._next_checkpoint()
             files += self._derived.take_unflushed() if self._derived is not None else []
+        self._started = now
         self._running = self._run_in_thread(partial(self._sync, files, checkpoint))
         self._running.addCallbacks(
             lambda _: self._flushed(target, verified, truncations), self._fail_for_good
@@ -148,6 +153,7 @@ class Flusher:
 
     def _flushed(self, target: int, verified: int, truncations: int) -> None:
         self._running = None
+        self.durations.observe(self._clock.seconds() - self._started)
         log = self._commit_log
         if truncations == log.truncations:  # otherwise bytes may have been rewritten while the thread was flushing
             log.flushed_offset, self._durable_offset = target, verified

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from rmqha.histogram import Histogram
+
 
 @dataclass(slots=True)
 class GroupCommitRequest:
@@ -30,6 +32,8 @@ class GroupCommit:
         self._timeout = timeout
         self._requests: deque[GroupCommitRequest] = deque()
         self._timer: IDelayedCall | None = None
+        self.durations = Histogram()
+        """How long the requests waited that have ended, in time or not."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -54,8 +58,12 @@ class GroupCommit:
 
     def reached(self, offset: int) -> None:
         """Everything before ``offset`` is done. Fire the waits for it with True, oldest first."""
-        while self._requests and self._requests[0].next_offset <= offset:
-            self._requests.popleft().done.callback(True)
+        if self._requests and self._requests[0].next_offset <= offset:
+            earliest = self._clock.seconds() + self._timeout
+            while self._requests and self._requests[0].next_offset <= offset:
+                request = self._requests.popleft()
+                self.durations.observe(earliest - request.deadline)
+                request.done.callback(True)
         if not self._requests:
             self._stop_timer()
 
@@ -70,6 +78,7 @@ class GroupCommit:
         self._timer = None
         now = self._clock.seconds()
         while self._requests and self._requests[0].deadline <= now:
+            self.durations.observe(self._timeout)
             self._requests.popleft().done.callback(False)
         if self._requests and self._timer is None:
             self._timer = self._clock.callLater(self._requests[0].deadline - now, self._expire)

@@ -1,0 +1,125 @@
+"""What the counting for metrics costs a put: ``make bench-metrics``.
+
+The cost is a ratio. Rounds of puts with and without the counting take turns in one process, and each pair of rounds
+gives one ratio; their median counts. So a busy machine slows both sides. A put is measured twice: alone, and as the
+request of a client, from its bytes to the bytes of the answer.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, execute, succeed
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.remoting.protocol import RemotingProtocol
+from rmqha.settings import make_settings
+from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, PutMessageStatus
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.put import PutRefused
+from rmqha.store.putwaits import PutWaits
+from rmqha.wire.command import RemotingCommand, RequestCode, encode_head
+
+PAIRS = 200
+PUTS = 300
+BODY = b"x" * 1024
+FIELDS = {"a": "PG", "b": "TopicTest", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
+
+
+class UncountedStore(MessageStore):
+    """Puts as ``MessageStore`` did before it counted them, for a store without replicas and with ASYNC_FLUSH."""
+
+    def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
+        if not self._takes_puts or self._broken or self.disk_full:
+            return succeed(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
+        assert self._put_waits is not None
+        if waits and not self._put_waits.enough_replicas():
+            return succeed(PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH))
+        try:
+            appended = append()
+        except PutRefused as refused:
+            return succeed(refused.result)
+        return uncounted_answer(self._put_waits, appended, waits)
+
+
+def uncounted_answer(self: PutWaits, appended: AppendMessageResult, waits: bool) -> Deferred[PutMessageResult]:
+    """The first lines of ``PutWaits.answer`` before it counted."""
+    if not waits or not (self._sync_flush or self.replication is not None):
+        return succeed(PutMessageResult(PutMessageStatus.PUT_OK, appended))
+    raise AssertionError("the store has no replicas, and ASYNC_FLUSH")
+
+
+class Side:
+    """A store, and a client's connection to its broker. One store for both sides: two would differ by some percent."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = make_settings({"brokerRole": "ASYNC_MASTER", "storePathRootDir": str(folder)})
+        self.store = MessageStore(settings)
+        clock = Clock()
+        self.store.start_flushing(clock, execute, lambda failure: None)
+        self.store.put_figures.seconds = self.store._seconds = time.monotonic  # as in a node
+        broker = BrokerService(settings, self.store, clock, execute, Surroundings("127.0.0.1"))
+        self.transport = StringTransport()
+        self.connection = RemotingProtocol(broker.processors(), clock)
+        self.connection.makeConnection(self.transport)
+        self.connection.setTimeout(None)
+        request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=FIELDS, body=BODY)
+        self.request = encode_head(request) + BODY
+        self.clock = clock
+
+    def count(self, counts: bool) -> None:
+        """From now on puts are counted, or are not."""
+        self.store.__class__ = MessageStore if counts else UncountedStore
+
+    def put_alone(self) -> None:
+        """One message, to the store."""
+        self.store.put_message(Message("TopicTest", BODY))
+
+    def put_as_client(self) -> None:
+        """One message, as a request."""
+        self.connection.dataReceived(self.request)
+
+    def settle(self) -> None:
+        """Between rounds: the answers are read, and the reactor's turn is over."""
+        assert b'"code":0' in self.transport.value() or not self.transport.value()
+        self.transport.clear()
+        self.clock.advance(0)
+
+
+def compare(what: str, side: Side, put: Callable[[], None]) -> None:
+    """Print the cost of a put, and the share of the counting."""
+    ratios: list[float] = []
+    counted: list[float] = []
+    for number in range(PAIRS):
+        times: dict[bool, float] = {}
+        for counts in (number % 2 == 0, number % 2 == 1):
+            side.count(counts)
+            times[counts] = 0.0
+            for _ in range(PUTS // 100):  # a reactor turn takes a limited number of requests
+                started = time.process_time()
+                for _ in range(100):
+                    put()
+                times[counts] += time.process_time() - started
+                side.settle()
+        ratios.append(times[True] / times[False])
+        counted.append(times[True] / PUTS)
+    share = 100 * (statistics.median(ratios) - 1)
+    print(f"{what}: {statistics.median(counted) * 1e6:.1f} µs of CPU, counting is {share:.2f} % of it")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as folder:
+        side = Side(Path(folder))
+        compare("a put to the store alone   ", side, side.put_alone)
+        compare("a put as a client's request", side, side.put_as_client)
+        assert side.store.put_figures.by_status()[PutMessageStatus.PUT_OK] == 2 * PAIRS * PUTS  # the counted half
+        assert side.store.commit_log.max_offset > 4 * PAIRS * PUTS * len(BODY)
+        side.store.abandon()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The checks of load balancers and supervisors, with the meaning that Patroni gives them: 200 is yes, 503 is no.
+
+- ``/liveness``: the process works. No means: restart it.
+- ``/readiness``: the node does what its role is for. A master accepts messages; a slave copies its master's log.
+- ``/primary``: the node is a master that accepts messages.
+- ``/replica``: the node is a slave that copies its master's log. With ``?lag=10m`` or ``?lag=30s`` its lag is at most
+  that. An unknown lag is too large.
+- ``/sync``: the node is a slave that holds all its master has, and counts as a replica: no observer.
+"""
+
+from collections.abc import Callable
+
+import orjson
+
+from rmqha.ha.slave.states import ReplicaState
+from rmqha.ops.status import MaxLag
+from rmqha.web.nodefacts import COPYING, RUNNING, LiveNode, NodeFacts, is_master
+from rmqha.web.server import Handler, Page, Query, text_page
+
+Verdict = tuple[bool, str]
+"""Whether the answer is yes, and why, in one line."""
+Check = Callable[[NodeFacts, Query], Verdict]
+
+
+def liveness(facts: NodeFacts, _: Query) -> Verdict:
+    """Whether the process works: this answer shows that its reactor does."""
+    live = facts.live()
+    if live is not None and live.store.is_broken:
+        return False, "the disk has failed: the node ends"
+    return True, f"the node is {facts.name_of_state(facts.state())}"
+
+
+def readiness(facts: NodeFacts, query: Query) -> Verdict:
+    """Whether the node does what its role is for."""
+    return primary(facts, query) if is_master(facts.settings()) else replica(facts, query)
+
+
+def primary(facts: NodeFacts, _: Query) -> Verdict:
+    """Whether the node is a master that accepts messages."""
+    live = _running(facts)
+    if not is_master(facts.settings()):
+        return False, "the node is a slave"
+    if isinstance(live, str):
+        return False, live
+    if not live.store.takes_puts:
+        return False, "the disk is too full to accept messages" if live.store.disk_full else "the disk has failed"
+    return True, f"the node is the {facts.role}"
+
+
+def replica(facts: NodeFacts, query: Query) -> Verdict:
+    """Whether the node is a slave that copies. Raises ValueError for a ``lag`` that is not a limit."""
+    limit = MaxLag.parse(query.parameters["lag"]) if "lag" in query.parameters else None
+    live = _running(facts)
+    if is_master(facts.settings()):
+        return False, "the node is a master"
+    if isinstance(live, str):
+        return False, live
+    state = live.state()
+    if state.state not in COPYING:
+        return False, f"the slave is {state.state}{f': {state.reason}' if state.reason else ''}"
+    if limit is not None:
+        lag = state.lag_bytes if limit.most_bytes is not None else state.lag_seconds
+        most = limit.most_bytes if limit.most_bytes is not None else limit.most_seconds
+        unit = "bytes" if limit.most_bytes is not None else "s"
+        if lag is None:
+            return False, "the slave's lag is not known"
+        if most is not None and lag > most:
+            return False, f"the slave's lag is {lag:g} {unit}, more than {most:g}"
+    return True, f"the slave is {state.state}"
+
+
+def sync(facts: NodeFacts, _: Query) -> Verdict:
+    """Whether the node is a slave that holds all its master has, and counts as a replica."""
+    live = _running(facts)
+    if is_master(facts.settings()):
+        return False, "the node is a master"
+    if isinstance(live, str):
+        return False, live
+    if live.slave is not None and live.slave.is_observer:
+        return False, "the slave is an observer: it never counts as a replica"
+    state = live.state().state
+    return state == ReplicaState.IN_SYNC.name, f"the slave is {state}"
+
+
+def _running(facts: NodeFacts) -> LiveNode | str:
+    """The open node, or why it does not run."""
+    live = facts.live()
+    if live is None or facts.phase() != RUNNING:
+        return f"the node is {facts.phase()}"
+    return live
+
+
+CHECKS: dict[str, Check] = {
+    "/liveness": liveness,
+    "/readiness": readiness,
+    "/primary": primary,
+    "/replica": replica,
+    "/sync": sync,
+}
+
+
+def handler_of(check: Check, facts: NodeFacts) -> Handler:
+    """Answers in one line, or in JSON if that is accepted."""
+
+    def answer(query: Query) -> Page:
+        try:
+            is_fine, reason = check(facts, query)
+        except ValueError as error:
+            return text_page(400, f"lag: {error}")
+        code = 200 if is_fine else 503
+        if "application/json" in query.accept:
+            body = orjson.dumps({"ok": is_fine, "reason": reason.encode("utf-8", "backslashreplace").decode()})
+            return Page(code, "application/json", body + b"\n")
+        return text_page(code, reason)
+
+    return answer

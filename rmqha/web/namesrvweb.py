@@ -1,0 +1,164 @@
+"""The HTTP port of a name server: metrics, health checks, and a page with all registered brokers."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+from prometheus_client.metrics_core import Metric as Family
+from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
+
+import rmqha
+from rmqha.ha.slave.contact import iso_of
+from rmqha.histogram import Histogram
+from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
+from rmqha.remoting.protocol import RemotingFactory
+from rmqha.steps import Steps
+from rmqha.web.exposition import Common, Format, ManySeries, capped, exposing
+from rmqha.web.nodemetrics import build_info, of_process
+from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of
+from rmqha.web.page import REFRESH_SECONDS, Facts, environment, security_headers, shown
+from rmqha.web.sampling import RecentWarnings, time_turns
+from rmqha.web.server import Handler, Server, text_page
+from rmqha.web.sharing import SharedWork
+
+SHOWN_BROKERS = 300
+MOST_BROKERS = 2000
+"""The addresses that metrics and the page look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerFacts:
+    """Where to read: the routes, the port, and what is logged. All of it is live."""
+
+    routes: RouteInfoManager
+    factory: RemotingFactory
+    warnings: RecentWarnings
+    turns: Histogram | None
+
+    def ports(self, server: Server) -> dict[str, tuple[int, Mapping[str, int]]]:
+        """For each port how many connections are open, and how many were refused, by reason."""
+        return {
+            "name server": (self.factory.connections, {"too many connections": self.factory.refused}),
+            "http": (len(server.channels), server.pages.refused),
+        }
+
+
+def masters_of(brokers: list[LiveBroker]) -> dict[tuple[str, str], int]:
+    """By cluster and name of each broker: how many of its addresses say that they are its master."""
+    masters = Counter((each.cluster, each.name) for each in brokers if each.broker_id == 0)
+    return {(each.cluster, each.name): masters[each.cluster, each.name] for each in brokers}
+
+
+def metrics(facts: NameServerFacts, server: Callable[[], Server], form: Format) -> Steps[bytes]:
+    """The answer to a scrape, in steps."""
+    return exposing(_families(facts, server()), form)
+
+
+def _families(facts: NameServerFacts, server: Server) -> Iterator[Family | ManySeries]:
+    common = Common("", "nameserver", "")
+    brokers = facts.routes.live_brokers(MOST_BROKERS)
+    yield build_info(common)
+    yield common.value("rmqha_namesrv_brokers", facts.routes.broker_count)
+    masters = Counter[tuple[str]]()
+    for (_, name), count in masters_of(brokers).items():
+        masters[name,] += count
+    yield common.many("rmqha_namesrv_masters", capped(masters))
+    ages = {(each.name, each.address): each.age for each in brokers}
+    yield common.many("rmqha_namesrv_broker_age_seconds", capped(ages))
+    yield from of_process(common, facts.ports(server), facts)
+
+
+class ClusterPage:
+    """The page, and the same facts as JSON."""
+
+    def __init__(
+        self, facts: NameServerFacts, server: Callable[[], Server], wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._facts = facts
+        self._server = server
+        self._wall_clock = wall_clock
+        self._template = environment().get_template("cluster.html")
+        self.headers = security_headers(self._template.render(s=self._facts_of([], {}), refresh=REFRESH_SECONDS))
+
+    def json(self) -> Steps[bytes]:
+        """The facts as JSON."""
+        found = yield from self.status()
+        return orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n"
+
+    def html(self, refresh: int = REFRESH_SECONDS) -> Steps[bytes]:
+        """The page, whose browser asks for it again every ``refresh`` seconds; 0 for never."""
+        found = yield from self.status()
+        yield
+        return self._template.render(s=found, refresh=refresh).encode()
+
+    def status(self) -> Steps[Facts]:
+        """All facts, in steps."""
+        brokers = self._facts.routes.live_brokers(MOST_BROKERS)
+        yield
+        ports = {
+            port: {"connections": connections, "refused": dict(refused)}
+            for port, (connections, refused) in self._facts.ports(self._server()).items()
+        }
+        found: Facts = shown(self._facts_of(brokers, ports))
+        return found
+
+    def _facts_of(self, brokers: list[LiveBroker], ports: Mapping[str, Any]) -> Facts:
+        masters = masters_of(brokers)
+        return {
+            "version": rmqha.__version__,
+            "time": iso_of(self._wall_clock()),
+            "topics": self._facts.routes.topic_count,
+            "brokersCount": self._facts.routes.broker_count,
+            "twoMasters": [name for (_, name), count in masters.items() if count > 1][:SHOWN_BROKERS],
+            "withoutMaster": [name for (_, name), count in masters.items() if not count][:SHOWN_BROKERS],
+            "brokers": [
+                {
+                    "cluster": each.cluster,
+                    "name": each.name,
+                    "brokerId": each.broker_id,
+                    "address": each.address,
+                    "haAddress": each.ha_address,
+                    "software": each.software,
+                    "ageSeconds": round(each.age, 1),
+                    "isRouted": each.is_routed,
+                }
+                for each in brokers[:SHOWN_BROKERS]
+            ],
+            "ports": ports,
+            "log": [each._asdict() for each in reversed(self._facts.warnings.last)],
+        }
+
+
+def name_server_web(
+    endpoint: IStreamServerEndpoint,
+    routes: RouteInfoManager,
+    factory: RemotingFactory,
+    reactor: Any,
+    failed: Callable[[str], None],
+) -> WebService:
+    """The HTTP port of a name server."""
+    clock = IReactorTime(reactor)
+    facts = NameServerFacts(routes, factory, RecentWarnings(), time_turns(reactor))
+    handlers = partial(name_server_handlers, facts, SharedWork(clock))
+    return WebService(endpoint, "plain", handlers, facts.warnings, clock, failed)
+
+
+def name_server_handlers(
+    facts: NameServerFacts, shared: SharedWork, server: Callable[[], Server]
+) -> dict[str, Handler]:
+    """The pages of a name server by path."""
+    page = ClusterPage(facts, server)
+    works = text_page(200, "the name server answers")
+    return {
+        "/": lambda query: shared.ask(
+            ("/", refresh_of(query)), partial(page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
+        ),
+        "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
+        "/metrics": metrics_handler(shared, partial(metrics, facts, server)),
+        "/liveness": lambda _: works,
+        "/readiness": lambda _: works,
+    }

@@ -1,0 +1,213 @@
+"""What is looked at regularly rather than at each request: rates of puts, the disk, warnings, the reactor's turns."""
+
+import itertools
+import shutil
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
+from zope.interface import implementer
+
+from rmqha.ha.slave.contact import iso_of
+from rmqha.histogram import Histogram, quantile
+from rmqha.printing import printable
+from rmqha.services import PeriodicService
+from rmqha.store.errors import StoreError
+from rmqha.store.retention import Slot, SlotFolder, existing_folder
+
+SAMPLE_SECONDS = 5.0
+HISTORY_SECONDS = 15 * 60.0
+KEPT_WARNINGS = 20
+LONGEST_WARNING = 300
+MOST_SLOTS = 1000
+
+
+class Sample(NamedTuple):
+    """Sums at one time: messages stored, the classes of put times, and the end of the proved log in bytes."""
+
+    seconds: float
+    messages: int
+    put_counts: Sequence[int]
+    end: int
+
+
+class Rates(NamedTuple):
+    """What happened between two samples: messages stored a second, bytes of the log a second, and the puts' p99."""
+
+    seconds: float
+    messages: float
+    bytes: float
+    p99: float | None
+
+
+class History:
+    """The samples of the last 15 minutes."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque(maxlen=int(HISTORY_SECONDS / SAMPLE_SECONDS) + 1)
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample. If its sums are lower than the last ones, the node has opened its store again: start anew."""
+        if self._samples and (
+            sample.messages < self._samples[-1].messages or sum(sample.put_counts) < sum(self._samples[-1].put_counts)
+        ):
+            self._samples.clear()
+        self._samples.append(sample)
+
+    def rates(self) -> list[Rates]:
+        """Between each two samples, the oldest first."""
+        samples = list(self._samples)
+        return [_rates(old, new) for old, new in itertools.pairwise(samples) if new.seconds > old.seconds]
+
+    def overall(self, seconds: float) -> Rates | None:
+        """Over about the last ``seconds``; None with fewer than two samples."""
+        last = self._samples[-1] if self._samples else None
+        first = next((each for each in self._samples if last and each.seconds >= last.seconds - seconds), None)
+        if first is None or last is None or last.seconds <= first.seconds:
+            return None
+        return _rates(first, last)
+
+
+def _rates(old: Sample, new: Sample) -> Rates:
+    seconds = new.seconds - old.seconds
+    counts = [after - before for before, after in zip(old.put_counts, new.put_counts, strict=True)]
+    return Rates(
+        seconds,
+        (new.messages - old.messages) / seconds,
+        max(0, new.end - old.end) / seconds,
+        quantile(counts, 0.99),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """The disk of the log, and the slots of the store. ``problem`` says why something is not known."""
+
+    used_ratio: float | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    slots: tuple[Slot, ...] = ()
+    problem: str | None = None
+
+    @classmethod
+    def of(cls, log_folder: Path, store: Path) -> "DiskFacts":
+        """Look at the disk. Runs in a thread, because a disk may hang."""
+        try:
+            usage = shutil.disk_usage(existing_folder(log_folder))
+            slots = tuple(SlotFolder(store).slots()[:MOST_SLOTS])
+        except (OSError, StoreError) as error:
+            return cls(problem=str(error))
+        return cls(usage.used / max(1, usage.used + usage.free), usage.free, usage.total, slots)
+
+
+class Sampler(PeriodicService):
+    """Samples every 5 s. ``look`` gives the current sums, None while the store is closed.
+
+    ``run_in_thread`` runs ``look_at_disk``. While the disk hangs, the facts about it stay as they were.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Sample | None],
+        look_at_disk: Callable[[], DiskFacts],
+        run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
+        clock: IReactorTime,
+    ) -> None:
+        super().__init__("sampling for the status page", SAMPLE_SECONDS, self._sample, clock)
+        self._look = look
+        self._look_at_disk = look_at_disk
+        self._run_in_thread = run_in_thread
+        self._looking: Deferred[None] | None = None
+        self.history = History()
+        self.disk = DiskFacts()
+
+    def _sample(self) -> None:
+        sample = self._look()
+        if sample is not None:
+            self.history.add(sample)
+        if self._looking is None:
+            self._looking = self._run_in_thread(self._look_at_disk).addCallback(self._seen)
+            self._looking.addBoth(self._looked)
+
+    def _seen(self, facts: DiskFacts) -> None:
+        self.disk = facts
+
+    def _looked(self, result: Any) -> Any:
+        self._looking = None
+        return result if result is None else None
+
+
+class Warning(NamedTuple):
+    """A logged event from level warn up."""
+
+    time: str
+    level: str
+    text: str
+
+
+@implementer(ILogObserver)
+class RecentWarnings:
+    """Keeps the last logged events from level warn up, and counts all of them."""
+
+    def __init__(self) -> None:
+        self.last: deque[Warning] = deque(maxlen=KEPT_WARNINGS)
+        self.counts: Counter[str] = Counter(
+            {level.name: 0 for level in (LogLevel.warn, LogLevel.error, LogLevel.critical)}
+        )
+
+    def __call__(self, event: LogEvent) -> None:
+        level = event.get("log_level")
+        if level is None or level < LogLevel.warn:
+            return
+        self.counts[level.name] += 1
+        text = printable(formatEvent(event))
+        shown = text if len(text) <= LONGEST_WARNING else f"{text[: LONGEST_WARNING - 1]}…"
+        self.last.append(Warning(iso_of(event.get("log_time", 0.0)), level.name, shown))
+
+    def start(self) -> None:
+        """See all events of this process from now on."""
+        globalLogPublisher.addObserver(self)
+
+    def stop(self) -> None:
+        """See no more events."""
+        globalLogPublisher.removeObserver(self)
+
+
+class TimedPoller:
+    """Stands before the reactor's poller, and times what happens between its polls: the reactor's turns."""
+
+    def __init__(self, poller: Any, durations: Histogram) -> None:
+        self._poll = poller.poll
+        self._poller = poller
+        self._observe = durations.observe
+        self._ended: float | None = None
+        for name in ("register", "modify", "unregister"):  # frequent, so without ``__getattr__``
+            if hasattr(poller, name):
+                setattr(self, name, getattr(poller, name))
+
+    def poll(self, *args: Any, **options: Any) -> Any:
+        """Poll, after noting how long this turn took."""
+        if self._ended is not None:
+            self._observe(perf_counter() - self._ended)
+        found = self._poll(*args, **options)
+        self._ended = perf_counter()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._poller, name)
+
+
+def time_turns(reactor: Any) -> Histogram | None:
+    """Time the reactor's turns from now on; None if this reactor has no poller."""
+    poller = getattr(reactor, "_poller", None)
+    if poller is None:
+        return None
+    durations = Histogram()
+    reactor._poller = TimedPoller(getattr(poller, "_poller", poller), durations)
+    return durations
