@@ -145,12 +145,12 @@ class Reader:
 
 @contextmanager
 def reading(port: int, count: int = 1) -> Iterator[Total]:
-    """So many slaves, which have about the same when each has something; the bytes of all together."""
+    """So many slaves; the bytes of all together. After some seconds they have about the same."""
     with ExitStack() as stack:
         readers = [stack.enter_context(closing(Reader(port))) for _ in range(count)]
         yield lambda: sum(reader.total() for reader in readers)
         received = [reader.received for reader in readers]
-        assert max(received) <= 1.2 * min(received), received
+        assert sum(received) < 10 * MIB or max(received) <= 1.2 * min(received), received
 
 
 Check = Callable[[Callable[[], AbstractContextManager[Total]], int], None]

@@ -19,10 +19,15 @@ from tests.waiting import WAIT_SECONDS
 
 HOUSEKEEPING_SECONDS = 2.0
 HEARTBEAT_SECONDS = 0.5
-SHORT_TIMES = ("--set=haHousekeepingInterval=2000", "--set=haSendHeartbeatInterval=500")
-"""A tenth of what is usual: a fault is as long as it is in proportion to these."""
-SLACK_SECONDS = 6.0
-"""A busy machine may be so late."""
+
+
+def short_times(scale: int = 1) -> tuple[str, ...]:
+    """A tenth of what is usual, times ``scale``: a fault is as long as it is in proportion to these."""
+    times = {"haHousekeepingInterval": HOUSEKEEPING_SECONDS, "haSendHeartbeatInterval": HEARTBEAT_SECONDS}
+    return tuple(f"--set={name}={int(1000 * scale * seconds)}" for name, seconds in times.items())
+
+
+SHORT_TIMES = short_times()
 SEGMENT_SIZE = 1 << 20
 BATCH_BYTES = 32 * 1024
 BODY_BYTES = 1000
@@ -35,6 +40,13 @@ def shim(name: str, file: Path) -> list[str]:
     """A prefix that gives a node the wall clock (``CLOCK``) or the table of hosts (``HOSTS``) that a file tells."""
     path = os.pathsep.join([str(SHIM), *filter(None, [os.environ.get("PYTHONPATH")])])
     return ["env", f"PYTHONPATH={path}", f"RMQHA_SHIM_{name}={file}"]
+
+
+class Disturbed(AssertionError):
+    """A connection was lost that should not be. A machine that stands still for long enough does this, too.
+
+    ``scenarios`` tries the scenario again with longer times: a node that is wrong loses its connection then, too.
+    """
 
 
 class MasterLog:
@@ -91,7 +103,19 @@ class Pair:
     master: TwistdNode
     proxy: FaultProxy
     stack: ExitStack
+    scale: int = 1
     slaves: int = 0
+
+    @property
+    def housekeeping_seconds(self) -> float:
+        """After so long without a word an end drops the connection."""
+        return self.scale * HOUSEKEEPING_SECONDS
+
+    def check_connections(self, number: int = 1) -> None:
+        """The slaves connected so often, and not again. Raises Disturbed."""
+        accepted = self.proxy.facts().accepted
+        if accepted != number:
+            raise Disturbed(f"{accepted} connections came, not {number}")
 
     def slave(
         self,
@@ -107,7 +131,7 @@ class Pair:
         own = ["--role=slave", f"--master={master or self.proxy.address}", f"--master-remoting={remoting}", FREE_PORTS]
         node = TwistdNode(
             self.work,
-            [*own, *SHORT_TIMES, *options],
+            [*own, *short_times(self.scale), *options],
             store,
             f"slave-{self.slaves}",
             prefix=prefix,
@@ -177,17 +201,19 @@ def by_connection(reports: list[SeenReport]) -> list[list[int]]:
 
 
 @contextmanager
-def start_pair(work: Path, log: MasterLog, *master_options: str, prefix: Sequence[str] = ()) -> Iterator[Pair]:
-    """A pair without slaves; all that it starts ends with it.
+def start_pair(
+    work: Path, log: MasterLog, *master_options: str, prefix: Sequence[str] = (), scale: int = 1
+) -> Iterator[Pair]:
+    """A pair without slaves; all that it starts ends with it. Its times are ``scale`` times the short ones.
 
     The master keeps its ports if it starts again: while it is down, no other process listens where slaves ask.
     """
     with ExitStack() as stack:
-        options = ["--role=async-master", f"--port={free_port()}", *SHORT_TIMES, *master_options]
+        options = ["--role=async-master", f"--port={free_port()}", *short_times(scale), *master_options]
         master = stack.enter_context(TwistdNode(work, options, log.store, "master", prefix=prefix))
         proxy = stack.enter_context(FaultProxy(f"127.0.0.1:{master.port()}"))
         master.port("fast remoting")
-        yield Pair(work, log, master, proxy, stack)
+        yield Pair(work, log, master, proxy, stack, scale)
 
 
 def anonymous_kib(pid: int) -> int:

@@ -1,6 +1,7 @@
 """Scenarios that mostly wait, several at a time: a test waits for the scenario of its name, which began long before.
 
-A scenario is a function that gets a ``Pair`` of its own, and the case, if it has several. It runs in a thread.
+A scenario is a function that gets a ``Pair`` of its own, and the case, if it has several. It runs in a thread. If it
+raises ``Disturbed``, it is tried again with longer times.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.pairs import MasterLog, start_pair
+from tests.faults.pairs import Disturbed, MasterLog, start_pair
 
 AT_ONCE = 6
+SCALES = (1, 4, 16)
+"""The times of each attempt. To disturb the last one a machine must stand still for half a minute."""
 Scenario = Callable[..., None]
 
 
@@ -36,6 +39,11 @@ def scenario(*cases: Any, master_options: Iterable[str] = ()) -> Callable[[Scena
     return decorate
 
 
+def proofs(*cases: Any) -> list[Any]:
+    """Cases that only ``make proofs`` tries."""
+    return [pytest.param(case, marks=pytest.mark.proof) for case in cases]
+
+
 def _name_of(case: Any) -> str:
     return "-".join(map(str, case)) if isinstance(case, tuple) else str(case)
 
@@ -56,8 +64,16 @@ class Scenarios:
                 self._results[function, case] = run
 
     def _run(self, function: Scenario, case: Any, work: Path) -> None:
-        with start_pair(work, self._log.copied_to(work / "master-store"), *function.__dict__["master_options"]) as pair:
-            function(pair, *([] if case is None else [case]))
+        for scale in SCALES:
+            attempt = work / str(scale)
+            log = self._log.copied_to(attempt / "master-store")
+            try:
+                with start_pair(attempt, log, *function.__dict__["master_options"], scale=scale) as pair:
+                    return function(pair, *([] if case is None else [case]))
+            except Disturbed as error:
+                if scale == SCALES[-1]:
+                    raise
+                print(f"{function.__name__}, again with longer times: {error}")
 
     def result(self, function: Scenario, case: Any) -> None:
         """Wait for one scenario; what it raised is raised."""

@@ -51,8 +51,10 @@ class Sample:
         )
 
 
-def soak(work: Path, minutes: float, seed: int, interval: float, tell: Callable[[Sample], None]) -> list[Sample]:
-    """Run so long, sample every ``interval`` seconds, and check the copy.
+def soak(
+    work: Path, minutes: float, seed: int, interval: float, tell: Callable[[Sample], None], least_samples: int = 0
+) -> list[Sample]:
+    """Run so long, or longer until there are so many samples, sample every ``interval`` seconds, and check the copy.
 
     Raises AssertionError, NodeError, ProxyError, OSError.
     """
@@ -67,7 +69,7 @@ def soak(work: Path, minutes: float, seed: int, interval: float, tell: Callable[
         with TwistdNode(work, slave_options, name="slave") as slave:
             slave.wait_for_event("slave is IN_SYNC")
             next_sample = time.monotonic()
-            while time.monotonic() < begun + minutes * 60:
+            while time.monotonic() < begun + minutes * 60 or len(samples) < least_samples:
                 master.tell(PUTS_A_SECOND, body_bytes=BODY_BYTES, rate=PUTS_A_SECOND)
                 proxy.command(rng.choice(FAULTS))
                 time.sleep(rng.uniform(0, min(LONGEST_FAULT_SECONDS, interval)))

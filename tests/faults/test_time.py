@@ -17,8 +17,8 @@ from rmqha.settings import make_settings
 from rmqha.store import retention
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.records import write_log
-from tests.faults.pairs import HOUSEKEEPING_SECONDS, Pair, shim, start_pair
-from tests.faults.scenarios import scenario
+from tests.faults.pairs import Pair, shim, start_pair
+from tests.faults.scenarios import proofs, scenario
 
 HOUR = 3600.0
 TEN_YEARS = 3652 * 24 * HOUR
@@ -51,13 +51,14 @@ def assert_undisturbed(small: Pair, who: str, change: Callable[[WallClock], None
     """The wall clock of one end changes: the connection goes on, and silence is still noticed in time by both."""
     clock = WallClock(small.work / "clock")
     log = small.log.copied_to(small.work / "changing" / "store")
-    with start_pair(small.work / "changing", log, prefix=clock.prefix if who == "master" else ()) as pair:
+    with start_pair(
+        small.work / "changing", log, prefix=clock.prefix if who == "master" else (), scale=small.scale
+    ) as pair:
         slave = pair.slave(prefix=clock.prefix if who == "slave" else ())
         pair.wait_for_report(log.end)
         change(clock)
-        time.sleep(1.5 * HOUSEKEEPING_SECONDS)  # only heartbeats keep the connection
-        assert slave.events("nothing came from the master") == []
-        assert pair.master.events("has sent no report") == []
+        time.sleep(1.5 * pair.housekeeping_seconds)  # only heartbeats keep the connection
+        pair.check_connections()
         assert pair.proxy.facts().open == 1
         pair.proxy.command("both hold")
         slave.wait_for_event("nothing came from the master")
@@ -68,7 +69,7 @@ def assert_undisturbed(small: Pair, who: str, change: Callable[[WallClock], None
         assert pair.master.stop() == 0
 
 
-@scenario(("slave", HOUR), ("master", -HOUR), ("slave", -TEN_YEARS), ("master", TEN_YEARS))
+@scenario(("slave", HOUR), ("master", TEN_YEARS), *proofs(("master", -HOUR), ("slave", -TEN_YEARS)))
 def test_t1_and_t4_a_wall_clock_that_jumps_ends_no_connection_and_no_timer(
     small: Pair, case: tuple[str, float]
 ) -> None:
@@ -81,7 +82,7 @@ def test_t2_and_t4_a_wall_clock_that_stands_still_stops_nothing(small: Pair, who
     assert_undisturbed(small, who, WallClock.stand_still)
 
 
-@scenario(HOUR, -HOUR, TEN_YEARS, -TEN_YEARS)
+@scenario(HOUR, -TEN_YEARS, *proofs(-HOUR, TEN_YEARS))
 def test_t1_nodes_with_a_wrong_wall_clock_replicate_and_restart_with_a_right_one(pair: Pair, seconds: float) -> None:
     clock = WallClock(pair.work / "clock")
     clock.step(seconds)
