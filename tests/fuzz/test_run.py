@@ -18,10 +18,9 @@ SECONDS_AT_MOST = 2400.0
 GUIDED_RUNS = 5000
 
 PLANTED = """
-from tests.fuzz.planting import spoilt_code
-from rmqha.wire.transfer import TransferDecoder
-spoilt = spoilt_code(TransferDecoder._frame_bytes, "if physic_offset < 0:", "if physic_offset < -1:")
-TransferDecoder._frame_bytes.__code__ = spoilt
+import pytest
+from tests.fuzz import planted
+planted.accept_an_offset_of_minus_one(pytest.MonkeyPatch())
 """
 PLANTED_RUN = PLANTED + "import sys, tests.fuzz.__main__ as fuzz; sys.exit(fuzz.main(sys.argv[1:]))"
 PLANTED_GUIDED = f"""
