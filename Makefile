@@ -18,12 +18,13 @@ SIM_SECONDS ?= 300
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300
 ROCKETMQ_VERSIONS ?= 4.9.7
+PROOFS := long-proof sim-proof fuzz-proof plants-proof java-proof trial
 REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync_pairs.py failover.py harness.py)
 
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test proofs lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics news clean
+.PHONY: help install demo quick test proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,8 +47,11 @@ quick: lint types imports  ## what to run before each commit: checks, unit tests
 test: lint types imports unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
 	@echo "all checks passed"
 
-proofs: trial long-proof sim-proof plants-proof fuzz-proof java-proof  ## what takes long: trial, coverage, more seeds and cases, more versions of RocketMQ
+proofs: $(PROOFS)  ## what takes long: long forms of tests, more seeds and cases, more versions of RocketMQ, trial with coverage
 	@echo "all proofs passed"
+
+proof-names:  ## the parts of `make proofs`, which CI runs one after another
+	@echo $(PROOFS)
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -156,6 +156,7 @@ class RepairCommandTests(CommandTestCase):
             self.assertEqual(found["files"], [{"file": str(self.file(last)), "bytes": left, "fullBytes": SIZE}])
             self.assertTrue(log_files(self.one) == self.good)
 
+    @pytest.mark.long
     def test_a_file_may_be_short_by_any_number_of_bytes(self) -> None:
         """It may end where no CRC looks: in properties, in a topic, in the blank at the file's end."""
         content = self.file(3).read_bytes()
@@ -250,6 +251,7 @@ class RestoreCutTests(CommandTestCase):
         self.assertEqual(self.output_of("restore-cut", store), "no files are kept\n")
         self.assertEqual(self.run_command("recover", store).exit_code, 1)
 
+    @pytest.mark.long
     def test_a_failed_restore_leaves_the_store_as_it_was(self) -> None:
         """The abort file stayed, and a part of the bytes: the next start took the store for one that had crashed."""
         store, at, before = self.cut(60)

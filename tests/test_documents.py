@@ -242,6 +242,7 @@ def names_of_tests(source: str) -> list[str]:
     return [name for name in names if name.startswith("test_")]
 
 
+@pytest.mark.long
 def test_names_of_tests_are_short() -> None:
     """A test's name says what happens, in at most 80 characters."""
     count = 0

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.pipeline.errors import OptionError
@@ -44,6 +45,7 @@ class VerifyTests(SynchronousTestCase):
             (0, max_offset("master-crash"), facts()["records"], 0),
         )
 
+    @pytest.mark.long
     def test_every_message_is_counted_whatever_the_splits(self) -> None:
         starts = self.record_starts()
         for split_bytes in (1, 700, 5000, 1 << 20):

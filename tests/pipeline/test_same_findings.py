@@ -42,6 +42,7 @@ def by_job(store: Path, split_bytes: str, boundaries: str = "auto") -> Verificat
     return verify(parse_options(options), LocalEngine())
 
 
+@pytest.mark.long
 @UNHURRIED
 @given(st.data(), SPLITS, st.sampled_from(["auto", "hop"]), st.booleans())
 def test_a_damaged_log_gives_the_same_findings(
@@ -55,6 +56,7 @@ def test_a_damaged_log_gives_the_same_findings(
         assert by_job(folder.parent, split_bytes, boundaries) == by_command(folder.parent)
 
 
+@pytest.mark.long
 @UNHURRIED
 @given(st.data(), SPLITS)
 def test_two_logs_differ_by_the_same_bytes(data: st.DataObject, split_bytes: str) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -262,6 +263,7 @@ class FormTests(SynchronousTestCase):
             with self.assertRaises(ValueError, msg=repr(offsets)):
                 ConsumerOffsetTable.from_json({"offsetTable": {"T@G": offsets}})
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=examples(300))
     @given(ANY_TABLE)
     def test_what_is_written_is_read_in_its_order(self, table: ConfigTable) -> None:

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -111,6 +112,7 @@ class NodeStateTests(SynchronousTestCase):
                 NodeState.read(self.store)
             self.assertIn(str(state_path(self.store)), str(caught.exception))
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=examples(200))
     @given(st.sampled_from(sorted(NodeState.new().as_json())), JSON_VALUES)
     def test_any_field_gone_wrong_is_a_state_or_is_refused(self, name: str, value: object) -> None:

@@ -5,6 +5,7 @@
 
 from contextlib import ExitStack
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.slave.service import OnGap, SlaveOptions
@@ -232,6 +233,7 @@ class NetworkTests(ScenarioTestCase):
         self.go_on(simulation, 21)
         self.assertEqual(simulation.master.serving.factory.connections, [])
 
+    @pytest.mark.long
     def test_a_connection_cut_after_any_byte_loses_nothing(self) -> None:
         """N5, N6: in the header, in the body, between two frames."""
         for after_bytes in range(150):

@@ -457,6 +457,7 @@ class OpenFilesTests(CommitLogTestCase):
         self.assertEqual(open_files(self.folder), 2 * self.segments)  # a descriptor and a mapping each
         self.assertEqual(len(self.log.unflushed_files()), self.segments)
 
+    @pytest.mark.long
     def test_segments_that_fill_faster_than_they_are_flushed_are_flushed_before_closing(self) -> None:
         """The number of open files is limited, for any size of segments."""
         self.patch(mappedfile, "MAX_OPEN_FILES", 8)

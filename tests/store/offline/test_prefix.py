@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -128,6 +129,7 @@ def queue_ends(made: Made, end: int) -> dict[tuple[str, int], int]:
 
 
 class GeneratedTests(SynchronousTestCase):
+    @pytest.mark.long
     @UNHURRIED
     @given(st.data())
     def test_a_copy_is_the_log_up_to_there_and_its_queues_agree(self, data: st.DataObject) -> None:
@@ -150,6 +152,7 @@ class GeneratedTests(SynchronousTestCase):
                 result_of(opened.close())
             self.assertEqual(list(store.parent.glob(".*")), [])
 
+    @pytest.mark.long
     @UNHURRIED
     @given(st.data())
     def test_a_target_is_found_as_a_search_of_all_messages_finds_it(self, data: st.DataObject) -> None:

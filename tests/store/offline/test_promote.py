@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -38,6 +39,7 @@ def slave_state(end: int, state: str = "IN_SYNC", **more: object) -> NodeState:
 
 
 class GeneratedTests(SynchronousTestCase):
+    @pytest.mark.long
     @UNHURRIED
     @given(st.data())
     def test_what_is_foretold_is_what_happens(self, data: st.DataObject) -> None:
