@@ -126,7 +126,7 @@ def our_pair(role: str, namesrv: rocketmq.NameServer) -> Iterator[Pair]:
         master.port()
         options = ["--role=slave", f"--port={free_port()}", f"--master=127.0.0.1:{port + 1}", *own]
         slave = stack.enter_context(TwistdNode(WORK / name, options, name="slave"))
-        slave.wait_for_event("slave is IN_SYNC")
+        slave.wait_for_fields(state="IN_SYNC")
         yield Pair(name, memory=lambda: max(memory_beside_store(node.pid) for node in (master, slave)))
 
 

@@ -101,7 +101,7 @@ def _start(cluster: Cluster, names: Sequence[str], started: ExitStack) -> None:
         own, node = cluster.settings[name], cluster.nodes[name]
         node.wait_for_event("registered with name server")
         if own.broker_role is BrokerRole.SLAVE:
-            node.wait_for_event("slave is IN_SYNC")
+            node.wait_for_fields(state="IN_SYNC")
 
 
 def _wait_for_ctrl_c(cluster: Cluster) -> None:

@@ -187,7 +187,7 @@ def test_messages_of_a_dead_master_are_pulled_from_its_slave(tmp_path: Path) -> 
         slave.port("name server")
         with TwistdNode(tmp_path, master_options, name="master") as master:
             master.port("remoting")
-            slave.wait_for_event("slave is IN_SYNC")
+            slave.wait_for_fields(state="IN_SYNC")
             slave.wait_until_found(
                 lambda: run("put", "T", "first", name_servers).returncode == 0 or None, "a route", WAIT_SECONDS
             )

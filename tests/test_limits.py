@@ -216,7 +216,7 @@ def test_sync_puts_are_answered_at_a_low_rate(tmp_path: Path, side: str) -> None
         sync_master(tmp_path, *at_master) as master,
         TwistdNode(tmp_path, slave_options(master, *at_slave), name="slave") as slave,
     ):
-        slave.wait_for_event("slave is IN_SYNC")
+        slave.wait_for_fields(state="IN_SYNC")
         assert master.put(50, body_bytes=200, rate=20)["statuses"] == {"PUT_OK": 50}
         assert master.put(3, body_bytes=32 * KIB)["statuses"] == {"PUT_OK": 3}
 
@@ -259,7 +259,7 @@ def test_a_thousand_idle_and_a_thousand_dribbling_connections_do_not_hurt_a_slav
         port = master.port()
         master.put(10_000, body_bytes=1024, in_flight=100)
         with TwistdNode(tmp_path, slave_options(master), name="quiet") as slave:
-            slave.wait_for_event("slave is IN_SYNC")
+            slave.wait_for_fields(state="IN_SYNC")
             quiet = master.put(500, body_bytes=1024)
             before, started = memory_mib(master.pid), cpu_seconds(master.pid)
             with crowd(port, 2 * CROWD) as strangers:
@@ -317,7 +317,7 @@ def test_ten_thousand_reports_a_second_of_one_slave_do_not_hurt_another(tmp_path
         port = master.port()
         master.put(10, body_bytes=1024)
         with TwistdNode(tmp_path, slave_options(master), name="slave") as slave:
-            slave.wait_for_event("slave is IN_SYNC")
+            slave.wait_for_fields(state="IN_SYNC")
             quiet = master.put(300, body_bytes=1024)
             with closing(socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)) as flood:
                 flood.sendall(encode_report(1))

@@ -348,7 +348,7 @@ def test_a_killed_node_starts_again(tmp_path: Path, master: TwistdNode) -> None:
         assert (slave.store / ABORT_FILE).exists()
         slave.start()
         assert slave.wait_for_event("log of ")["stop"] == "an unclean"
-        slave.wait_for_event("slave is IN_SYNC")
+        slave.wait_for_fields(state="IN_SYNC")
         assert slave.stop() == 0
         assert_left_clean(slave, END)
     assert log_of(slave.store) == log_bytes("slave")

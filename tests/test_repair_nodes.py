@@ -99,7 +99,7 @@ def test_a_slave_waits_for_its_master_says_so_and_can_be_stopped(tmp_path: Path,
         with TwistdNode(
             tmp_path, ["--role=async-master", f"--port={port}"], copy_of("slave", tmp_path / "m"), "master"
         ) as serving:
-            waiting.wait_for_event("repaired the log from", 90)
+            waiting.wait_for_event("repaired the log from")
             is_in_sync(waiting)
             assert waiting.stop() == 0
             assert serving.stop() == 0
@@ -133,7 +133,7 @@ def test_a_slave_that_only_name_servers_lead_to_its_master_heals_too(tmp_path: P
             serving.wait_for_event("registered with name server")
             options = ["--role=slave", "--port=0", "--broker-id=1", way]
             with TwistdNode(tmp_path, options, store, "slave") as healing:
-                healing.wait_for_event("repaired the log from", 90)
+                healing.wait_for_event("repaired the log from")
                 assert healing.stop() == 0
                 assert not healing.events("nothing came from the master for")
             assert serving.stop() == 0
@@ -170,7 +170,7 @@ def test_a_slave_that_name_servers_lead_to_its_master_can_be_stopped_as_it_conne
             for line in ("name servers say", "slave is HANDSHAKE", "asking the master") * 2:
                 options = ["--role=slave", "--port=0", "--broker-id=1", way]
                 with TwistdNode(tmp_path, options, tmp_path / "slave-store", "slave") as connecting:
-                    connecting.wait_for_event(line, 90)
+                    connecting.wait_for_event(line)
                     assert connecting.stop() == 0
                     assert not connecting.events("nothing came from the master for")
             assert serving.stop() == 0

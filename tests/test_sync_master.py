@@ -98,7 +98,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def in_sync(slave: RmqhaNode) -> RmqhaNode:
-    slave.wait_for_event("slave is IN_SYNC")
+    slave.wait_for_fields(state="IN_SYNC")
     return slave
 
 

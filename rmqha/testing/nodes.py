@@ -110,6 +110,14 @@ class TwistdNode:
         """The first event since the last start whose message contains ``text``. Raises NodeError."""
         return self.wait_until_found(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
 
+    def wait_for_fields(self, **fields: Any) -> dict[str, Any]:
+        """The first event since the last start that has all these fields, whatever its text. Raises NodeError."""
+
+        def look() -> dict[str, Any] | None:
+            return next((event for event in self.events() if fields.items() <= event.items()), None)
+
+        return self.wait_until_found(look, f"an event with {fields}", PATIENCE_SECONDS)
+
     def wait_for_state(
         self, reached: Callable[[NodeState], bool], what: str, seconds: float = PATIENCE_SECONDS
     ) -> NodeState:
@@ -137,7 +145,12 @@ class TwistdNode:
 
     def port(self, purpose: str = "ha", seconds: float = PATIENCE_SECONDS) -> int:
         """The port on which the node listens for ``purpose``: ha, remoting or fast remoting. Raises NodeError."""
-        return int(self.wait_for_event(f"{purpose} port is ", seconds)["port"])
+
+        def look() -> int | None:
+            events = (event for event in self.events() if event.get("purpose") == purpose)
+            return next((int(event["port"]) for event in events if "port" in event), None)
+
+        return self.wait_until_found(look, f"port of {purpose}", seconds)
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait until the node exits by itself; returns the exit status. Raises NodeError."""

@@ -67,7 +67,7 @@ def soak(
         remoting = f"127.0.0.1:{master.port('remoting')}"
         slave_options = ["--role=slave", f"--master={proxy.address}", f"--master-remoting={remoting}", *options]
         with TwistdNode(work, slave_options, name="slave") as slave:
-            slave.wait_for_event("slave is IN_SYNC")
+            slave.wait_for_fields(state="IN_SYNC")
             next_sample = time.monotonic()
             while time.monotonic() < begun + minutes * 60 or len(samples) < least_samples:
                 master.tell(PUTS_A_SECOND, body_bytes=BODY_BYTES, rate=PUTS_A_SECOND)

@@ -68,7 +68,7 @@ def test_l2_a_thousand_silent_or_dribbling_peers_harm_no_slave_and_are_closed(pa
         crowd.wait_until_connected()
         most = descriptors(pair.master.pid)
         late = pair.slave()
-        late.wait_for_event("slave is IN_SYNC")
+        late.wait_for_fields(state="IN_SYNC")
         assert late.stop() == 0
         assert most > files
         wait_until(lambda: not crowd.alive, "the master to close them")

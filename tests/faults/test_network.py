@@ -108,7 +108,7 @@ def test_n10_a_slave_gets_through_to_a_port_that_swallowed_its_first_packets(pai
             filler.connect_ex((host, port))
         options = ["--role=slave", f"--master={host}:{port}", "--master-remoting=none", FREE_PORTS, *SHORT_TIMES]
         slave = pair.stack.enter_context(TwistdNode(pair.work, options, name="blackholed"))
-        slave.wait_for_event("fast remoting port is")
+        slave.port("fast remoting")
         time.sleep(pair.housekeeping_seconds)
         assert not slave.events("slave is HANDSHAKE")
         for filler in fillers:
@@ -296,7 +296,7 @@ def test_n11_a_slave_is_served_on_a_new_connection_while_its_old_one_is_still_op
 def test_n11_two_slaves_of_one_address_are_two_slaves(pair: Pair) -> None:
     slaves = [pair.slave() for _ in range(2)]
     for slave in slaves:
-        slave.wait_for_event("slave is IN_SYNC")
+        slave.wait_for_fields(state="IN_SYNC")
     pair.master.wait_for_state(
         lambda state: [peer["ackOffset"] for peer in state.peers] == [pair.log.end] * 2, "both to be told"
     )

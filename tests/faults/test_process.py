@@ -186,7 +186,7 @@ def test_p8_a_master_without_a_descriptor_left_serves_on_and_takes_new_slaves_la
         pair.check_connections()
         pair.stop_and_check(slave)
         again = pair.slave()
-        again.wait_for_event("slave is IN_SYNC")
+        again.wait_for_fields(state="IN_SYNC")
         assert again.stop() == 0
         assert log_of(again.store)[: log.end] == log.content
         assert pair.master.stop() == 0
@@ -212,7 +212,7 @@ def test_p8_a_master_with_little_memory_survives_many_peers_that_do_not_read(sma
         sends = (REPORT_HEADER.pack(1), REPORT_HEADER.pack(0), os.urandom(8), b"GET / HTTP/1.1\r\n\r\n" * 1000)
         with flood(pair.master.port(), strangers, *sends):
             late = pair.slave()
-            late.wait_for_event("slave is IN_SYNC")
+            late.wait_for_fields(state="IN_SYNC")
             assert late.stop() == 0
             assert_sound(pair.master)
         assert log_of(late.store)[: log.end] == log.content

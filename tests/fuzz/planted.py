@@ -474,11 +474,16 @@ def look_at_all_bytes_for_each_record(patch: pytest.MonkeyPatch) -> None:
 def forget_the_size_of_hosts(patch: pytest.MonkeyPatch) -> None:
     """Nobody checks that a record is large enough for its hosts."""
 
-    def decode(view: Any, position: int = 0) -> Any:
-        with pytest.MonkeyPatch.context() as meanwhile:
-            meanwhile.setattr(record, "hosts_extra", lambda flags: 0)
-            return _decode_record(view, position)
+    decoding: list[bool] = []
 
+    def decode(view: Any, position: int = 0) -> Any:
+        decoding.append(True)
+        try:
+            return _decode_record(view, position)
+        finally:
+            decoding.pop()
+
+    patch.setattr(record, "hosts_extra", lambda flags: 0 if decoding else layout.hosts_extra(flags))
     replace(patch, _decode_record, decode)
 
 
@@ -791,3 +796,12 @@ BUGS: dict[str, list[Patch]] = {
     ],
 }
 """By target. ``read_an_empty_name_for_ever`` is not here: it takes as long as a hang is let go on."""
+SLOWLY_FOUND: frozenset[Patch] = frozenset(
+    {
+        accept_sizes_that_are_too_small,
+        fail_at_bodies_that_do_not_inflate,
+        forget_the_size_of_hosts,
+        take_memory_for_claimed_records,
+    }
+)
+"""Only ``make proofs`` looks for these."""

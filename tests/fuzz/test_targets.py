@@ -1,12 +1,13 @@
 """The targets hold for all that once broke one, and bugs that are planted are found."""
 
 import pytest
+from _pytest.mark import ParameterSet
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.wire import transfer
 from tests.fuzz import engine, measure
 from tests.fuzz.engine import REGRESSIONS, TARGETS, Finding, Fuzzer, replay
-from tests.fuzz.planted import BUGS, Patch, read_an_empty_name_for_ever
+from tests.fuzz.planted import BUGS, SLOWLY_FOUND, Patch, read_an_empty_name_for_ever
 from tests.fuzz.target import Broken
 
 BYTES_TO_FIND_A_BUG = 20_000_000
@@ -76,10 +77,12 @@ class MeasureTests(SynchronousTestCase):
         self.assertGreaterEqual(measure.retained_bytes(Holder()), 3 + 4 + 910)
 
 
-@pytest.mark.parametrize(
-    ("name", "plant"),
-    [pytest.param(name, plant, id=f"{name}: {plant.__name__}") for name, plants in BUGS.items() for plant in plants],
-)
+def case(name: str, plant: Patch) -> ParameterSet:
+    marks = [pytest.mark.proof] if plant in SLOWLY_FOUND else []
+    return pytest.param(name, plant, id=f"{name}: {plant.__name__}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "plant"), [case(name, plant) for name, plants in BUGS.items() for plant in plants])
 def test_a_planted_bug_is_found(name: str, plant: Patch) -> None:
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)

@@ -740,7 +740,7 @@ class Driver:
         return SendRun(self._spawn(*words), log)
 
     def consume(
-        self, topic: str, group: str, expected: int, seconds: float = 30, broker_id: int | None = None
+        self, topic: str, group: str, expected: int, seconds: float = WAIT_SECONDS, broker_id: int | None = None
     ) -> ConsumeReport:
         """Pull all queues from their start until `expected` messages came and no more follow, or time is up.
 

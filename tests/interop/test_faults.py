@@ -97,7 +97,7 @@ def test_a_slave_goes_on_by_itself_when_its_master_was_restarted_in_mid_transfer
     between.wait_until_passed()
     end_it(master)
     between.cut()
-    slave.wait_for_event("slave is CONNECTING")
+    slave.wait_for_fields(state="CONNECTING")
     assert 0 < between.reports[-1].offset < end
     between.let_through(math.inf)
     master.start()

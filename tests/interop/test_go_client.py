@@ -47,7 +47,7 @@ def namesrv(built: None, tmp_path: Path) -> Iterator[str]:
 
 def wait_for_sync(slave: TwistdNode) -> None:
     """Wait until what a producer sends can be replicated."""
-    slave.wait_for_event("slave is IN_SYNC")
+    slave.wait_for_fields(state="IN_SYNC")
 
 
 def expected(number: int) -> tuple[bytes, str, str, str]:

@@ -65,7 +65,7 @@ def start_java(java_master: MasterFactory, store: Path, listen_port: int, **opti
 def assert_java_serves(driver: Driver, stored: Sequence[Stored]) -> None:
     """A consumer gets every message of its queues; all are found by id, and by key and client id."""
     wanted = [message for message in stored if message.is_queued and message.topic != DELAYED]
-    report = driver.consume(",".join(OTHERS), "GOurs", len(wanted), seconds=20)
+    report = driver.consume(",".join(OTHERS), "GOurs", len(wanted))
     assert (report.count, report.sha256) == (len(wanted), lines_sha256(wanted))
 
     by_id = driver.look_up([f"id {message.msg_id}" for message in stored])
@@ -117,7 +117,7 @@ def test_java_serves_all_that_we_put_and_leaves_our_files_as_they_are(
 
     broker = start_java(java_master, folder, listen_port)
     wanted, sha256 = delivered_sha256(stored)
-    delivered = driver.consume(DELAYED, "GOurs", wanted, seconds=20)
+    delivered = driver.consume(DELAYED, "GOurs", wanted)
     assert (delivered.count, delivered.sha256) == (wanted, sha256)
     assert driver.queue_ends(*OTHERS) == ends
     assert_java_serves(driver, stored)
@@ -179,7 +179,7 @@ def test_ours_and_java_take_turns_on_one_store(java_master: MasterFactory, drive
 
     broker = start_java(java_master, folder, listen_port, name="turns", cluster="turns")
     wanted, _ = delivered_sha256(stored)
-    assert driver.consume(DELAYED, "GOurs", wanted, seconds=20).count == wanted
+    assert driver.consume(DELAYED, "GOurs", wanted).count == wanted
     for topic in (PLAIN, TAGGED):
         assert driver.send(topic, SENDS, SENT_BYTES).statuses == {"SEND_OK": SENDS}
     java_ends, log_end = driver.queue_ends(*QUEUES), broker.commit_log_range()[1]
@@ -271,7 +271,7 @@ def test_java_recovers_a_store_whose_process_of_ours_was_killed(
     log_sha = commit_log_sha256(folder, 0, log_end)
     broker = start_java(java_master, folder, listen_port)
     wanted, sha256 = delivered_sha256(stored)
-    delivered = driver.consume(DELAYED, "GOurs", wanted, seconds=20)
+    delivered = driver.consume(DELAYED, "GOurs", wanted)
     assert (delivered.count, delivered.sha256) == (wanted, sha256)
     assert_java_serves(driver, stored)
     assert driver.send(PLAIN, SENDS, SENT_BYTES).statuses == {"SEND_OK": SENDS}

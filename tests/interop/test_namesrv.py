@@ -42,7 +42,7 @@ def wait_for_brokers(
 def assert_consumed(driver: Driver, group: str, broker_id: int | None = None, seconds: float = WAIT_SECONDS) -> None:
     """All that was sent is read, once each and as it was; of a slave, as soon as it has the topic."""
     deadline = time.monotonic() + seconds
-    while (report := driver.consume(TOPIC, group, COUNT, broker_id=broker_id)).count < COUNT:
+    while (report := driver.consume(TOPIC, group, COUNT, 30, broker_id)).count < COUNT:
         assert time.monotonic() < deadline, report
     assert (report.count, report.distinct) == (COUNT, COUNT)
     assert report.sha256 == messages_sha256(range(COUNT), BODY_BYTES)

@@ -179,7 +179,7 @@ def test_each_message_is_archived_once_although_processes_are_killed(
     rng = random.Random(seed)
     master = java_master(segment_size=SEGMENT_SIZE)
     slave = our_slave(master)
-    slave.wait_for_event("slave is IN_SYNC")
+    slave.wait_for_fields(state="IN_SYNC")
     lake = tmp_path / "lake"
     with StreamProcess(tmp_path, slave.store, lake) as stream:
         driver.create_topic(master.cluster, TOPIC)

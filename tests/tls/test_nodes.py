@@ -133,7 +133,7 @@ def test_puts_wait_for_a_slave_with_the_right_certificate_and_for_its_own_slave_
     own = world.ca.issue("slave-a", MASTER)
     mutual = ["--tls-verify-slaves", *world.client_options(own)]
     with world.slave("mutual", world.sync_master, mutual) as slave:
-        slave.wait_for_event("slave is IN_SYNC")
+        slave.wait_for_fields(state="IN_SYNC")
         assert world.sync_master.put(20, in_flight=5)["statuses"] == {"PUT_OK": 20}
         with world.slave("cascade", slave, [*world.client_options(own), "--once"]) as last:
             assert last.wait() == 0, last.errors()
@@ -247,7 +247,7 @@ def test_nodes_stop_at_once_whatever_their_peers_do(world: World) -> None:
             TwistdNode(world.folder, options, name="slave-nowhere") as lost,
             socket.create_connection(("127.0.0.1", master.port())),
         ):
-            slave.wait_for_event("slave is IN_SYNC")
+            slave.wait_for_fields(state="IN_SYNC")
             with silent.accept()[0]:
                 assert_stops(lost)
             with frozen(master.pid):
