@@ -18,7 +18,7 @@ from tests.test_cli import CommandTestCase, files_of, records_of
 
 END = max_offset("slave")
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
-KILLS = 30
+KILLS, ALL_KILLS = 6, 30
 MESSAGES = 3000
 
 
@@ -99,7 +99,8 @@ def test_a_backup_of_a_node_that_takes_messages_is_a_sound_prefix(tmp_path: Path
 
 
 @pytest.mark.process
-def test_a_restore_killed_at_any_time_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(ALL_KILLS, marks=pytest.mark.proof)])
+def test_a_restore_killed_at_any_time_leaves_the_old_or_the_new(tmp_path: Path, kills: int) -> None:
     source = copy_of("slave", tmp_path / "source")
     content = file_bytes(source / "commitlog")
     output = tmp_path / "output"
@@ -107,10 +108,10 @@ def test_a_restore_killed_at_any_time_leaves_the_old_or_the_new(tmp_path: Path) 
     started = time.monotonic()
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     whole = time.monotonic() - started
-    for number in range(KILLS):
+    for number in range(kills):
         subprocess.run(["rm", "-rf", str(output)], check=True)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(whole * (number + 1) / KILLS)  # whenever this is: each moment must be a good one
+        time.sleep(whole * (number + 1) / kills)  # whenever this is: each moment must be a good one
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         if output.exists():
