@@ -99,7 +99,7 @@ def test_a_pair_and_its_name_server(tmp_path: Path) -> None:
             TwistdNode(tmp_path, master_options, name="master") as master,
             TwistdNode(tmp_path, slave_options, name="slave") as slave,
         ):
-            slave.wait_for_event("slave is IN_SYNC")
+            slave.wait_for_fields(state="IN_SYNC")
             for node in (master, slave):
                 node.wait_for_event("registered with name server")
             hosts = [f"127.0.0.1:{number}" for number in (port, slave_port)]

@@ -48,7 +48,7 @@ from rmqha.wire.record import (
     Record,
     encode_record,
 )
-from tests import strategies
+from tests import examples, strategies
 from tests.fixtures import DATA, new_folder
 from tests.pipeline.lake import as_old, visible_files
 from tests.pipeline.stores import lay_records, options, plain_records
@@ -57,7 +57,7 @@ from tests.store.logs import file_bytes
 SEGMENT_SIZES = (4096, 8192, 20_480)
 FIRST_TIME = 1_795_000_000_000
 DEFAULTS = Settings()
-UNHURRIED = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+UNHURRIED = settings(deadline=None, max_examples=examples(25), suppress_health_check=list(HealthCheck))
 STEPS = [
     *((newstore, name) for name in ("sync_file_system", "sync_folder", "LockFile")),
     *((restoring, name) for name in ("restore_range", "rebuild", "clamp_offsets", "Checkpoint", "NodeState")),

@@ -18,6 +18,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.reading import GetMessageStatus
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
+from tests import examples
 from tests.broker.brokerstore import BrokerStoreTestCase
 
 
@@ -218,7 +219,7 @@ class ReadingTests(LimitedStoreTestCase):
         st.lists(st.integers(0, 2000), min_size=1, max_size=8),
         st.integers(1, 20),
     )
-    @settings(deadline=None, max_examples=15)
+    @settings(deadline=None, max_examples=examples(15))
     def test_each_queue_ends_at_the_first_message_that_is_not_confirmed(
         self, queues: list[int], permilles: list[int], looked_at: int
     ) -> None:
