@@ -13,6 +13,8 @@ from tests.waiting import wait_until
 
 FIRST, SECOND = 40, 60
 FAILOVER_S = 600.0
+SEND_TIMEOUT_MS = 120_000
+"""A busy machine may be slow: no send is to fail."""
 
 
 def waits(master: OurBroker, count: int) -> bool:
@@ -28,10 +30,10 @@ def test_a_push_consumer_reads_what_the_slave_holds(our_broker: OurBrokerFactory
     driver.create_topic(master.cluster, TOPIC, QUEUES)
     wait_for_topic(slave)
     with consumer(driver, "GConfirmed") as running:
-        assert driver.send(TOPIC, FIRST, BODY_BYTES).statuses == {"SEND_OK": FIRST}
+        assert driver.send(TOPIC, FIRST, BODY_BYTES, send_timeout_ms=SEND_TIMEOUT_MS).statuses == {"SEND_OK": FIRST}
         wait_until(lambda: len(set(running.consumed())) == FIRST, "the first messages")
         with frozen(slave.pid):
-            sent = driver.send(TOPIC, SECOND, BODY_BYTES, first=FIRST)
+            sent = driver.send(TOPIC, SECOND, BODY_BYTES, first=FIRST, send_timeout_ms=SEND_TIMEOUT_MS)
             assert sent.statuses == {"SEND_OK": SECOND}
             wait_until(lambda: waits(master, SECOND), "the master to say that messages wait")
             assert len(set(running.consumed())) == FIRST
