@@ -12,7 +12,7 @@ import pytest
 
 from rmqha.exitcodes import ExitCode
 from rmqha.store.nodestate import NodeState
-from rmqha.testing.nodes import TwistdNode
+from rmqha.testing.nodes import TwistdNode, free_port
 from tests.freezing import frozen
 from tests.waiting import wait_until
 
@@ -156,7 +156,7 @@ def test_what_was_served_is_served_after_a_kill_and_nothing_more(tmp_path: Path)
 
 
 def test_nothing_that_a_consumer_has_read_is_missing_after_a_promotion(tmp_path: Path) -> None:
-    with start_master(tmp_path) as master, slave_of(tmp_path, master) as slave:
+    with start_master(tmp_path) as master, slave_of(tmp_path, master, f"--port={free_port()}") as slave:
         put(master, "first")
         wait_for(master, b"first")
         wait_for(slave, b"first")

@@ -205,7 +205,8 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return None
-        units, end = queue.units(offset, LEAST_UNITS_EXAMINED), None
+        units = queue.units(offset, LEAST_UNITS_EXAMINED)
+        end: int | None = None
         for physical_offset, size, tags_code in UNIT.iter_unpack(units.data):
             if size > 0 and size != PRE_BLANK_SIZE:
                 end = physical_offset + size

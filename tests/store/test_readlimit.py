@@ -1,6 +1,7 @@
 """Reads that end at the confirmed end of the log: what is seen, who is woken, and what a restart keeps."""
 
 import os
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -101,14 +102,15 @@ class WaitTests(SynchronousTestCase):
     @given(st.lists(st.tuples(st.sampled_from("wcg"), st.integers(0, 50)), max_size=60))
     @settings(deadline=None)
     def test_exactly_those_reached_and_not_cancelled_are_called(self, steps: list[tuple[str, int]]) -> None:
-        clock, called = Clock(), []
+        clock = Clock()
+        called: list[int] = []
         limit = ReadLimit(clock, 0)
         waits: list[tuple[int, readlimit.Wait]] = []
         cancelled = set()
         for step, value in steps:
             if step == "w":
                 number = len(waits)
-                waits.append((value, limit.wait(value, lambda number=number: called.append(number))))
+                waits.append((value, limit.wait(value, partial(called.append, number))))
             elif step == "c" and waits:
                 number = value % len(waits)
                 if number not in called:

@@ -160,7 +160,8 @@ class ConnectionTests(SynchronousTestCase):
     """A master's port tells what its connections say."""
 
     def test_reports_of_a_connection_count_until_it_ends(self) -> None:
-        clock, log, confirmed = Clock(), memory_log(IMAGE), []
+        clock, log = Clock(), memory_log(IMAGE)
+        confirmed: list[int] = []
         options = MasterOptions.of(make_settings({}))
         self.assertIsInstance(options.limits, HALimits)
         factory = HAMasterFactory(log, clock, options)
