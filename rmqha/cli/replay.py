@@ -59,7 +59,7 @@ from rmqha.wire.record import (
 )
 
 BREATHS = 1000
-"""After so many stored messages the reactor gets a turn."""
+"""The reactor gets a turn after this many stored messages."""
 SAVE_SECONDS = 1.0
 FAILURES_SHOWN = 20
 Source = Callable[[], Iterator[Stored | None]]

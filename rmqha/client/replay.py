@@ -329,7 +329,7 @@ class Progress:
 
 
 class TooManyFailures(Exception):
-    """So many messages were refused that the rest would be, too."""
+    """Many messages were refused, and the rest would be, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -434,7 +434,7 @@ def _restored_lines(done: "Restored") -> Iterator[str]:
     if done.tables:
         yield f"topics, groups and offsets are those of the archive: {', '.join(done.tables)}"
     else:
-        yield "the archive has no topics, groups and offsets: topics are made from the queues, consumers start anew"
+        yield "the archive has no topics, groups and offsets: topics are made from the queues, groups have no offsets"
     if done.done:
         yield f"{done.queues} queues; {done.clamped} offsets were set back to the end of their queues"
     else:

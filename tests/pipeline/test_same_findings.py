@@ -76,7 +76,13 @@ def test_two_logs_differ_by_the_same_bytes(data: st.DataObject, split_bytes: str
             ours.close()
             theirs.close()
         assert compare(options, LocalEngine()) == by_command
-        wanted = [at for at in range(made.end) if changed[at] != made.content[at]]
+        fill: set[int] = set()
+        for blank, blank_end in set(made.pieces) - set(made.messages):
+            if changed[blank : blank + 8] == made.content[blank : blank + 8]:
+                fill |= set(range(blank + 8, blank_end))
+        different = [at for at in range(made.end) if changed[at] != made.content[at]]
+        wanted = [at for at in different if at not in fill]
+        assert by_command.different_fills == len({at // made.segment_size for at in different if at in fill})
         assert (by_command.differs_at, by_command.different_bytes) == (wanted[0] if wanted else None, len(wanted))
 
 
