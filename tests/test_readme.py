@@ -28,10 +28,13 @@ TYPED = {
     "operating: A broker pair",
     "operating: A copy of your broker",
     "repair: Commands",
+    "runbook: All stores are lost, and an archive is left",
     "runbook: Backups",
+    "runbook: Messages that were cut or lost",
     "runbook: Somebody deleted or sent something by mistake",
     "runbook: The master is gone",
     "runbook: The old master comes back",
+    "spark: A store from an archive",
     "spark: Commands",
     "name-servers: Name servers",
     "tls: Encrypted and authenticated",
@@ -78,6 +81,7 @@ class Reader:
         self.master, self.slave, self.name_server = free_port(), free_port(), free_port()
         self.data = folder
         self.noted_time = ""
+        self.kept = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -89,6 +93,7 @@ class Reader:
             ("/backup", str(self.data / "backup")),
             ("new-master:", "127.0.0.1:"),
             ("2026-11-22T09:30:00Z", self.noted_time),
+            ("00000000000012345678", self.kept),
             ("ns-a:", "127.0.0.1:"),
             ("ns-b:", "127.0.0.1:"),
             ("broker-a.example.com:", "localhost:"),
@@ -286,6 +291,10 @@ def test_the_log_as_data(reader: Reader) -> None:
     for command in commands_of("spark: Commands"):
         assert reader.runs(command)
     assert list((reader.data / "lake" / "orders").rglob("*.parquet"))
+    prove, restore, verify = commands_of("spark: A store from an archive")
+    assert "nothing was written" in reader.runs(prove)
+    assert "every byte is proved" in reader.runs(restore)
+    assert "identical" in reader.runs(verify)
 
 
 def test_the_day_the_master_dies(reader: Reader) -> None:
@@ -318,6 +327,19 @@ def test_the_day_the_master_dies(reader: Reader) -> None:
     assert "nothing was changed" in reader.runs(restore_dry)
     assert reader.runs(restore)
     assert "prefix" in reader.runs("rmqha verify /data/before --against /data/slave")
+    reader.kept = next((reader.data / "master" / "rmqha" / "cut").glob("0*")).name
+    reader.runs("rmqha job archive /data/slave --output /lake/orders")
+    count, replay, replay_archived = commands_of("runbook: Messages that were cut or lost")
+    assert "TopicTest: 20 messages" in reader.runs(count)
+    assert "SEND_OK 20" in reader.runs(replay)
+    assert "SEND_OK 5" in reader.runs(replay_archived)  # what was put after the time that was noted
+    prove, restore, verify, start = commands_of("runbook: All stores are lost, and an archive is left")
+    for command, said in ((prove, "nothing was written"), (restore, "proved"), (verify, "sound messages")):
+        assert said in reader.runs(command)
+    reader.stops()
+    reader.starts("twistd -n --pidfile= rmqha-namesrv", reader.name_server)
+    reader.starts(start, reader.master)
+    reader.waits_until_it_runs("rmqha put TopicTest again --count=5 --namesrv=127.0.0.1:9876")
 
 
 def test_name_servers(reader: Reader) -> None:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,7 +59,7 @@ from rmqha.wire.record import (
 )
 
 BREATHS = 1000
-"""After so many stored messages the reactor gets a turn."""
+"""The reactor gets a turn after this many stored messages."""
 SAVE_SECONDS = 1.0
 FAILURES_SHOWN = 20
 Source = Callable[[], Iterator[Stored | None]]
@@ -267,13 +267,16 @@ def run_replay(
 ) -> None:
     """Look at the source, then send what is wanted. Raises Trouble."""
     saved = _Saved(sending.progress_file, name, wanted)
+    progress = saved.read()
+    if progress.end is not None:
+        wanted = replace(wanted, end=progress.end)
     planner = Planner(wanted, Delayed(sending.delayed), DelayLevels(str(levels)))
     with _bar("looking", None) as looked:
         survey = planner.survey(_counted(source(), looked))
     if sending.dry_run:
         _tell_survey(survey, as_json)
         return
-    progress = saved.read()
+    progress.end = survey.end if progress.end is None else progress.end
     reactor = the_reactor()
     client = make_client(reactor, **way)
     pace = Pace(sending.rate, not sending.any_queue, sending.max_failures)
@@ -284,8 +287,9 @@ def run_replay(
             saved.write_now_and_then(now)
 
         work = Replay(Producer(client, sending.group), reactor, changed, pace, progress)
+        start, end = progress.position, progress.end
         rest = (one if one is None else planner.plan(one) for one in source())
-        not_done = (one for one in rest if one is None or one.position >= progress.position)
+        not_done = (one for one in rest if one is None or start <= one.position < end)
         try:
             run_client(reactor, client, work.run(one for one in not_done if one is None or one.fate is not Fate.OTHER))
         except (MQClientError, TooManyFailures, Interrupted) as error:
@@ -356,6 +360,7 @@ def _as_json(progress: Progress) -> dict[str, Any]:
     return {
         "position": progress.position,
         "reached": progress.reached,
+        "end": progress.end,
         "statuses": {status.name: count for status, count in progress.statuses.items()},
         "failures": [failure._asdict() for failure in progress.failures],
     }
@@ -381,6 +386,7 @@ class _Saved:
                 int(content["reached"]),
                 Counter({SendStatus[name]: int(count) for name, count in content["statuses"].items()}),
                 [Failure(**failure) for failure in content["failures"]],
+                int(content["end"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Trouble(ExitCode.USAGE, f"{self._path} is not a progress file of rmqha replay: {error}") from error

@@ -163,10 +163,14 @@ class Outgoing(NamedTuple):
 
 @dataclass(slots=True)
 class Survey:
-    """What a look at a source has counted: messages to send by topic, and others by their fate."""
+    """What a look at a source has counted: messages to send by topic, and others by their fate.
+
+    ``end`` is the position that follows all messages.
+    """
 
     to_send: Counter[str] = field(default_factory=Counter)
     others: Counter[Fate] = field(default_factory=Counter)
+    end: int = 0
 
     @property
     def messages(self) -> int:
@@ -197,7 +201,10 @@ class Planner:
         delayed: dict[str, array[int]] = {}
         for stored in source:
             outgoing = None if stored is None else self.plan(stored)
-            if stored is None or outgoing is None or outgoing.fate is Fate.OTHER:
+            if stored is None or outgoing is None:
+                continue
+            found.end = stored.position + 1
+            if outgoing.fate is Fate.OTHER:
                 continue
             if outgoing.fate is not Fate.SENT:
                 found.others[outgoing.fate] += 1
@@ -315,12 +322,17 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a replay is. All before ``position`` is done, and nothing from ``reached`` on was sent."""
+    """How far a replay is. All before ``position`` is done, and nothing from ``reached`` on was sent.
+
+    It ends before ``end``, None before the first look at the source: a source that is the broker's own store grows by
+    what is sent.
+    """
 
     position: int = 0
     reached: int = 0
     statuses: Counter[SendStatus] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
+    end: int | None = None
 
     @property
     def results(self) -> int:
@@ -329,7 +341,7 @@ class Progress:
 
 
 class TooManyFailures(Exception):
-    """So many messages were refused that the rest would be, too."""
+    """Many messages were refused, and the rest would be, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,13 +217,13 @@ def _print_json(content: dict[str, Any]) -> None:
     click.echo(printable_json(orjson.dumps(content).decode()))
 
 
-@job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", "dropBehind"))
+@job.command(cls=Job, takes=(*RANGE, *(name for name in READING if name != "readUpTo"), "boundaries", "dropBehind"))
 @_with_log_options
 def verify(asked: Asked) -> None:
     """Prove every record of a log: its magic code, lengths, own offset, and the CRC of its body.
 
-    It finds in the log what rmqha verify finds. Queues and index are not checked: rmqha verify does that. Exit code 1
-    if some bytes are not records.
+    It finds in the log what rmqha verify finds, and judges as far: the whole log; of a running node, what it has
+    verified. Queues and index are not checked: rmqha verify does that. Exit code 1 if some bytes are not records.
     """
     from rmqha.pipeline.jobs.verify import verify as verify_log
     from rmqha.store.offline.findings import log_problems, sound_line, stretch_lines, verification_as_json
@@ -434,7 +434,7 @@ def _restored_lines(done: "Restored") -> Iterator[str]:
     if done.tables:
         yield f"topics, groups and offsets are those of the archive: {', '.join(done.tables)}"
     else:
-        yield "the archive has no topics, groups and offsets: topics are made from the queues, consumers start anew"
+        yield "the archive has no topics, groups and offsets: topics are made from the queues, groups have no offsets"
     if done.done:
         yield f"{done.queues} queues; {done.clamped} offsets were set back to the end of their queues"
     else:

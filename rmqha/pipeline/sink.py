@@ -117,7 +117,7 @@ def _commit(options: Options, messages: Sequence[WriterCommitMessage | None]) ->
         parts = sorted(chain.from_iterable(message.parts for message in staged), key=lambda part: part[0].start)
         tables = read_tables(store)
         for run in _runs(_left(options, parts, archive.covered())):
-            is_new = archive.commit(merge_archived(run[0].start, run[-1].end, run, state, tables))
+            is_new = archive.commit(merge_archived(run[0].start, run[-1].end, run, state), tables)
             assert is_new, "nobody else commits meanwhile"
         archive.clean()
 

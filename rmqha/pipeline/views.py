@@ -132,7 +132,7 @@ def _compare(reader: ViewReader, split: Split) -> Batches:
     assert reader.options.replica is not None, "view_schema has seen to it"
     replica = str(log_folder(reader.options.replica))
     try:
-        found = compare_split(split, replica, reader.options.batch_bytes)
+        found = compare_split(split, replica)
     except StoreError as error:
         yield _batch(reader.schema, [(split.start, split.end, None, None, str(error))])
         return

@@ -55,8 +55,9 @@ def as_old(lake: Path, keeps_hashes: bool = True) -> None:
     for path in visible_files(lake):
         table = pq.ParquetFile(path).read()
         pq.write_table(table.drop_columns(["recordCRC", "rawRecord"]), path)
+    (lake / "_manifest" / "tables.json").unlink(missing_ok=True)
     for path in (lake / "_manifest").glob("*.json"):
         content = json.loads(path.read_text())
-        for name in ("lossless", "segment_size", "blanks", "tables", *(() if keeps_hashes else ("hashes",))):
+        for name in ("lossless", "segment_size", "blanks", *(() if keeps_hashes else ("hashes",))):
             del content[name]
         path.write_text(json.dumps(content))

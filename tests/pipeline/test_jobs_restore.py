@@ -26,7 +26,7 @@ from rmqha.pipeline.jobs import restore as restoring
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.compare import compare
 from rmqha.pipeline.jobs.engine import LocalEngine
-from rmqha.pipeline.jobs.manifest import Archive
+from rmqha.pipeline.jobs.manifest import Archive, ArchiveError
 from rmqha.pipeline.jobs.restore import NotRestorable, RestoreChoices, Restored, plan_restore, restore
 from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.schema import records_schema
@@ -431,6 +431,33 @@ class RestoreTests(SynchronousTestCase):
             for patch in patches:
                 patch.restore()
         return False
+
+    def test_ctrl_c_leaves_nothing(self) -> None:
+        self.archive()
+
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        for name in ("restore_range", "rebuild", "clamp_offsets"):
+            patch = self.patch(restoring, name, interrupt)
+            before = sorted(self.folder.iterdir())
+            with self.assertRaises(KeyboardInterrupt):
+                restored(self.lake, self.output)
+            self.assertEqual(sorted(self.folder.iterdir()), before)
+            patch.restore()
+        restored(self.lake, self.output)
+
+    def test_only_the_last_tables_are_kept(self) -> None:
+        for end, consumed in ((5000, 2), ("latest", 7)):
+            ConsumerOffsetTable({"BenchTopic@G": {0: consumed}}).write(self.store / CONFIG_FOLDER)
+            self.archive(endingOffset=end)
+        self.assertEqual(set(Archive(self.lake).tables()), {"consumerOffset.json"})
+        restored(self.lake, self.output)
+        offsets = ConsumerOffsetTable.read(self.output / CONFIG_FOLDER).offset_table
+        self.assertEqual(offsets, {"BenchTopic@G": {0: 7}})
+        (self.lake / "_manifest" / "tables.json").write_text("[]")
+        with self.assertRaisesRegex(ArchiveError, "move it elsewhere"):
+            plan_restore(self.lake, DEFAULTS)
 
     def test_a_strange_folder_is_not_cleared(self) -> None:
         self.archive()

@@ -218,7 +218,7 @@ def test_what_others_archive_after_the_proof_is_proved_before_the_commit(lake: P
     split = open_log(options).splits(at, offsets_of(other)[118])[0]
     part = archive_split(split, str(lake), options)
     with pytest.raises(WrongArchive, match=rf"differs from it at {3 * SEGMENT_SIZE} \(or after it, before {at}\)"):
-        commit_proved(folder, proof, lambda: folder.commit(merge_archived(split.start, split.end, [part], state, {})))
+        commit_proved(folder, proof, lambda: folder.commit(merge_archived(split.start, split.end, [part], state)))
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rmqha.pipeline.jobs.compare import compare
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.verify import verify
 from rmqha.pipeline.options import parse_options
+from rmqha.store.log.lockfile import LockFile
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.findings import Comparison, Verification
 from rmqha.store.offline.storereader import StoreReader
@@ -48,11 +50,18 @@ def by_job(store: Path, split_bytes: str, boundaries: str = "auto") -> Verificat
 def test_a_damaged_log_gives_the_same_findings(
     data: st.DataObject, split_bytes: str, boundaries: str, unclean: bool
 ) -> None:
-    """Whatever the damage, and wherever the job splits the log."""
+    """Whatever the damage, wherever the job splits the log, and whoever runs on it."""
     made = data.draw(logs())
-    with on_disk(made, data.draw(damages(made))) as folder:
+    with on_disk(made, data.draw(damages(made))) as folder, ExitStack() as held:
         if unclean:
             (folder.parent / "abort").touch()
+        places = st.sampled_from([0, *(end for _, end in made.pieces)])
+        if data.draw(st.booleans()):
+            verified, confirmed = data.draw(places), data.draw(places)
+            offsets = Offsets(0, made.end, verified, verified, min(verified, confirmed))
+            NodeState("id", offsets=offsets).write(folder.parent)
+        if data.draw(st.booleans()):
+            held.callback(LockFile(folder.parent / "lock").release)
         assert by_job(folder.parent, split_bytes, boundaries) == by_command(folder.parent)
 
 
@@ -78,7 +87,13 @@ def test_two_logs_differ_by_the_same_bytes(data: st.DataObject, split_bytes: str
             ours.close()
             theirs.close()
         assert compare(options, LocalEngine()) == by_command
-        wanted = [at for at in range(made.end) if changed[at] != made.content[at]]
+        fill: set[int] = set()
+        for blank, blank_end in set(made.pieces) - set(made.messages):
+            if changed[blank : blank + 8] == made.content[blank : blank + 8]:
+                fill |= set(range(blank + 8, blank_end))
+        different = [at for at in range(made.end) if changed[at] != made.content[at]]
+        wanted = [at for at in different if at not in fill]
+        assert by_command.different_fills == len({at // made.segment_size for at in different if at in fill})
         assert (by_command.differs_at, by_command.different_bytes) == (wanted[0] if wanted else None, len(wanted))
 
 

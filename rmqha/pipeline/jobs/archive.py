@@ -238,10 +238,8 @@ def _blank(split: Split, start: int) -> ArchivedBlank | None:
     return ArchivedBlank.of(start, content) if is_blank else None
 
 
-def merge_archived(
-    start: int, end: int, parts: Sequence[ArchivedSplit], state: NodeState | None, tables: Mapping[str, str]
-) -> Manifest:
-    """The manifest of a range whose splits are staged, with the state of their store's node and its tables."""
+def merge_archived(start: int, end: int, parts: Sequence[ArchivedSplit], state: NodeState | None) -> Manifest:
+    """The manifest of a range whose splits are staged, with the state of their store's node."""
     return Manifest(
         start,
         end,
@@ -254,7 +252,6 @@ def merge_archived(
             lossless=all(part.is_lossless for part in parts),
             segment_size=max((part.segment_size for part in parts), default=0) or None,
             blanks=tuple(part.blank for part in parts if part.blank is not None),
-            tables=tables,
         ),
     )
 
@@ -307,9 +304,9 @@ def archive(
         while following := _next_range(archive, plan, start, end, commit_bytes):
             on_split = partial(archive_split, root=str(options.output), options=options)
             parts = run_range(engine, on_split, plan, *following, progress)
+            manifest = merge_archived(*following, parts, plan.state)
             tables = tables_at(plan.store, following[1], plan.end)
-            manifest = merge_archived(*following, parts, plan.state, tables)
-            if commit_proved(archive, proof, partial(archive.commit, manifest)):
+            if commit_proved(archive, proof, partial(archive.commit, manifest, tables)):
                 manifests.append(manifest)  # else a stream was faster, and there is less left to do
         with archive.locked():
             removed = archive.clean()

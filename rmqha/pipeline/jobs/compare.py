@@ -18,7 +18,7 @@ from rmqha.pipeline.segments import SegmentReader, Split
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.stretches import prove
-from rmqha.store.offline.comparing import compare_range, is_fill
+from rmqha.store.offline.comparing import compare_segment
 from rmqha.store.offline.findings import Comparison, Difference
 from rmqha.wire.record import Buffer
 
@@ -58,23 +58,15 @@ class _Files:
         return self._segment
 
 
-def compare_split(split: Split, replica: str, window_bytes: int) -> Difference:
+def compare_split(split: Split, replica: str) -> Difference:
     """Compare a split with the same bytes in ``replica``, a folder of segments. Raises StoreError, OSError."""
     ours = LogFile(split.path, split.base, split.segment_end)
     theirs = Path(replica)
-    files = log_files(theirs, None)
     with (
         _Files(Path(split.path).parent, (ours,), split.end) as one,
-        _Files(theirs, files, split.end) as other,
+        _Files(theirs, log_files(theirs, None), split.end) as other,
     ):
-        found = compare_range(one.read, other.read, split.start, split.end, window_bytes, lambda _: None)
-        if found.differs_at is None:
-            return found
-        with SegmentReader(split.path, split.base) as segment:
-            record_at = prove(SplitLog(split, segment), split.start, found.differs_at, lambda _: None).end
-        is_one_segment = any(split.segment_end == file.end and split.base == file.base for file in files)
-        fills = is_one_segment and is_fill(one.read, other.read, record_at, split.segment_end)
-        return Difference(fills=1) if fills else found
+        return compare_segment(one.read, other.read, split.start, split.end, split.segment_end, lambda _: None)
 
 
 def compare(options: Options, engine: Engine, progress: Progress = no_progress) -> Comparison:
@@ -84,7 +76,7 @@ def compare(options: Options, engine: Engine, progress: Progress = no_progress) 
     ours = open_log(options)
     theirs = open_log(replace(options, path=options.replica, settings=Settings()))  # it may be made otherwise
     start, end = max(ours.min_offset, theirs.min_offset), min(ours.end, theirs.end)
-    on_split = partial(compare_split, replica=str(theirs.folder), window_bytes=options.batch_bytes)
+    on_split = partial(compare_split, replica=str(theirs.folder))
     parts = run_range(engine, on_split, ours, start, end, progress) if start < end else []
     found = reduce(Difference.then, parts, Difference())
     return Comparison(

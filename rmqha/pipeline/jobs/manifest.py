@@ -3,6 +3,7 @@
 ::
 
     _manifest/<start>-<end>.json                  what one batch archived: a range of the log, and its files
+    _manifest/tables.json                         topics, groups and offsets, as of the end of the archive or soon after
     date=2026-11-21/hour=01/<start>-<end>.parquet messages of one range of the log
     _staged/.<start>-<end>.<writer>.parquet.staged the same before its manifest is written
     _staged/.<start>-<end>.<writer>.parquet.tmp    the same while it is written: its writer holds a lock on it
@@ -37,6 +38,7 @@ from rmqha.wire.record import encode_blank
 
 MANIFEST_FOLDER = "_manifest"
 STAGING_FOLDER = "_staged"
+TABLES_NAME = "tables.json"
 LOCK_NAME, JOB_LOCK_NAME = ".lock", ".job"
 LOCK_PATIENCE_SECONDS = 300.0
 """How long a commit waits for another one, which is short unless two have staged the same message in different
@@ -121,14 +123,11 @@ class RestoreFacts:
     """What a store made from the archive needs besides the messages. Older manifests have none of it.
 
     ``lossless`` says that the files keep every record exactly. ``segment_size`` is in bytes, None if it is not known.
-    ``tables`` are the texts of the store's tables by the names of their files, as they were at the end of the range, or
-    soon after it.
     """
 
     lossless: bool = False
     segment_size: int | None = None
     blanks: tuple[ArchivedBlank, ...] = ()
-    tables: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The fields in a manifest's file."""
@@ -142,7 +141,6 @@ class RestoreFacts:
             lossless=bool(content.get("lossless", False)),
             segment_size=None if size is None else int(size),
             blanks=tuple(ArchivedBlank(**blank) for blank in content.get("blanks", ())),
-            tables={str(name): str(text) for name, text in dict(content.get("tables", {})).items()},
         )
 
 
@@ -253,9 +251,22 @@ class Archive:
                 ranges.append((start, end))
         return ranges
 
-    def commit(self, manifest: Manifest) -> bool:
+    def tables(self) -> dict[str, str]:
+        """The texts of the store's tables by the names of their files, as of the end of the archive or soon after it.
+
+        Empty if the archive has none. Raises ArchiveError, OSError.
+        """
+        path = self._folder / TABLES_NAME
+        try:
+            return {str(name): str(text) for name, text in orjson.loads(path.read_bytes())["tables"].items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArchiveError(f"{path} does not hold tables ({error}): move it elsewhere") from error
+
+    def commit(self, manifest: Manifest, tables: Mapping[str, str] | None = None) -> bool:
         """Archive a batch whose files are staged. Returns False, and does nothing, if a part of its range is archived
-        already.
+        already. ``tables`` are those of the store at the end of the batch; only the last ones are kept.
 
         Call it under ``locked``. Raises ArchiveError if a file is missing or unexpected, and OSError.
         """
@@ -268,6 +279,9 @@ class Archive:
                     f"{self._staging / file.staged} was removed before it was archived: run the job again"
                 )
         self._check_strangers(manifest)
+        if tables and (not (covered := self.covered()) or manifest.end > covered[-1][1]):
+            content = {"offset": manifest.end, "tables": dict(tables)}
+            replace_file(self._folder / TABLES_NAME, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         replace_file(self._folder / f"{range_name(*whole)}.json", manifest.to_json())
         self._publish(manifest)
         return True

@@ -171,7 +171,7 @@ def plan_restore(root: Path, settings: Settings) -> RestorePlan:
         end,
         size,
         sum(manifest.rows for manifest in manifests),
-        next((one.restore.tables for one in reversed(manifests) if one.restore.tables), {}),
+        Archive(root).tables(),
         max(manifest.epoch for manifest in manifests),
     )
 
@@ -414,9 +414,9 @@ def restore(
     left. Raises OutputExists, NoRoom, NotRestorable, StoreError, OSError.
     """
     check_output(plan.archive, output)
+    _check_room(plan, output)
     if choices.dry_run:
         return _merged(plan, output, _run(plan, None, engine, choices, progress))
-    _check_room(plan, output)
     facts = {"source": str(plan.archive), "end": plan.end, "kind": "archive"}
     with new_store(output, facts) as folder:
         _make_segments(folder / LOG_FOLDER, plan)

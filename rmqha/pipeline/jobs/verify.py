@@ -112,32 +112,40 @@ def verify_split(split: Split, drop_behind: bool = False) -> SplitFindings:
 
 
 def verify(options: Options, engine: Engine, progress: Progress = no_progress) -> Verification:
-    """Prove the log of ``options.path``.
+    """Prove the log of ``options.path``, as far as ``rmqha verify`` does.
 
-    If no node of ours has run on the store, all bytes other than zero are judged, also after the last sound record,
-    unless another broker is writing there. Raises StoreError, OSError.
+    All bytes other than zero are judged, also after the last sound record, unless a broker is writing there. A running
+    node of ours is judged up to what it has verified, a running Java broker up to its last sound record. Raises
+    StoreError, OSError.
     """
-    plan = _plan(replace(options, on_corrupt=OnCorrupt.SKIP))
+    plan, live = _plan(replace(options, on_corrupt=OnCorrupt.SKIP))
     start, end = plan.start(), plan.stop()
-    live = is_locked(plan.store / "lock")
-    if plan.state is None and end == plan.end:
+    is_whole = end == plan.end
+    if is_whole and not (live and plan.state is not None):
         end = _end_of_last_file(plan)
     on_split = partial(verify_split, drop_behind=options.drop_behind)
     parts = run_range(engine, on_split, plan, start, end, progress)
-    return judge(merge(start, [found.part for found in parts]), _circumstances(plan, start, end, live, parts))
+    looked = merge(start, [found.part for found in parts])
+    return judge(looked, _circumstances(plan, looked.end, end, live, is_whole))
 
 
-def _plan(options: Options) -> LogPlan:
-    """Raises DataLossError, StoreError, OSError if files are missing, but not if the log ends too early."""
+def _plan(options: Options) -> tuple[LogPlan, bool]:
+    """The log up to the end of what may be judged, and whether a process has the store open.
+
+    Raises DataLossError, StoreError, OSError if files are missing, but not if the log ends too early.
+    """
     plan = open_log(replace(options, fail_on_data_loss=False), to_last_file=True)
-    return replace(plan, options=options)
+    live = is_locked(plan.store / "lock")
+    if plan.state is not None and plan.files:
+        written_end = plan.files[-1].end
+        end = min(plan.state.offsets.verified, written_end) if live else written_end
+        plan = replace(plan, end=max(plan.files[0].base, end))
+    return replace(plan, options=options), live
 
 
-def _circumstances(plan: LogPlan, start: int, end: int, live: bool, parts: list[SplitFindings]) -> Circumstances:
+def _circumstances(plan: LogPlan, found_end: int, end: int, live: bool, is_whole: bool) -> Circumstances:
     is_anothers = live and plan.state is None
-    found_end = merge(start, [found.part for found in parts]).end
     written_end = found_end if is_anothers else _written_end(plan, found_end, end)
-    is_whole = end == plan.end and plan.state is not None
     confirmed = plan.state.confirmed_offset if is_whole and plan.state is not None else 0
     unclean = plan.folder == plan.options.path or (plan.store / "abort").exists()
     return Circumstances(live, unclean, confirmed, written_end, bool(plan.files))

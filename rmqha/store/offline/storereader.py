@@ -9,10 +9,10 @@ from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
-from rmqha.store.log.stretches import WINDOW_BYTES, Progress, prove, survey
+from rmqha.store.log.stretches import Progress, prove, survey
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
 from rmqha.store.nodestate import NodeState
-from rmqha.store.offline.comparing import compare_range, is_fill
+from rmqha.store.offline.comparing import compare_segment
 from rmqha.store.offline.findings import Circumstances, Comparison, Difference, Verification, judge
 from rmqha.wire.record import Blank, Record, RecordError, check_record
 from rmqha.wire.scan import Scan
@@ -66,8 +66,10 @@ class StoreReader:
         common_end = min(end, other_end)
         found = Difference()
         for at in range(start, common_end, self.log.segment_size):
-            limit = min(at + self.log.segment_size, common_end)
-            found = found.then(self._compare_segment(other, at, limit, progress))
+            segment_end = at + self.log.segment_size
+            limit = min(segment_end, common_end)
+            part = compare_segment(self.log.get_data, other.log.get_data, at, limit, segment_end, progress)
+            found = found.then(part)
         sizes = self.log.segment_size, other.log.segment_size
         return Comparison(
             start,
@@ -79,16 +81,6 @@ class StoreReader:
             sizes if sizes[0] != sizes[1] else None,
             found.fills,
         )
-
-    def _compare_segment(self, other: "StoreReader", start: int, end: int, progress: Progress) -> Difference:
-        """Compare the bytes of one segment, without those after the header of a blank."""
-        one, two = self.log, other.log
-        found = compare_range(one.get_data, two.get_data, start, end, WINDOW_BYTES, progress)
-        if found.differs_at is None:
-            return found
-        segment_end = start - start % one.segment_size + one.segment_size
-        fills = is_fill(one.get_data, two.get_data, self._record_at(found.differs_at), segment_end)
-        return Difference(fills=1) if fills and one.segment_size == two.segment_size else found
 
     def _record_at(self, offset: int) -> int:
         """The start of the record that holds ``offset``. Found by the records before it in its segment."""

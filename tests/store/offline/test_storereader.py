@@ -10,7 +10,7 @@ from rmqha.store.log import stretches as stretches_module
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.offline import storereader as reader_module
+from rmqha.store.offline import comparing
 from rmqha.store.offline.findings import Comparison, Verification
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank, Record
@@ -192,7 +192,7 @@ class WindowTests(ReaderTestCase):
         write_at(other / "commitlog", differs_at, b"!")
         for window in (1, 77, 500, 4096, 10**6):
             with self.subTest(window):
-                self.patch(reader_module, "WINDOW_BYTES", window)
+                self.patch(comparing, "WINDOW_BYTES", window)
                 one, two = self.reader(), self.reader(other)
                 found = one.compare(self.end, two, self.end, self.reached.append)
                 self.assertEqual(found, Comparison(0, self.end, self.end, differs_at, self.offsets[7], 1))
