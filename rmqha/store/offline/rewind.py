@@ -1,8 +1,8 @@
 """Takes a store back to the place where its log parts from a master's, so that it can follow that master.
 
 What is cut is kept below ``rmqha/cut`` first: ``rmqha dump`` reads it, ``rmqha restore-cut`` puts it back. The order on
-the disk is: the kept bytes, the new epoch in state.json, the cut. A power failure between any two of them leaves a
-store that opens, and rewinding can be done again.
+the disk is: a promotion is forgotten, the kept bytes, the new epoch in state.json, the cut. A power failure between any
+two of them leaves a store that opens as a slave's, and rewinding can be done again.
 """
 
 from collections import Counter
@@ -87,11 +87,11 @@ def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     """
     opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE), disk=disk)
     try:
+        forget_promotion(opened.root, disk)  # first: a node must never run as a master on a log that was cut back
         kept_in = opened.cut_back(offset)
     except BaseException:  # of any kind: release the store first
         opened.abandon()
         raise
-    forget_promotion(opened.root, disk)
     state = replace(opened.node_state, state=STOPPED, verdict=None, peers=(), offsets=opened.offsets(offset))
     opened.close_now(lambda: state)
     return Rewound(offset, state.epoch, kept_in)

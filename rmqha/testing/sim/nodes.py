@@ -486,8 +486,10 @@ class SimSlave(SimNode):
         settings, disk = self.configured, self.disk
         state = NodeState.read(settings.store_path_root_dir, disk)
         examined = examine_store(settings, disk=disk)
-        if examined.damage is not None:
-            raise LogDamaged(settings.store_path_root_dir, examined.damage)
+        if examined.damage is not None:  # the new master does not have these bytes: rmqha recover goes on without them
+            self.say(f"rmqha recover: {LogDamaged(settings.store_path_root_dir, examined.damage)}")
+            MessageStore(settings, may_cut=MayCut.ANYTHING, disk=disk, now_ms=self.world.now_ms).close_now()
+            examined = examine_store(settings, disk=disk)
         log = open_log(settings, owned=False, disk=disk)
         try:
             fork = await self.find_fork(process, log, examined.found.end)
