@@ -76,9 +76,9 @@ async def find_fork(
     """
     if their_end is None:
         found = await compare(their_min, our_end) if their_min < our_end else Compared(None, our_end)
-        if found.differs_at is None and their_min < our_end:
+        if found.differs_at is None and their_min < found.end and their_min < our_end:
             return Fork(found.end, our_end, is_theirs_shorter=found.end < our_end)
-        their_end = our_end if found.differs_at is None else found.differs_at + 1
+        their_end = found.end if found.differs_at is None else found.differs_at + 1  # an empty segment proves nothing
         their_min = log.min_offset
     if our_end == log.min_offset:
         return Fork(our_end, our_end, is_theirs_shorter=False)
@@ -133,19 +133,19 @@ async def _last_equal(places: list[int], is_equal: Callable[[int], Awaitable[boo
 def _bounds(log: CommitLog, start: int, limit: int, our_end: int) -> list[int]:
     """Where records and the blank begin in the segment that begins at ``start``, and where the last of them ends.
 
-    If ``limit`` is in the next segment, the same for that one, up to the limit. Raises StoreError, OSError.
+    If ``limit`` is in a later segment, the same for those between, up to the limit. Raises StoreError, OSError.
     """
-    segment_end = start - start % log.segment_size + log.segment_size
-    found, end = [], start
-    for records in proved_records(log, start, min(our_end, segment_end)):
-        found += records.physical_offset.tolist()
-        end = records.end
-    if limit > segment_end:
-        for records in proved_records(log, segment_end, min(our_end, segment_end + log.segment_size)):
-            found += [*records.physical_offset.tolist(), records.end]
-            if records.end >= limit:
+    found, at = {start}, start
+    while True:
+        segment_end = at - at % log.segment_size + log.segment_size
+        found.add(min(our_end, segment_end))
+        for records in proved_records(log, at, min(our_end, segment_end)):
+            found.update([*records.physical_offset.tolist(), records.end])
+            if at > start and records.end >= limit:
                 break
-    return sorted({*found, end, min(our_end, segment_end)})
+        if segment_end >= min(limit, our_end):
+            return sorted(found)
+        at = segment_end
 
 
 async def _proved(bounds: list[int], found: Compared, our_end: int, compare: Compare) -> Fork:

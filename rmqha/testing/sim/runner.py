@@ -125,7 +125,7 @@ def _outcomes(run: "partial[Outcome]", seeds: Iterable[int], jobs: int) -> Itera
         yield map(run, seeds)
         return
     with multiprocessing.Pool(jobs, _prepare) as pool:
-        yield (outcome for several in _batches(seeds, jobs) for outcome in pool.map(run, several, SEEDS_AT_ONCE))
+        yield (outcome for several in _batches(seeds, jobs) for outcome in pool.imap(run, several, SEEDS_AT_ONCE))
 
 
 def _batches(seeds: Iterable[int], jobs: int) -> Iterator[list[int]]:
