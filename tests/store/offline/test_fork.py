@@ -126,6 +126,20 @@ class ForkTests(SynchronousTestCase):
         theirs = write(folder / "theirs", 5, 5, 2, lambda _: 100)
         self.assertEqual(self.find(ours, theirs, knows_end=True), Fork(0, 0, is_theirs_shorter=False))
 
+    def test_equal_segments_after_a_difference_prove_nothing(self) -> None:
+        """Two masters that both run may deliver the same delayed messages at the same places."""
+        self.patch(fork, "PROOF_BYTES", 4 * SEGMENT_SIZE)
+        folder = new_folder(self)
+        ours = write(folder / "ours", 100, 0, 1, lambda _: 100)
+        theirs = write(folder / "theirs", 100, 0, 2, lambda _: 100)
+        last = ours.segment_bases[-1]
+        with (folder / "theirs" / f"{last - SEGMENT_SIZE:020d}").open("r+b") as file:
+            file.seek(SEGMENT_SIZE - 400)
+            file.write(b"\x01" * 8)
+        found = self.find(ours, theirs, knows_end=True)
+        self.assertLessEqual(found.offset, last - 400)
+        self.assertGreater(found.offset, last - 700)
+
     def test_few_bytes_are_read_of_long_logs(self) -> None:
         folder = new_folder(self)
         ours = write(folder / "ours", 2000, 1000, 1, lambda _: 100)
