@@ -39,7 +39,7 @@ from rmqha.store.messagestore import LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.repair import RepairError
-from rmqha.store.offline.rewind import Rewound, Tail, end_promotion, tail_of
+from rmqha.store.offline.rewind import Rewound, Tail, needs_rewind, tail_of
 from rmqha.store.offline.rewind import rewind as rewind_store
 from rmqha.times import iso_time
 from rmqha.tls.endpoints import ClientTLS
@@ -103,10 +103,9 @@ def rewind(
     finally:
         log.close()
     done, was_promoted = None, promoted_role(store) is not None
-    if not dry_run and fork.offset < fork.our_end:
-        done = rewind_store(settings, fork.offset)
-    elif not dry_run:
-        end_promotion(store)
+    if needs_rewind(store, fork) and not dry_run:
+        rewound = rewind_store(settings, fork.offset)
+        done = rewound if fork.offset < fork.our_end else None  # else it only forgets a promotion
     if as_json:
         print_json({**_as_json(fork, tail, done), "wasPromoted": was_promoted})
     else:
@@ -184,6 +183,8 @@ def _tell(settings: Settings, fork: Fork, tail: Tail, done: Rewound | None) -> N
     store = settings.store_path_root_dir
     if fork.offset == fork.our_end:
         say(f"nothing to rewind: the master has all that {store} has, up to {fork.offset}")
+        if done is not None:
+            say("its promotion is forgotten: start it with --role=slave")
         return
     why = "the master's log ends there" if fork.is_theirs_shorter else "the next record differs"
     say(f"both logs are the same up to {fork.offset}: {why}")

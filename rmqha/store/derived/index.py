@@ -352,7 +352,7 @@ class KeyIndex:
         """Write the keys added since the last call. Raises OSError; then they stay pending."""
         self._hash_added()
         while self._waiting:
-            self._put_new(self._waiting[0], datetime.now())
+            self._put_new(self._waiting[0], self._disk.now())
             del self._waiting[0]
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:

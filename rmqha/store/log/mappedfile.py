@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from shlex import quote
 from typing import Protocol
@@ -454,6 +455,10 @@ class Disk:
         """Inode, size in bytes, and time of the last change in ns. If all are equal, the file has not changed."""
         found = path.stat()
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def now(self) -> datetime:
+        """The time that names of files are made of."""
+        return datetime.now()
 
     def modified_time(self, path: Path) -> float:
         """When the file was last written to, in seconds since the epoch."""

@@ -74,14 +74,29 @@ async def find_fork(
     ``their_min`` is the first offset that the other log has, or the start of its last segment if ``their_end`` is None
     for not known. Raises NothingInCommon, StoreError if our log is damaged, what ``compare`` raises, OSError.
     """
-    if their_end is None:
-        found = await compare(their_min, our_end) if their_min < our_end else Compared(None, our_end)
-        if found.differs_at is None and their_min < our_end:
-            return Fork(found.end, our_end, is_theirs_shorter=found.end < our_end)
-        their_end = our_end if found.differs_at is None else found.differs_at + 1
-        their_min = log.min_offset
     if our_end == log.min_offset:
         return Fork(our_end, our_end, is_theirs_shorter=False)
+    if their_end is None:
+        found = await compare(their_min, our_end) if their_min < our_end else Compared(None, our_end)
+        if found.differs_at is None and their_min < found.end and their_min < our_end:
+            return Fork(found.end, our_end, is_theirs_shorter=found.end < our_end)
+        their_end = found.end if found.differs_at is None else found.differs_at + 1  # an empty segment proves nothing
+        return (await _search(log, our_end, log.min_offset, their_end, compare, run))[0]
+    while True:
+        fork, searched_from = await _search(log, our_end, their_min, their_end, compare, run)
+        proved_from = max(log.min_offset, their_min, fork.offset - PROOF_BYTES)
+        proof = Compared(None, 0)
+        if proved_from < searched_from:
+            proof = await compare(proved_from, searched_from)
+        if proof.differs_at is None:
+            return fork
+        their_end = proof.differs_at + 1  # two masters that both ran may have written the same delayed messages again
+
+
+async def _search(
+    log: CommitLog, our_end: int, their_min: int, their_end: int, compare: Compare, run: Run
+) -> tuple[Fork, int]:
+    """The fork, and the start of the segment from which on all was compared. Raises as ``find_fork``."""
     top = min(our_end, their_end)
     places = [base for base in log.segment_bases if max(log.min_offset, their_min) <= base < top]
     if not places:
@@ -108,7 +123,7 @@ async def find_fork(
     fork = await _proved(bounds, await compare(bounds[low], limit), our_end, compare)
     if equal < 0 and fork.offset == places[0]:
         raise NothingInCommon(f"already the records at {places[0]} differ: these are not two copies of one log")
-    return fork
+    return fork, bounds[0]
 
 
 async def _last_equal(places: list[int], is_equal: Callable[[int], Awaitable[bool]]) -> tuple[int, int]:
@@ -133,19 +148,19 @@ async def _last_equal(places: list[int], is_equal: Callable[[int], Awaitable[boo
 def _bounds(log: CommitLog, start: int, limit: int, our_end: int) -> list[int]:
     """Where records and the blank begin in the segment that begins at ``start``, and where the last of them ends.
 
-    If ``limit`` is in the next segment, the same for that one, up to the limit. Raises StoreError, OSError.
+    If ``limit`` is in a later segment, the same for those between, up to the limit. Raises StoreError, OSError.
     """
-    segment_end = start - start % log.segment_size + log.segment_size
-    found, end = [], start
-    for records in proved_records(log, start, min(our_end, segment_end)):
-        found += records.physical_offset.tolist()
-        end = records.end
-    if limit > segment_end:
-        for records in proved_records(log, segment_end, min(our_end, segment_end + log.segment_size)):
-            found += [*records.physical_offset.tolist(), records.end]
-            if records.end >= limit:
+    found, at = {start}, start
+    while True:
+        segment_end = at - at % log.segment_size + log.segment_size
+        found.add(min(our_end, segment_end))
+        for records in proved_records(log, at, min(our_end, segment_end)):
+            found.update([*records.physical_offset.tolist(), records.end])
+            if at > start and records.end >= limit:
                 break
-    return sorted({*found, end, min(our_end, segment_end)})
+        if segment_end >= min(limit, our_end):
+            return sorted(found)
+        at = segment_end
 
 
 async def _proved(bounds: list[int], found: Compared, our_end: int, compare: Compare) -> Fork:

@@ -1,8 +1,8 @@
 """Makes a slave's store a master's, and says in advance what that changes (spec/ha.md 9, spec/store.md 9).
 
 The steps reach the disk in this order. The unproved tail is cut, as at any start. The new epoch is written, then the
-tables, then the note that the store was promoted. After a power failure between two steps the store is still a slave's:
-it opens, and can be promoted again.
+tables, then the note that the store was promoted, then the new role. After a power failure before the note the store is
+still a slave's: it opens, and can be promoted again.
 """
 
 from dataclasses import dataclass, replace

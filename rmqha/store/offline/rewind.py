@@ -1,8 +1,8 @@
 """Takes a store back to the place where its log parts from a master's, so that it can follow that master.
 
 What is cut is kept below ``rmqha/cut`` first: ``rmqha dump`` reads it, ``rmqha restore-cut`` puts it back. The order on
-the disk is: the kept bytes, the new epoch in state.json, the cut. A power failure between any two of them leaves a
-store that opens, and rewinding can be done again.
+the disk is: a promotion is forgotten, the kept bytes, the new epoch in state.json, the cut. A power failure between any
+two of them leaves a store that opens as a slave's, and rewinding can be done again.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from rmqha.settings import BrokerRole, Settings
 from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
-from rmqha.store.messagestore import LOCK_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.target import Progress, proved_records
@@ -96,20 +96,6 @@ def fork_line(fork: Fork, first: Record | None) -> str:
     )
 
 
-def end_promotion(store: Path, disk: Disk = DISK) -> bool:
-    """Make a store that was promoted a slave's again, if its log needs no cut. False if it was not promoted.
-
-    Raises StoreInUse, StoreError, OSError.
-    """
-    lock = disk.lock(store / LOCK_FILE)
-    try:
-        was_promoted = promoted_role(store, disk) is not None
-        forget_promotion(store, disk)
-        return was_promoted
-    finally:
-        lock.release()
-
-
 def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     """Take the store back to ``offset``, the end of a record of its log, and close it.
 
@@ -117,11 +103,11 @@ def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     """
     opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE), disk=disk)
     try:
+        forget_promotion(opened.root, disk)  # first: a node must never run as a master on a log that was cut back
         kept_in = opened.cut_back(offset)
     except BaseException:  # of any kind: release the store first
         opened.abandon()
         raise
-    forget_promotion(opened.root, disk)
     state = replace(opened.node_state, state=STOPPED, verdict=None, peers=(), offsets=opened.offsets(offset))
     opened.close_now(lambda: state)
     return Rewound(offset, state.epoch, kept_in)

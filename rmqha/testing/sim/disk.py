@@ -9,6 +9,7 @@ that folder alone, and the way to it.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -29,6 +30,7 @@ from rmqha.store.log.mappedfile import (
 from rmqha.wire.record import Buffer
 
 SECTOR_BYTES = 512
+FIRST_NAME = datetime(2026, 1, 1)
 LOG_FOLDER = "commitlog"
 ALL_FOLDERS = "*"
 """Whose step is the renaming of a folder: it comes to the disk after all that was done before, on every disk."""
@@ -240,6 +242,7 @@ class SimDisk(Disk):
         self._names = Names()
         self._durable_names = Names()
         self._journal: list[tuple[str | Inode, Step]] = []
+        self._named = 0
         self._has_one_journal = random.random() < 0.5
         self.system_call: Callable[[str, Path], None] = lambda name, path: None
         self.cutting: Callable[[Path, int], None] = lambda path, position: None
@@ -478,6 +481,10 @@ class SimDisk(Disk):
     def identity(self, path: Path) -> tuple[int, ...]:
         inode = self._inode(path)
         return inode.number, inode.size, inode.writes
+
+    def now(self) -> datetime:
+        self._named += 1
+        return FIRST_NAME + timedelta(milliseconds=self._named)
 
     def modified_time(self, path: Path) -> float:
         return 0.0

@@ -69,6 +69,14 @@ class FailoverOracle(Oracle):
         self.promotions = self.rewinds = 0
         self._cuts: dict[str, int] = {}
         """Where the logs of nodes are being cut."""
+        self._half_rewound: set[str] = set()
+        """Masters whose logs are cut already."""
+
+    def opened(self, node: SimNode) -> None:
+        if node.is_master and node.name in self._half_rewound:
+            raise Violation(f"{node.name} runs as a master, on a log that a rewind has cut")
+        self._half_rewound.discard(node.name)
+        super().opened(node)
 
     def down(self, node: SimNode) -> None:
         super().down(node)
@@ -94,6 +102,7 @@ class FailoverOracle(Oracle):
 
     def wiped(self, node: SimNode, now: float) -> None:
         super().wiped(node, now)
+        self._half_rewound.discard(node.name)
         self.cut_tails = [tail for tail in self.cut_tails if tail.node is not node]
 
     def _forget_lost(self, node: SimNode, now: float) -> None:
@@ -213,6 +222,8 @@ class FailoverOracle(Oracle):
         written = self._log_bytes(node)[start:].rstrip(b"\0")
         if not written:
             return
+        if start <= self._cuts[node.name]:
+            self._half_rewound.add(node.name)
         if not _is_kept(node, start, written):
             raise Violation(f"{node.name} cuts its log at {start}, and has not kept {len(written)} bytes before")
         state = NodeState.from_json(
@@ -526,7 +537,7 @@ class FailoverWalk:
         if self.random.random() < 0.6:
             self._rewind(old, leader)
         simulation.follow(old, leader, REWINDING)
-        if promoted_role(old.configured.store_path_root_dir, old.disk) is not None:
+        if promoted_role(old.configured.store_path_root_dir, old.disk) is not None and self.random.random() < 0.7:
             self._rewind(old, leader, for_sure=True)
         simulation.start(old.name, system_calls_until_death=self._calls())
 

@@ -43,7 +43,7 @@ from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion, check_promotable, plan_promotion, promote
-from rmqha.store.offline.rewind import end_promotion, needs_rewind, rewind, tail_of
+from rmqha.store.offline.rewind import needs_rewind, rewind, tail_of
 from rmqha.store.opening import OpeningStopped
 from rmqha.testing.sim.audit import DELAY_SECONDS
 from rmqha.testing.sim.disk import SimDisk
@@ -486,8 +486,10 @@ class SimSlave(SimNode):
         settings, disk = self.configured, self.disk
         state = NodeState.read(settings.store_path_root_dir, disk)
         examined = examine_store(settings, disk=disk)
-        if examined.damage is not None:
-            raise LogDamaged(settings.store_path_root_dir, examined.damage)
+        if examined.damage is not None:  # the new master does not have these bytes: rmqha recover goes on without them
+            self.say(f"rmqha recover: {LogDamaged(settings.store_path_root_dir, examined.damage)}")
+            MessageStore(settings, may_cut=MayCut.ANYTHING, disk=disk, now_ms=self.world.now_ms).close_now()
+            examined = examine_store(settings, disk=disk)
         log = open_log(settings, owned=False, disk=disk)
         try:
             fork = await self.find_fork(process, log, examined.found.end)
@@ -497,9 +499,6 @@ class SimSlave(SimNode):
         if not needs_rewind(settings.store_path_root_dir, fork, disk):
             return "nothing to rewind"
         self.world.rewinding(self, fork)
-        if fork.offset < fork.our_end:
-            rewind(settings, fork.offset, disk)
-        else:
-            end_promotion(settings.store_path_root_dir, disk)
+        rewind(settings, fork.offset, disk)
         self.world.rewound(self)
         return f"rewound to {fork.offset}, {sum(tail.messages.values())} messages are cut"

@@ -1,38 +1,106 @@
-"""Runs seeds: ``python -m rmqha.testing.sim --seeds A..B [--jobs N] [--trace]``, or from A on until ctrl-C.
+"""Runs seeds: ``python -m rmqha.testing.sim --seeds A..B [--story NAME] [--jobs N]``, or from A on until ctrl-C.
 
 Ends with 1 at the first seed that fails, with the seed and its trace; with 0 and a summary otherwise, after ctrl-C too.
+With ``--progress FILE`` it notes there how far it is, and goes on from there when it is started again with the same
+seeds and story on the same commit.
 """
 
 import argparse
+import gc
 import multiprocessing
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import orjson
 from twisted.logger import globalLogBeginner
 
 from rmqha.exitcodes import ExitCode
-from rmqha.testing.sim.walk import Outcome, run_seed
+from rmqha.testing.sim.walk import Outcome, Story, run_seed
 
 SEEDS_AT_ONCE = 25
+SEEDS_PER_COLLECTION = 50
+"""Cycles are collected only so often: that takes a tenth of the time."""
 SECONDS_BETWEEN_LINES = 60.0
 
 
-def _seeds(text: str) -> Iterable[int]:
-    first, dots, end = text.partition("..")
-    if not dots:
-        return range(int(first), int(first) + 1)
-    return range(int(first), int(end) + 1) if end else count(int(first))
+class Seeds(NamedTuple):
+    """The seeds from ``first`` to ``last``; None for no end."""
+
+    first: int
+    last: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> "Seeds":
+        """From A, A..B or A... Raises ValueError."""
+        first, dots, last = text.partition("..")
+        return cls(int(first), int(last) if last else None if dots else int(first))
+
+    def after(self, done: int | None) -> Iterable[int]:
+        """Those that are not done yet, one after another."""
+        first = self.first if done is None else done + 1
+        return count(first) if self.last is None else range(first, self.last + 1)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rmqha.testing.sim", description=__doc__)
-    parser.add_argument("--seeds", type=_seeds, default="0..1999", help="A, A..B (both run), or A.. for no end")
+    parser.add_argument("--seeds", type=Seeds.parse, default="0..1999", help="A, A..B (both run), or A.. for no end")
+    parser.add_argument("--story", type=Story, choices=list(Story), default=Story.REPLICATION, help="what is simulated")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument(
+        "--progress", type=Path, metavar="FILE", help="goes on from what this file says, and notes more"
+    )
     parser.add_argument("--trace", action="store_true", help="show what happened, of every seed")
     return parser.parse_args()
+
+
+class Progress:
+    """A file with a line of JSON for each time that it was told how far the seeds have run."""
+
+    def __init__(self, path: Path | None, seeds: Seeds, story: Story) -> None:
+        """Raises OSError, ValueError if the file has something else."""
+        self._path = path
+        self._key = {"commit": commit() if path else "", "story": story.value, "first": seeds.first}
+        self._began = time.monotonic()
+        self._started_after = self.done = self._read()
+
+    def _read(self) -> int | None:
+        if self._path is None or not self._path.exists():
+            return None
+        lines = [orjson.loads(line) for line in self._path.read_bytes().splitlines()]
+        found = [line["last"] for line in lines if self._key.items() <= line.items()]
+        return max(found, default=None)
+
+    def note(self, last: int) -> None:
+        """All seeds up to this one have run."""
+        self.done = last
+        if self._path is not None:
+            seconds = round(time.monotonic() - self._began)
+            line: dict[str, Any] = {**self._key, "last": last, "after": self._started_after, "seconds": seconds}
+            with self._path.open("ab") as file:
+                file.write(orjson.dumps(line) + b"\n")
+
+
+def commit() -> str:
+    """The commit of the tree that runs, with ``+`` if it was changed since; "unknown" outside a repository."""
+    folder = Path(__file__).parent
+    try:
+        told = subprocess.run(
+            ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told.stdout.strip()
 
 
 def _prepare() -> None:
@@ -42,14 +110,22 @@ def _prepare() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _run(story: Story, keeps_trace: bool, seed: int) -> Outcome:
+    gc.disable()
+    outcome = run_seed(seed, story)
+    if seed % SEEDS_PER_COLLECTION == 0:
+        gc.collect()
+    return outcome if keeps_trace or outcome.violation else outcome.without_trace()
+
+
 @contextmanager
-def _outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Iterator[Outcome]]:
+def _outcomes(run: "partial[Outcome]", seeds: Iterable[int], jobs: int) -> Iterator[Iterator[Outcome]]:
     if jobs == 1:
         _prepare()
-        yield map(run_seed, seeds)
+        yield map(run, seeds)
         return
     with multiprocessing.Pool(jobs, _prepare) as pool:
-        yield (outcome for several in _batches(seeds, jobs) for outcome in pool.map(run_seed, several, SEEDS_AT_ONCE))
+        yield (outcome for several in _batches(seeds, jobs) for outcome in pool.imap(run, several, SEEDS_AT_ONCE))
 
 
 def _batches(seeds: Iterable[int], jobs: int) -> Iterator[list[int]]:
@@ -71,15 +147,17 @@ class Tally:
         self._began = self._told = time.monotonic()
         self._seeds = self._steps = self._puts = self._put_ok = 0
 
-    def add(self, outcome: Outcome) -> None:
-        """One more; once a minute it prints a line."""
+    def add(self, outcome: Outcome) -> bool:
+        """One more; once a minute it prints a line, and returns true."""
         self._seeds += 1
-        self._steps += len(outcome.trace)
+        self._steps += outcome.steps
         self._puts += outcome.puts
         self._put_ok += outcome.put_ok
-        if time.monotonic() - self._told >= SECONDS_BETWEEN_LINES:
+        is_due = time.monotonic() - self._told >= SECONDS_BETWEEN_LINES
+        if is_due:
             self._told = time.monotonic()
             print(self.line(), flush=True)
+        return is_due
 
     def line(self) -> str:
         """The summary."""
@@ -94,16 +172,29 @@ def main() -> int:
     """Gives the exit code."""
     arguments = _arguments()
     tally = Tally()
+    last: int | None = None
     try:
-        with _outcomes(arguments.seeds, arguments.jobs) as outcomes:
+        progress = Progress(arguments.progress, arguments.seeds, arguments.story)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        print(f"{arguments.progress} does not tell a progress: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    if progress.done is not None:
+        print(f"goes on after seed {progress.done}", flush=True)
+    run = partial(_run, arguments.story, arguments.trace)
+    try:
+        with _outcomes(run, arguments.seeds.after(progress.done), arguments.jobs) as outcomes:
             for outcome in outcomes:
                 if arguments.trace or outcome.violation:
                     print("\n".join(outcome.trace))
                 if outcome.violation:
                     print(f"seed {outcome.seed}: {outcome.violation}")
                     return ExitCode.CORRUPT
-                tally.add(outcome)
+                last = outcome.seed
+                if tally.add(outcome):
+                    progress.note(last)
     except KeyboardInterrupt:
         pass
+    if last is not None:
+        progress.note(last)
     print(tally.line())
     return ExitCode.FINE

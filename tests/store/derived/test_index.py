@@ -17,6 +17,7 @@ from rmqha.steps import at_once
 from rmqha.store.derived.geometry import Geometry
 from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, KeyIndex, index_paths, read_entries
 from rmqha.store.errors import StoreError
+from rmqha.store.log.mappedfile import UnflushedFolder
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.wire.javahash import index_hashes
 from tests import examples
@@ -354,6 +355,14 @@ class TruncateTests(IndexTestCase):
         last = kept[-1]
         found = index.query("T", last.text.removeprefix("T#"), last.store_timestamp, FOREVER, 10)
         self.assertIn(last.physical_offset, found)
+
+    def test_the_name_of_a_file_that_another_process_made_is_flushed(self) -> None:
+        """That process may have died before it flushed it; the next checkpoint vouches for the file."""
+        keys = some_keys(10)
+        self.make(keys).close()
+        index = self.open()
+        index.truncate(keys[5].physical_offset)
+        self.assertIn(UnflushedFolder(self.folder), index.take_unflushed())
 
     def test_a_cut_file_is_flushed_and_a_removed_one_is_not(self) -> None:
         keys = some_keys(2 * MOST)

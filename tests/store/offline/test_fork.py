@@ -82,10 +82,14 @@ class ForkTests(SynchronousTestCase):
         their_own=st.integers(0, 60),
         knows_end=st.booleans(),
         alike=st.booleans(),
+        probe_bytes=st.sampled_from((64, SEGMENT_SIZE // 2, 2 * SEGMENT_SIZE)),
     )
     def test_the_fork_is_where_the_first_record_differs(
-        self, common: int, our_own: int, their_own: int, knows_end: bool, alike: bool
+        self, common: int, our_own: int, their_own: int, knows_end: bool, alike: bool, probe_bytes: int
     ) -> None:
+        """Near the start of a segment, and of the log, too: before the end of a probe."""
+        self.patch(fork, "PROBE_BYTES", probe_bytes)
+
         def sizes(rng: random.Random) -> int:
             return 40 if alike else rng.randint(0, 300)
 
@@ -104,6 +108,37 @@ class ForkTests(SynchronousTestCase):
         finally:
             for log in (ours, theirs, only_common):
                 log.close()
+
+    def test_an_empty_last_segment_proves_nothing(self) -> None:
+        """Their log ends where a segment begins, and the logs part before it. Their end is not known."""
+        folder = new_folder(self)
+        ours = write(folder / "ours", 21, 60, 1, lambda _: 100)
+        theirs = write(folder / "theirs", 21, 10, 2, lambda _: 100)
+        only_common = write(folder / "common", 21, 0, 3, lambda _: 100)
+        theirs.roll()
+        theirs.prepare_next_segment()
+        found = self.find(ours, theirs, knows_end=False)
+        self.assertEqual(found.offset, only_common.max_offset)
+
+    def test_a_log_that_is_empty_has_nothing_to_cut(self) -> None:
+        folder = new_folder(self)
+        ours = CommitLog(folder / "ours", SEGMENT_SIZE)
+        theirs = write(folder / "theirs", 5, 5, 2, lambda _: 100)
+        self.assertEqual(self.find(ours, theirs, knows_end=True), Fork(0, 0, is_theirs_shorter=False))
+
+    def test_equal_segments_after_a_difference_prove_nothing(self) -> None:
+        """Two masters that both run may deliver the same delayed messages at the same places."""
+        self.patch(fork, "PROOF_BYTES", 4 * SEGMENT_SIZE)
+        folder = new_folder(self)
+        ours = write(folder / "ours", 100, 0, 1, lambda _: 100)
+        theirs = write(folder / "theirs", 100, 0, 2, lambda _: 100)
+        last = ours.segment_bases[-1]
+        with (folder / "theirs" / f"{last - SEGMENT_SIZE:020d}").open("r+b") as file:
+            file.seek(SEGMENT_SIZE - 400)
+            file.write(b"\x01" * 8)
+        found = self.find(ours, theirs, knows_end=True)
+        self.assertLessEqual(found.offset, last - 400)
+        self.assertGreater(found.offset, last - 700)
 
     def test_few_bytes_are_read_of_long_logs(self) -> None:
         folder = new_folder(self)

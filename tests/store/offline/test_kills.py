@@ -13,8 +13,9 @@ from rmqha.settings import Settings, make_settings
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.messagestore import ABORT_FILE, examine_store
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
+from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.prefix import CopyKind, copy_store, plan_copy
-from rmqha.store.offline.rewind import end_promotion, rewind
+from rmqha.store.offline.rewind import needs_rewind, rewind
 from tests.killing import count_calls, killed_at, places
 from tests.store.logs import file_bytes
 from tests.store.offline.test_prefix import SEGMENT_SIZE, Made, fixed_log, store_of
@@ -66,10 +67,9 @@ def test_a_rewind(source: Path, made: Made, tmp_path: Path) -> None:
         shutil.copytree(source, store)
 
     def work() -> None:  # as the command, once the logs were compared
-        if examine_store(settings_for(store)).found.end > end:
+        found = examine_store(settings_for(store)).found.end
+        if needs_rewind(store, Fork(end, found, is_theirs_shorter=True)):
             rewind(settings_for(store), end)
-        else:
-            end_promotion(store)
 
     tail = made.content[end:].rstrip(b"\0")
     whole_segments = range(0, made.end, SEGMENT_SIZE)  # later segments go first: a log that ends before them is sound

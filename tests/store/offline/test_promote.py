@@ -88,6 +88,14 @@ class PromoteTests(SynchronousTestCase):
         self.assertEqual(TopicConfigTable.read(config).data_version, DataVersion(6, NOW_MS))
         self.assertFalse((self.store / ABORT_FILE).exists())
 
+    def test_what_a_power_failure_took_is_told_as_lost(self) -> None:
+        """state.json is older than the log's end: the slave had 500 bytes more, and lagged behind by 7."""
+        had = Offsets(0, self.made.end + 500, self.made.end + 500, self.made.end, self.made.end)
+        replace(slave_state(self.made.end, lag_bytes=7), offsets=had).write(self.store)
+        planned = plan_promotion(self.settings, BrokerRole.ASYNC_MASTER, NodeState.read(self.store))
+        self.assertEqual(planned.lag_bytes, 507)
+        self.assertEqual(self.promote().lag_bytes, 507)
+
     def test_offsets_past_their_queues_are_set_back_and_named(self) -> None:
         config = self.store / CONFIG_FOLDER
         ConsumerOffsetTable({"A@G": {0: 99, 1: 4}}).write(config)
@@ -128,6 +136,8 @@ class PromoteTests(SynchronousTestCase):
             shutil.copytree(original, self.store)
             if not self.dies_at(step):
                 break
+            if promoted_role(self.store) is None:
+                check_promotable(self.store, NodeState.read(self.store), force=False)
             done = promote(self.settings, BrokerRole.ASYNC_MASTER, NOW_MS)
             self.assertEqual((done.end, dict(done.queue_ends)), (self.made.end, queue_ends(self.made, self.made.end)))
             self.assertEqual(promoted_role(self.store), "ASYNC_MASTER")
