@@ -56,7 +56,7 @@ ROLES = {"sync-master": BrokerRole.SYNC_MASTER, "async-master": BrokerRole.ASYNC
     type=click.Choice(list(ROLES)),
     default="async-master",
     show_default=True,
-    help="The role. A sync-master takes no messages until it has a slave.",
+    help="The role. Until it has a slave, a sync-master answers SLAVE_NOT_AVAILABLE instead of SEND_OK.",
 )
 @click.option("--force", is_flag=True, help="Although the master may be alive, or the slave is in GAP or DIVERGED.")
 @DRY_RUN
