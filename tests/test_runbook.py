@@ -14,7 +14,7 @@ from rmqha.store.opening import OpeningPhase
 ROOT = Path(__file__).parents[1]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SOURCES_OF_WARNINGS = {
-    "rmqha/node.py": ("did not stop cleanly", "building queues and index"),
+    "rmqha/opennode.py": ("did not stop cleanly", "building queues and index"),
     "rmqha/broker/service.py": (),
     "rmqha/broker/background/outerapi.py": ("has another broker in our place", "not registered with name server"),
     "rmqha/broker/background/laterfeatures.py": ("RocketMQ 5",),
