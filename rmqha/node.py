@@ -42,8 +42,15 @@ from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork, NothingInCommon
-from rmqha.store.offline.promote import UNFIT, Promotion, plan_promotion, promotion_as_json
-from rmqha.store.offline.rewind import fork_line, record_at
+from rmqha.store.offline.promote import (
+    UNFIT,
+    NotPromotable,
+    Promotion,
+    check_disk,
+    plan_promotion,
+    promotion_as_json,
+)
+from rmqha.store.offline.rewind import check_room, fork_line, record_at
 from rmqha.store.opening import OpeningStopped
 from rmqha.web.nodeweb import node_web
 
@@ -233,6 +240,10 @@ class Node(ProcessService):
         except (KeyError, ValueError) as error:
             raise OrderRefused(ExitCode.USAGE, f"the order does not say which role: {error}") from error
         self._check_promotable(force)
+        try:
+            check_disk(self._plan.settings.store_path_root_dir)
+        except NotPromotable as error:
+            raise OrderRefused(error.code, str(error)) from error
         settings, before = self._plan.settings, self.open_node.state()
         if dry_run:
             planning = partial(plan_promotion, settings, role, before)
@@ -357,9 +368,11 @@ class Node(ProcessService):
         return self._finding_fork
 
     async def _find_fork(self) -> Fork | None:
-        """Where our log and the master's part; None if it is unknown: the log says why."""
+        """Where our log is to be cut; None if that is unknown, or what is cut could not be kept: the log says why."""
         try:
-            return await self._search_fork()
+            fork = await self._search_fork()
+            await self._run_in_thread(partial(check_room, self._plan.settings.store_path_root_dir, fork))
+            return fork
         except Exception as error:  # of any kind: nothing was changed, and the slave tries again
             self._log.error("the log is not rewound: {reason}", reason=reason_of(error))
             return None

@@ -14,6 +14,7 @@ from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import PutNode, TwistdNode
 from tests.fixtures import copy_of, max_offset, new_folder
 from tests.store.logs import file_bytes
+from tests.store.offline.test_prefix import FIRST_TIME, fixed_log, store_of
 from tests.test_cli import CommandTestCase, files_of, records_of
 
 END = max_offset("slave")
@@ -55,6 +56,20 @@ class RestoreCommandTests(CommandTestCase):
         )
         self.assertEqual(complaint.exit_code, 2)
         self.assertIn("it has no zone", complaint.stderr)
+
+    def test_a_clock_that_was_set_back_is_named(self) -> None:
+        """Message 20 was stored at the time of message 10. A restore to a time ends at the first later message."""
+        made = fixed_log(time_of=lambda number: FIRST_TIME + 1000 * (number if number < 20 else number - 10))
+        with store_of(made) as (source, _):
+            wanted = FIRST_TIME + 15_000
+            text = self.output_of("restore", source, "--output", self.output, "--to-time", wanted)
+            end = made.messages[15].start
+            self.assertIn(f"hold the log from 0 to {end}, the last message is of", text.replace("holds", "hold"))
+            self.assertIn("5 messages after that place were stored at earlier times: the clock was set back", text)
+            told = self.json_of(
+                "restore", source, "--output", self.folder / "more", "--to-time", wanted, "--inclusive", "--dry-run"
+            )
+            self.assertEqual((told["end"], told["earlierAfter"]), (made.messages[16].start, 6))
 
     def test_wrong_use_is_one_line_and_changes_nothing(self) -> None:
         def refused(*options: object, source: Path = self.source, output: Path = self.output) -> str:

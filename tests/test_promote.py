@@ -184,7 +184,7 @@ def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
         old.put(9)
         slave.start()
         slave.wait_for_state(lambda state: state.state == "DIVERGED", "DIVERGED")
-        named = f"both logs are the same up to {common}; then a record differs. Ours is offset 13 of queue 2 of PutNode"
+        named = f"both logs are the same up to {common}; then a record differs. Ours is offset 13 of queue 0 of PutNode"
         slave.wait_for_state(lambda state: named in str(state.reason), "the first record that differs")
         assert slave.events(f"DIVERGED: {named}")
         assert named in run("status", pair.stores[1], code=ExitCode.DIVERGED)

@@ -33,7 +33,13 @@ from rmqha.store.errors import StoreError
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState
-from rmqha.store.offline.promote import NotPromotable, check_promotable, plan_promotion, promotion_as_json
+from rmqha.store.offline.promote import (
+    NotPromotable,
+    check_disk,
+    check_promotable,
+    plan_promotion,
+    promotion_as_json,
+)
 from rmqha.store.offline.promote import promote as promote_store
 from rmqha.tls.endpoints import ClientTLS
 
@@ -50,7 +56,7 @@ ROLES = {"sync-master": BrokerRole.SYNC_MASTER, "async-master": BrokerRole.ASYNC
     type=click.Choice(list(ROLES)),
     default="async-master",
     show_default=True,
-    help="The role. A sync-master takes no messages until it has a slave.",
+    help="The role. Until it has a slave, a sync-master answers SLAVE_NOT_AVAILABLE instead of SEND_OK.",
 )
 @click.option("--force", is_flag=True, help="Although the master may be alive, or the slave is in GAP or DIVERGED.")
 @DRY_RUN
@@ -144,6 +150,7 @@ def _offline(settings: Settings, role: BrokerRole, dry_run: bool, force: bool) -
     state = NodeState.read(store)
     try:
         check_promotable(store, state, force)
+        check_disk(store)
     except NotPromotable as error:
         raise Trouble(error.code, str(error)) from error
     if not force and state is not None and state.master is not None and _is_alive(state.master):

@@ -38,8 +38,9 @@ from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork, NothingInCommon
+from rmqha.store.offline.prefix import NoRoom
 from rmqha.store.offline.repair import RepairError
-from rmqha.store.offline.rewind import Rewound, Tail, needs_rewind, tail_of
+from rmqha.store.offline.rewind import Rewound, Tail, check_room, needs_rewind, tail_of
 from rmqha.store.offline.rewind import rewind as rewind_store
 from rmqha.times import iso_time
 from rmqha.tls.endpoints import ClientTLS
@@ -102,6 +103,10 @@ def rewind(
             tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, reached)
     finally:
         log.close()
+    try:
+        check_room(store, fork)
+    except NoRoom as error:
+        raise Trouble(ExitCode.IO_ERROR, f"{store} is not rewound: {error}") from error
     done, was_promoted = None, promoted_role(store) is not None
     if needs_rewind(store, fork) and not dry_run:
         rewound = rewind_store(settings, fork.offset)
@@ -141,8 +146,9 @@ class Way:
             raise
         except Exception as error:  # of any kind: the range stays unknown
             raise _NoRange(
-                f"{self.remoting} does not tell the range of the master's log ({reason_of(error)}): give "
-                "--master-remoting=HOST:PORT, or none"
+                f"{self.remoting} does not tell the range of the master's log ({reason_of(error)}). --to must be "
+                f"an HA port, which is listenPort + 1 by default: is {self.name} one? If its remoting port is not "
+                "one below it, give --master-remoting=HOST:PORT, or none"
             ) from error
 
     def find_fork(self, log: CommitLog, end: int) -> Fork:

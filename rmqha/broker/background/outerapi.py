@@ -373,7 +373,7 @@ class BrokerOuterAPI(Service):
             self._rounds.startService()
 
     def promoted(self) -> None:
-        """Register every 5 s for a minute, whatever name servers say.
+        """Register every 5 s for a minute, although name servers may already have us.
 
         The old master's last registration may arrive late and replace ours.
         """

@@ -5,6 +5,7 @@ tables, then the note that the store was promoted, then the new role. After a po
 still a slave's: it opens, and can be promoted again.
 """
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from rmqha.wire.record import QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
 
 HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+LEAST_FREE_BYTES = 16 << 20
+"""Without this room a promotion is refused: its tables, and the first messages, could not be written."""
 UNFIT = {"GAP": ExitCode.GAP, "DIVERGED": ExitCode.DIVERGED}
 """A slave in one of these states has another log than its master, or an old one."""
 
@@ -116,6 +119,14 @@ def check_promotable(store: Path, state: NodeState | None, force: bool, disk: Di
         cause = state.reason or "its log is not its master's"
         reason = f"{store} is {unfit} ({cause}): promote another slave. --force promotes this one as it is"
         raise NotPromotable(UNFIT[unfit], reason)
+
+
+def check_disk(store: Path) -> None:
+    """Raises NotPromotable if the disk is so full that the promotion could not be noted on it, OSError."""
+    free = shutil.disk_usage(store).free
+    if free < LEAST_FREE_BYTES:
+        reason = f"the disk of {store} is full, with {free} bytes free: make room first. Nothing was changed"
+        raise NotPromotable(ExitCode.IO_ERROR, reason)
 
 
 def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None, disk: Disk = DISK) -> Promotion:

@@ -5,6 +5,7 @@ the disk is: a promotion is forgotten, the kept bytes, the new epoch in state.js
 two of them leaves a store that opens as a slave's, and rewinding can be done again.
 """
 
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +19,14 @@ from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
+from rmqha.store.offline.prefix import NoRoom
 from rmqha.store.offline.target import Progress, proved_records
 from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
 
 MAX_TOPICS_COUNTED = 10_000
+ROOM_LEFT_BYTES = 4 << 20
+"""What a rewind leaves free, for the state file and for queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,16 @@ class Rewound:
     end: int
     epoch: int
     kept_in: Path | None
+
+
+def check_room(store: Path, fork: Fork) -> None:
+    """Raises NoRoom if the disk has no room for what a rewind keeps, OSError."""
+    needed, free = fork.our_end - fork.offset, shutil.disk_usage(store).free
+    if needed and needed + ROOM_LEFT_BYTES > free:
+        raise NoRoom(
+            f"the {needed} bytes that are cut off are kept in a file, but the disk of {store} has only {free} free "
+            "bytes: make room first. Nothing was changed"
+        )
 
 
 def tail_of(log: CommitLog, fork: Fork, confirmed: int, progress: Progress = lambda _: None) -> Tail:

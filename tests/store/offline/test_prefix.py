@@ -193,7 +193,11 @@ class GeneratedTests(SynchronousTestCase):
                 self.assertEqual(cut_of(settings, made.end, target).end, message.start)
 
 
-def fixed_log(count: int = 40) -> Made:
+def each_second(number: int) -> int:
+    return FIRST_TIME + 1000 * number
+
+
+def fixed_log(count: int = 40, time_of: Callable[[int], int] = each_second) -> Made:
     content, messages, starts = bytearray(), [], []
     for number in range(count):
         record = Record(
@@ -202,7 +206,7 @@ def fixed_log(count: int = 40) -> Made:
             f"KEYS\x01k{number}\x02",
             queue_id=number % 2,
             queue_offset=number // 2,
-            store_timestamp=FIRST_TIME + 1000 * number,
+            store_timestamp=time_of(number),
         )
         room = SEGMENT_SIZE - len(content) % SEGMENT_SIZE
         if record.total_size + 8 > room:

@@ -1,0 +1,60 @@
+"""Java 4.9.3 starts on a store that ``rmqha restore`` made, serves what is in it, and goes on with the next offsets."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from rmqha.store.offline.storereader import StoreReader
+from rmqha.wire.record import Record
+from tests.interop.conftest import MasterFactory
+from tests.interop.rocketmq import Driver, messages_sha256
+from tests.interop.test_promotion import rmqha
+
+TOPIC, QUEUES, BODY_BYTES = "TRestore", 4, 600
+SENT: Final = 400
+
+
+def records_of(store: Path) -> list[tuple[int, Record]]:
+    reader = StoreReader(store)
+    try:
+        found = [(at, record) for at, record in reader.records(0, None) if isinstance(record, Record)]
+        return [(at, record) for at, record in found if record.topic == TOPIC]
+    finally:
+        reader.close()
+
+
+def test_java_goes_on_from_an_offset_a_time_and_a_message(
+    java_master: MasterFactory, driver: Driver, tmp_path: Path
+) -> None:
+    source = java_master()
+    driver.create_topic(source.cluster, TOPIC, QUEUES)
+    assert driver.send(TOPIC, SENT, BODY_BYTES).stored == SENT
+    source.stop()
+    records = records_of(source.store)
+    assert len(records) == SENT
+    middle = records[SENT // 2][1]
+    places = {
+        "--to-offset": str(records[SENT // 4][0]),
+        "--to-time": str(middle.store_timestamp),
+        "--to-message": f"{TOPIC}:{middle.queue_id}:{middle.queue_offset}",
+    }
+    for option, place in places.items():
+        output = tmp_path / option.strip("-")
+        told = json.loads(rmqha("restore", source.store, "--output", output, option, place, "--json"))
+        left = [record for at, record in records if at < told["end"]]
+        assert 0 < len(left) < SENT, option
+        ends = Counter(record.queue_id for record in left)
+        restored = java_master(store=output, name=source.name, cluster=source.cluster)
+        assert driver.queue_ends(TOPIC)[TOPIC] == {queue: (0, ends[queue]) for queue in range(QUEUES)}
+        found = driver.consume(TOPIC, f"G{option.strip('-')}", len(left), seconds=20)
+        numbers = [int(record.properties["KEYS"].removeprefix("k")) for record in left]
+        assert (found.count, found.sha256) == (len(left), messages_sha256(iter(numbers), BODY_BYTES))
+        with driver.start_send(TOPIC, 2 * QUEUES, BODY_BYTES, first=10**6) as run:
+            run.wait()
+            sent = [(result.queue_id, result.queue_offset) for result in run.results()]
+        assert sorted(sent) == sorted((queue, ends[queue] + more) for queue in range(QUEUES) for more in (0, 1)), option
+        restored.stop()
+        assert "queues agree" in rmqha("verify", output)
