@@ -1,4 +1,4 @@
-"""Writes the tables of metrics into docs/observability.md: ``python docs/make/metrics.py``."""
+"""Writes the tables of metrics into docs/observability.md: ``python docs/make/observability.py``."""
 
 from pathlib import Path
 
@@ -17,8 +17,9 @@ def table(metrics: tuple[Metric, ...]) -> str:
     return "\n".join(rows)
 
 
-def page(text: str) -> str:
+def page() -> str:
     """The page with its tables written again."""
+    text = PAGE.read_text()
     for name, metrics in TABLES.items():
         begin, end = f"<!-- metrics of a {name} -->\n", "\n<!-- end -->"
         before, _, rest = text.partition(begin)
@@ -28,4 +29,4 @@ def page(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+    PAGE.write_text(page())
