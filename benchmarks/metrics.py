@@ -34,7 +34,7 @@ from rmqha.web.sampling import DiskFacts, RecentWarnings, Sampler
 from rmqha.web.server import Server
 from rmqha.wire.command import RemotingCommand, RequestCode, encode_head
 
-PAIRS = 200
+PAIRS = 100
 PUTS = 300
 TOPICS, QUEUES = 3000, 16
 SCRAPES = 20
@@ -124,6 +124,19 @@ def compare(what: str, side: Side, put: Callable[[], None]) -> None:
     print(f"{what}: {statistics.median(counted) * 1e6:.1f} µs of CPU, counting is {share:.2f} % of it")
 
 
+class Queue:
+    """A queue without files, whose end is computed as a real one's."""
+
+    def __init__(self) -> None:
+        self._end = 20_000
+        self._pending = bytearray(40)
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset that comes next."""
+        return (self._end + len(self._pending)) // 20
+
+
 @dataclass
 class OpenSide:
     """What a scrape reads of an open node."""
@@ -142,12 +155,14 @@ class OpenSide:
 def scrape(side: Side) -> None:
     """Print how long a scrape of many topics takes, and its longest step, which is a part of a reactor turn."""
     clock, store, broker = side.clock, side.store, side.broker
+    queues: Any = store.derived.queues.queues
     for topic in range(TOPICS):
         broker.stats.messages_put(f"Topic-number-{topic}", 1, 100)
         broker.stats.messages_got(f"Group-number-{topic}", f"Topic-number-{topic}", 1, 100)
-        broker.consumer_offsets.table.offset_table[f"Topic-number-{topic}@Group-number-{topic}"] = dict.fromkeys(
-            range(QUEUES), 0
-        )
+        key = f"Topic-number-{topic}@Group-number-{topic}"
+        broker.consumer_offsets.table.offset_table[key] = dict.fromkeys(range(QUEUES), 0)
+        for queue in range(QUEUES):
+            queues[f"Topic-number-{topic}", queue] = Queue()
     node = OpenSide(store, broker)
     sampler = Sampler(lambda: None, DiskFacts, execute, clock)
     facts = NodeFacts(lambda: store.settings, lambda: "RUNNING", lambda: node, None, RecentWarnings(), None, sampler)
@@ -172,6 +187,7 @@ def scrape(side: Side) -> None:
         f"a scrape of {TOPICS} topics and groups with {QUEUES} queues each: {statistics.median(times) * 1e3:.1f} ms of "
         f"CPU in {len(spent)} steps, the longest {statistics.median(longest) * 1e3:.1f} ms; {size} bytes compressed"
     )
+    queues.clear()
     side.store.abandon()
 
 
