@@ -58,7 +58,7 @@ lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff format --check .
 
 types: $(READY)  ## mypy --strict with mypy-zope
-	$(BIN)/mypy rmqha twisted/plugins tests benchmarks examples docs/make
+	$(BIN)/mypy rmqha twisted/plugins tests benchmarks examples docs/make ops
 
 imports: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports

@@ -9,23 +9,35 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from twisted.internet.defer import Deferred, execute, succeed
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.ha.master.serving import LogServing
 from rmqha.remoting.protocol import RemotingProtocol
+from rmqha.replicating import state_of_log
 from rmqha.settings import make_settings
 from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState
 from rmqha.store.put import PutRefused
 from rmqha.store.putwaits import PutWaits
+from rmqha.web.exposition import Format
+from rmqha.web.nodefacts import NodeFacts
+from rmqha.web.nodemetrics import NodeMetrics
+from rmqha.web.sampling import DiskFacts, RecentWarnings, Sampler
+from rmqha.web.server import Server
 from rmqha.wire.command import RemotingCommand, RequestCode, encode_head
 
-PAIRS = 200
+PAIRS = 100
 PUTS = 300
+TOPICS, QUEUES = 3000, 16
+SCRAPES = 20
 BODY = b"x" * 1024
 FIELDS = {"a": "PG", "b": "TopicTest", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
 
@@ -70,6 +82,7 @@ class Side:
         request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=FIELDS, body=BODY)
         self.request = encode_head(request) + BODY
         self.clock = clock
+        self.broker = broker
 
     def count(self, counts: bool) -> None:
         """From now on puts are counted, or are not."""
@@ -111,6 +124,73 @@ def compare(what: str, side: Side, put: Callable[[], None]) -> None:
     print(f"{what}: {statistics.median(counted) * 1e6:.1f} µs of CPU, counting is {share:.2f} % of it")
 
 
+class Queue:
+    """A queue without files, whose end is computed as a real one's."""
+
+    def __init__(self) -> None:
+        self._end = 20_000
+        self._pending = bytearray(40)
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset that comes next."""
+        return (self._end + len(self._pending)) // 20
+
+
+@dataclass
+class OpenSide:
+    """What a scrape reads of an open node."""
+
+    store: MessageStore
+    broker: BrokerService
+    serving: LogServing | None = None
+    slave: None = None
+    factories: dict[str, Any] = field(default_factory=dict)
+
+    def state(self) -> NodeState:
+        """Of the log."""
+        return state_of_log(self.store, self.store.settings, None)
+
+
+def scrape(side: Side) -> None:
+    """Print how long a scrape of many topics takes, and its longest step, which is a part of a reactor turn."""
+    clock, store, broker = side.clock, side.store, side.broker
+    queues: Any = store.derived.queues.queues
+    for topic in range(TOPICS):
+        broker.stats.messages_put(f"Topic-number-{topic}", 1, 100)
+        broker.stats.messages_got(f"Group-number-{topic}", f"Topic-number-{topic}", 1, 100)
+        key = f"Topic-number-{topic}@Group-number-{topic}"
+        broker.consumer_offsets.table.offset_table[key] = dict.fromkeys(range(QUEUES), 0)
+        for queue in range(QUEUES):
+            queues[f"Topic-number-{topic}", queue] = Queue()
+    node = OpenSide(store, broker)
+    sampler = Sampler(lambda: None, DiskFacts, execute, clock)
+    facts = NodeFacts(lambda: store.settings, lambda: "RUNNING", lambda: node, None, RecentWarnings(), None, sampler)
+    metrics = NodeMetrics(facts)
+    times: list[float] = []
+    longest: list[float] = []
+    size = 0
+    for _ in range(SCRAPES):
+        steps, spent = metrics.text(Format(False, True), Server({}, clock)), list[float]()
+        while True:
+            started = time.thread_time()
+            try:
+                next(steps)
+            except StopIteration as done:
+                size = len(done.value)
+                break
+            finally:
+                spent.append(time.thread_time() - started)
+        times.append(sum(spent))
+        longest.append(max(spent))
+    print(
+        f"a scrape of {TOPICS} topics and groups with {QUEUES} queues each: {statistics.median(times) * 1e3:.1f} ms of "
+        f"CPU in {len(spent)} steps, the longest {statistics.median(longest) * 1e3:.1f} ms; {size} bytes compressed"
+    )
+    queues.clear()
+    side.store.abandon()
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as folder:
         side = Side(Path(folder))
@@ -119,6 +199,8 @@ def main() -> None:
         assert side.store.put_figures.by_status()[PutMessageStatus.PUT_OK] == 2 * PAIRS * PUTS  # the counted half
         assert side.store.commit_log.max_offset > 4 * PAIRS * PUTS * len(BODY)
         side.store.abandon()
+    with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as folder:
+        scrape(Side(Path(folder)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from rmqha.store.message import PutMessageResult, PutMessageStatus
 
 PUT_OK = PutMessageStatus.PUT_OK
 ONE_IN = 8
-"""Of puts that wait for nothing, one in so many is timed: two looks at the clock cost a part of such a put."""
+"""Of puts that wait for nothing, one in this many is timed: two looks at the clock cost a part of such a put."""
 
 
 class PutFigures:

@@ -18,7 +18,7 @@ from rmqha.steps import Steps
 from rmqha.web.catalogue import BY_NAME, COMMON_LABELS, OTHER
 
 MOST_SERIES = 1000
-"""Topics, pairs of group and topic, slaves: so many have a series of their own. The others share one."""
+"""Topics, pairs of group and topic, slaves: this many have a series of their own. The others share one."""
 GZIP_WBITS = 16 + zlib.MAX_WBITS
 OPENMETRICS_END = b"# EOF\n"
 

@@ -1,4 +1,4 @@
-"""The checks of load balancers and supervisors, with the meaning that Patroni gives them: 200 is yes, 503 is no.
+"""The checks of load balancers and supervisors, with the meaning that Patroni gives them: 200 means yes, 503 means no.
 
 - ``/liveness``: the process works. No means: restart it.
 - ``/readiness``: the node does what its role is for. A master accepts messages; a slave copies its master's log.

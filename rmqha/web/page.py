@@ -1,7 +1,8 @@
 """The status page of a node, and status.json with the same facts.
 
-Jinja2 writes the page: it escapes every value unless told otherwise, and a page takes it about a millisecond, in which
-the reactor does nothing else. (twisted.web.template escapes too, but would take ten times as long.)
+Jinja2 writes the page. It escapes every value unless the template says otherwise, and a page takes it about a
+millisecond, in which the reactor does nothing else. (twisted.web.template escapes too, but
+takes ten times as long.)
 """
 
 import base64

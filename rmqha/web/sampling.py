@@ -53,7 +53,7 @@ class History:
         self._samples: deque[Sample] = deque(maxlen=int(HISTORY_SECONDS / SAMPLE_SECONDS) + 1)
 
     def add(self, sample: Sample) -> None:
-        """Add a sample. If its sums are lower than the last ones, the node has opened its store again: start anew."""
+        """Add a sample. If its sums are lower than the last ones, the node has opened its store again: begin again."""
         if self._samples and (
             sample.messages < self._samples[-1].messages or sum(sample.put_counts) < sum(self._samples[-1].put_counts)
         ):

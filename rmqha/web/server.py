@@ -31,7 +31,7 @@ REQUESTS_PER_SECOND = 100
 REQUESTS_AT_ONCE = 200
 RETRY_SECONDS = 2
 PIECE_BYTES = 64 * 1024
-"""So much of an answer waits for a slow client at a time."""
+"""This many bytes of an answer wait for a slow client at a time."""
 TEXT = "text/plain; charset=utf-8"
 HEADERS = {
     "Server": "rmqha",

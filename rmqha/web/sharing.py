@@ -15,9 +15,9 @@ from rmqha.steps import Steps
 from rmqha.web.server import BUSY, Page
 
 PAUSE_PER_SECOND = 9.0
-"""After work that took a second, nothing starts for so many seconds."""
+"""After work that took a second, nothing starts for this many seconds."""
 PATIENCE_SECONDS = 10.0
-"""Who has waited so long is told to come again."""
+"""A client that has waited this long is asked to come again."""
 
 Work = Callable[[], Steps[Page]]
 

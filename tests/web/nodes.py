@@ -84,5 +84,5 @@ class NodeWebTestCase(BrokerStoreTestCase):
 
     def verdict(self, path: str, **parameters: str) -> tuple[int, str]:
         """The code and the line of a health check."""
-        page = self.get(path, **parameters)
+        page = self.get(path, "", False, **parameters)
         return page.code, page.body.decode().strip()

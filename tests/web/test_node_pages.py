@@ -5,7 +5,7 @@ import re
 import zlib
 from html.parser import HTMLParser
 
-from twisted.logger import Logger, globalLogPublisher
+from twisted.logger import Logger
 
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.nodestate import NodeState
@@ -249,7 +249,7 @@ class StatusPageTests(NodeWebTestCase):
     def test_the_last_warnings(self) -> None:
         self.begin()
         self.warnings.start()
-        self.addCleanup(lambda: self.warnings in globalLogPublisher._observers and self.warnings.stop())
+        self.addCleanup(self.warnings.stop)
         log = Logger(namespace="rmqha.tests")
         log.info("not this")
         for number in range(30):

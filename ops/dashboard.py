@@ -1,10 +1,10 @@
-"""Writes ops/grafana-dashboard.json: ``python docs/make/dashboard.py``."""
+"""Writes ops/grafana-dashboard.json: ``python ops/dashboard.py``."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[2] / "ops" / "grafana-dashboard.json"
+FILE = Path(__file__).with_name("grafana-dashboard.json")
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_NODE = 'cluster=~"$cluster", node_id=~"$node"'
 
