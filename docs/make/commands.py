@@ -13,8 +13,8 @@ PAGE = Path(__file__).parents[1] / "commands.md"
 HEAD = """\
 # The commands of rmqha
 
-`docs/make/commands.py` makes this page from the help of the commands. A test keeps both equal. `rmqha COMMAND --help` shows
-the same on a terminal.
+`docs/make/commands.py` makes this page from the help of the commands. A test keeps both equal. `rmqha COMMAND --help`
+shows the same on a terminal.
 
 A bar on stderr shows how far a long command has come. If stderr is not a terminal, it gets a line every ten seconds.
 Ctrl-C ends every command with exit code 130; those that run until Ctrl-C end with 0. Text that strangers may have
@@ -53,7 +53,8 @@ def _section(name: str, command: click.Command) -> str:
 
 
 def _names(option: click.Option) -> str:
-    value = "" if option.is_flag else " " + (option.metavar or option.type.name.upper())
+    kind = "NUMBER" if option.type.name.startswith(("integer", "float")) else option.type.name.upper()
+    value = "" if option.is_flag else " " + (option.metavar or kind)
     if isinstance(option.type, click.Choice) and option.metavar is None:
         value = " " + "|".join(map(str, option.type.choices))
     return f"`{', '.join(option.opts)}{value}`"
