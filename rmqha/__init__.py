@@ -34,6 +34,7 @@ Several of these share the following modules:
 - ``commands``: how commands end, and the options that describe a store.
 - ``exitcodes``: the exit codes of commands and nodes.
 - ``printing``: escapes text that others chose, for terminals and log files.
+- ``progress``: shows how far a long work has come: a bar or lines.
 - ``services``: Twisted services that stop in order, and periodic calls that survive errors.
 - ``steps``: long work that is done in steps.
 - ``histogram``: durations, counted in classes.

@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.FINE: "fine",
-    ExitCode.CORRUPT: "corruption or a difference found",
+    ExitCode.CORRUPT: "corruption or a difference found; doctor: a check failed",
     ExitCode.USAGE: "wrong usage: an option, a setting, an unknown topic, no store, an archive of another log",
     ExitCode.GAP: "GAP: the master has deleted what comes next",
     ExitCode.AHEAD: "AHEAD: the master's log is shorter than ours",

@@ -12,7 +12,9 @@ from twisted.application.service import IServiceCollection, IServiceMaker, loadA
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha import __version__
 from rmqha.namesrv_tap import NameServerProcess, Options
+from rmqha.tap import Options as NodeOptions
 from tests.fixtures import new_folder
 from tests.waiting import WAIT_SECONDS
 
@@ -53,6 +55,16 @@ class OptionsTests(SynchronousTestCase):
                 leaving = self.assertRaises(SystemExit, self.options, argument)
                 self.assertEqual(leaving.code, 2)
                 self.assertRegex(stderr.getvalue(), r"^rmqha: .*" + words + r".*\(see twistd rmqha-namesrv --help\)\n$")
+
+
+class VersionTests(SynchronousTestCase):
+    def test_both_plugins_show_the_version_of_rmqha(self) -> None:
+        for kind in (Options, NodeOptions):
+            stdout = StringIO()
+            self.patch(sys, "stdout", stdout)
+            leaving = self.assertRaises(SystemExit, kind().parseOptions, ["--version"])
+            self.assertEqual(leaving.code, 0)
+            self.assertTrue(stdout.getvalue().startswith(f"rmqha, version {__version__} (Twisted "), stdout.getvalue())
 
 
 class RecipeTests(SynchronousTestCase):

@@ -4,7 +4,9 @@ In reading order:
 
 - ``shared``: what all commands use: options, opening a store, a progress bar, running the reactor.
 - ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
+- ``live``: shows something again and again.
 - ``status``: ``rmqha status``: the state of a store or of a broker.
+- ``top``: ``rmqha top``: a live view of brokers.
 - ``doctor``: ``rmqha doctor``: checks brokers, stores and name servers, and says what to do.
 - ``verify``: ``rmqha verify``: checks a store, alone or against another one.
 - ``recover``: ``rmqha recover`` and ``rmqha rebuild``: recover a store and rebuild its queues while no node runs.
@@ -39,6 +41,7 @@ from rmqha.cli.rewind import rewind
 from rmqha.cli.shared import Commands
 from rmqha.cli.status import status
 from rmqha.cli.tail import tail
+from rmqha.cli.top import top
 from rmqha.cli.verify import verify
 from rmqha.pipeline.cli import job
 
@@ -73,6 +76,7 @@ for _command in (
     rewind,
     status,
     tail,
+    top,
     verify,
 ):
     main.add_command(_command)

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IStreamClientEndpoint
 
+from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
 from rmqha.cli.shared import (
     JSON,
     Interrupted,
     Trouble,
+    json_line,
     open_store,
     print_json,
     run_reactor,
@@ -22,7 +26,12 @@ from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store, waits_in_words
+from rmqha.printing import printable
+from rmqha.times import iso_time
 from rmqha.tls.endpoints import ClientTLS
+
+SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads")
+"""The values that get lines of their own."""
 
 
 @click.command()
@@ -34,29 +43,88 @@ from rmqha.tls.endpoints import ClientTLS
     metavar="BYTES|SECONDS",
     help="A slave that is further behind ends with 6: 64m (k, m, g: KiB, MiB, GiB), or 30s. An unknown lag is further.",
 )
+@click.option(
+    "--watch",
+    "seconds",
+    type=INTERVAL,
+    is_flag=False,
+    flag_value=str(DEFAULT_SECONDS),
+    default=None,
+    metavar="[SECONDS]",
+    help="Show it again and again until Ctrl-C, every 2 seconds or as given. Put it after STORE|HOST:PORT.",
+)
+@click.option("-n", "count", type=click.IntRange(min=1), default=None, metavar="COUNT", help="With --watch: end then.")
 @JSON
-def status(target: str, tls: ClientTLS, max_lag: str | None, as_json: bool) -> None:
+def status(
+    target: str, tls: ClientTLS, max_lag: str | None, seconds: float | None, count: int | None, as_json: bool
+) -> None:
     """Show role, state, offsets and lag: of a store here, or of a broker, ours or Java's, by its remoting port.
 
     tls:HOST:PORT asks over TLS. Made for checks, too: it ends with 0 only if the node runs and, if it is a slave,
     follows its master. 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED, more than --max-lag behind, or consumers wait for a slave
     (readUpTo=confirmed), 7 no contact to the master, or no node runs on the store (STOPPED; KILLED if it did not stop
     by itself), 8 topics, groups and offsets are not the master's although the log is. A store that no node of ours has
-    run on is only shown.
+    run on is only shown. Ctrl-C ends --watch with 0.
     """
     limit = _parse_lag(max_lag)
-    if Path(target).is_dir():
-        with open_store(Path(target)) as store:
-            found = status_of_store(store)
-    else:
-        found = _ask(target, tls)
+    if count is not None and seconds is None:
+        raise Trouble(ExitCode.USAGE, "-n needs --watch")
+    if seconds is not None:
+        _watch(target, tls, limit, seconds, count, as_json)
+        return
+    found = _of_store(target) if Path(target).is_dir() else _ask(target, tls)
     if as_json:
         print_json(found.as_json())
     else:
-        _print(found)
+        for line in _lines(found):
+            say(line)
+    _judge(target, found, limit)
+
+
+def _of_store(target: str) -> Status:
+    with open_store(Path(target)) as store:
+        return status_of_store(store)
+
+
+def _judge(target: str, found: Status, limit: MaxLag | None) -> None:
+    """Raises Trouble unless all is fine."""
     code, reason = judge(found, limit, time.time())
     if code is not ExitCode.FINE:
         raise Trouble(code, f"{target}: {reason}")
+
+
+def _watch(target: str, tls: ClientTLS, limit: MaxLag | None, seconds: float, count: int | None, as_json: bool) -> None:
+    """Show the status again and again. What goes wrong meanwhile is shown, and may pass."""
+    reactor = the_reactor()
+    endpoint = None if Path(target).is_dir() else _endpoint(reactor, target, tls)
+    last: list[Status | Trouble] = []
+
+    async def look() -> Status | Trouble:
+        try:
+            return _of_store(target) if endpoint is None else await status_of_broker(endpoint, reactor)
+        except CancelledError:  # Ctrl-C
+            raise
+        except Exception as error:  # of any kind: the next look may succeed
+            return Trouble(ExitCode.CANNOT_CONNECT, f"{target} does not answer: {reason_of(error)}")
+
+    with screen(as_json) as show:
+
+        def shown(found: Status | Trouble) -> None:
+            last[:] = [found]
+            now = iso_time(time.time_ns() // 1_000_000)
+            if as_json:
+                facts = found.as_json() if isinstance(found, Status) else {"problem": str(found)}
+                show(json_line({"time": now, **facts}))
+            else:
+                lines = _lines(found) if isinstance(found, Status) else [str(found)]
+                show("\n".join(printable(line) for line in [now, *lines, ""]))
+
+        watch(reactor, look, shown, seconds, count)
+    if count is not None:
+        (found,) = last
+        if isinstance(found, Trouble):
+            raise found
+        _judge(target, found, limit)
 
 
 def _parse_lag(text: str | None) -> MaxLag | None:
@@ -66,20 +134,20 @@ def _parse_lag(text: str | None) -> MaxLag | None:
         raise Trouble(ExitCode.USAGE, f"--max-lag: {error}") from error
 
 
-def _print(found: Status) -> None:
-    for name, value in found.as_json().items():
-        if name not in ("peers", "tables", "warnings", "readLimit", "reads") and value is not None:
-            say(f"{name:<11}  {value}")
+def _lines(found: Status) -> list[str]:
+    """The status for people."""
+    known = {name: value for name, value in found.as_json().items() if value is not None}
+    lines = [f"{name:<11}  {value}" for name, value in known.items() if name not in SHOWN_LATER]
     if found.tables is not None:
-        say(f"{'tables':<11}  {_tables_line(found.tables)}")
+        lines.append(f"{'tables':<11}  {_tables_line(found.tables)}")
     if found.read_limit is not None:
         waits = "" if found.reads is None else f"; {waits_in_words(found.reads)}"
-        say(f"{'reads':<11}  end at {found.read_limit}{waits}")
-    for warning in found.warnings:
-        say(f"{'warning':<11}  {warning}")
+        lines.append(f"{'reads':<11}  end at {found.read_limit}{waits}")
+    lines += [f"{'warning':<11}  {warning}" for warning in found.warnings]
     for peer in found.peers:
         facts = "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None)
-        say(f"{'peer':<11}  {facts}")
+        lines.append(f"{'peer':<11}  {facts}")
+    return lines
 
 
 def _tables_line(tables: Mapping[str, Any]) -> str:
@@ -91,12 +159,16 @@ def _tables_line(tables: Mapping[str, Any]) -> str:
     return f"{words}, since {tables.get('since')}"
 
 
-def _ask(address: str, tls: ClientTLS) -> Status:
-    reactor = the_reactor()
+def _endpoint(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientEndpoint:
     try:
-        endpoint = make_endpoint(reactor, address, tls)
+        return make_endpoint(reactor, address, tls)
     except ValueError as error:
         raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
+
+
+def _ask(address: str, tls: ClientTLS) -> Status:
+    reactor = the_reactor()
+    endpoint = _endpoint(reactor, address, tls)
     try:
         return run_reactor(reactor, lambda: status_of_broker(endpoint, reactor))
     except Interrupted:

@@ -20,10 +20,12 @@ from twisted.python import usage
 from twisted.python.components import Componentized
 from twisted.scripts.twistd import ServerOptions  # type: ignore[attr-defined]  # it is public there
 
+from rmqha import __version__
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
 from rmqha.printing import printable
 from rmqha.settings import MAX_PORT, SettingsError
+from twisted import __version__ as twisted_version
 
 LAST_STANDARD_FD = 2
 MAX_FILES = 65536
@@ -58,6 +60,11 @@ class ProcessOptions(usage.Options):
             usage.Options.parseOptions(self, options)
         except usage.UsageError as error:
             _leave_now(ExitCode.USAGE, f"{error} (see twistd {self.command} --help)")
+
+    def opt_version(self) -> NoReturn:
+        """Show the versions of rmqha and Twisted, and exit."""
+        print(f"rmqha, version {__version__} (Twisted {twisted_version})")
+        raise SystemExit(0)
 
     def choice(self, kind: Any, name: str) -> Any:
         """The member of an Enum that an option names. Raises SettingsError."""

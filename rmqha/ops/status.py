@@ -221,6 +221,11 @@ def status_of_store(store: StoreReader) -> Status:
 async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> Status:
     """The status of the broker at a remoting port. Raises RemotingError, TimeoutError, or what connecting raises."""
     table = await ask_runtime_info(endpoint, clock)
+    return status_in(table, {} if NODE_STATE_KEY in table else await ask_config(endpoint, clock))
+
+
+def status_in(table: Mapping[str, str], config: Mapping[str, str]) -> Status:
+    """The status in a broker's runtime info. A Java broker's ``config`` says its role. Raises RemotingError."""
     if NODE_STATE_KEY in table:
         try:
             found = Status.of_node(NodeState.from_json(table[NODE_STATE_KEY]), running=True)
@@ -228,5 +233,5 @@ async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime)
         except ValueError as error:
             raise RemotingError(f"the node's state is not readable: {error}") from error
     min_offset, max_offset = log_range(table)
-    role = (await ask_config(endpoint, clock)).get("brokerRole", UNKNOWN)
+    role = config.get("brokerRole", UNKNOWN)
     return Status(role, "RUNNING", True, min_offset, max_offset)
