@@ -8,7 +8,7 @@ from tests.freezing import frozen
 from tests.interop.conftest import OurBrokerFactory
 from tests.interop.nodes import OurBroker
 from tests.interop.rocketmq import Driver, sha256_of_message
-from tests.interop.test_failover import BODY_BYTES, QUEUES, TOPIC, assert_whole, consumer, wait_for_topic
+from tests.interop.test_failover import BODY_BYTES, QUEUES, TOPIC, assert_whole, consumer, wait_for_topics
 from tests.waiting import wait_until
 
 FIRST, SECOND = 40, 60
@@ -34,7 +34,7 @@ def test_a_push_consumer_reads_what_the_slave_holds(our_broker: OurBrokerFactory
     master = our_broker("async-master", readUpTo="confirmed")
     slave = our_broker("slave", master=master, readUpTo="confirmed")
     driver.create_topic(master.cluster, TOPIC, QUEUES)
-    wait_for_topic(slave)
+    wait_for_topics(slave)
     with consumer(driver, "GConfirmed") as running:
         assert driver.send(TOPIC, FIRST, BODY_BYTES, send_timeout_ms=SEND_TIMEOUT_MS).statuses == {"SEND_OK": FIRST}
         wait_until(lambda: len(set(running.consumed())) == FIRST, "the first messages")
