@@ -23,6 +23,12 @@ def waits(master: OurBroker, count: int) -> bool:
     return state is not None and state.reads is not None and state.reads["waitingMessages"] == count
 
 
+def serves_all(slave: OurBroker) -> bool:
+    """Whether the slave knows that all it holds is confirmed: when its master is gone, it serves no more than that."""
+    state = slave.state()
+    return state is not None and state.read_limit == state.offsets.verified
+
+
 @pytest.mark.java
 def test_a_push_consumer_reads_what_the_slave_holds(our_broker: OurBrokerFactory, driver: Driver) -> None:
     master = our_broker("async-master", readUpTo="confirmed")
@@ -41,6 +47,7 @@ def test_a_push_consumer_reads_what_the_slave_holds(our_broker: OurBrokerFactory
             assert sum(high for _, high in ends.values()) == FIRST
         wait_until(lambda: len(set(running.consumed())) == FIRST + SECOND, "the messages that waited")
         promised = set(running.consumed())
+        wait_until(lambda: serves_all(slave), "the slave to know that all is confirmed")
         master.kill()
         with consumer(driver, "GAtSlave") as late:
             wait_until(lambda: promised <= set(late.consumed()), "all of them at the slave", FAILOVER_S)
