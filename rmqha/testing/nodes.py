@@ -111,7 +111,7 @@ class TwistdNode:
         return self.wait_until_found(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
 
     def wait_for_fields(self, **fields: Any) -> dict[str, Any]:
-        """The first event since the last start that has all these fields, whatever its text. Raises NodeError."""
+        """The first event since the last start with all these fields, and with any text. Raises NodeError."""
 
         def look() -> dict[str, Any] | None:
             return next((event for event in self.events() if fields.items() <= event.items()), None)

@@ -17,6 +17,7 @@ In reading order:
 - ``oracle``: checks what must hold after every step.
 - ``simulation``: a whole cluster, scripted step by step.
 - ``walk``: chooses the steps at random, from a seed.
+- ``failover``: a story from a seed: a master is lost, a slave is promoted, the old master is rewound and follows.
 - ``runner``: runs many seeds.
 
 ``python -m rmqha.testing.sim --seeds A..B`` runs seeds, ``make soak`` runs them until it is interrupted.

@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class Progress:
-    """A file with a line of JSON for each time that it was told how far the seeds have run."""
+    """A file with a line of JSON for each report of how far the seeds have run."""
 
     def __init__(self, path: Path | None, seeds: Seeds, story: Story) -> None:
         """Raises OSError, ValueError if the file has something else."""
@@ -92,7 +92,7 @@ def commit() -> str:
     """The commit of the tree that runs, with ``+`` if it was changed since; "unknown" outside a repository."""
     folder = Path(__file__).parent
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
             capture_output=True,
             text=True,
@@ -100,7 +100,7 @@ def commit() -> str:
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return told.stdout.strip()
+    return done.stdout.strip()
 
 
 def _prepare() -> None:
@@ -144,7 +144,7 @@ class Tally:
     """How many seeds have run, and what they did."""
 
     def __init__(self) -> None:
-        self._began = self._told = time.monotonic()
+        self._began = self._last_line_at = time.monotonic()
         self._seeds = self._steps = self._puts = self._put_ok = 0
 
     def add(self, outcome: Outcome) -> bool:
@@ -153,9 +153,9 @@ class Tally:
         self._steps += outcome.steps
         self._puts += outcome.puts
         self._put_ok += outcome.put_ok
-        is_due = time.monotonic() - self._told >= SECONDS_BETWEEN_LINES
+        is_due = time.monotonic() - self._last_line_at >= SECONDS_BETWEEN_LINES
         if is_due:
-            self._told = time.monotonic()
+            self._last_line_at = time.monotonic()
             print(self.line(), flush=True)
         return is_due
 
