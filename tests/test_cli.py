@@ -489,6 +489,7 @@ class CompareTests(CommandTestCase):
                 "differsAt": None,
                 "recordAt": None,
                 "differentBytes": 0,
+                "differentFills": 0,
                 "identical": True,
                 "relation": "identical",
             },

@@ -38,6 +38,7 @@ OUR_OWN = {
     "maxNewTopicsPerSecond",
     "maxNewTopicsPerSecondPerConnection",
     "maxTopics",
+    "readUpTo",
     "serverMaxAnswerBytes",
     "serverMaxRequestBytes",
     "unregisterUnfitSlave",

@@ -15,7 +15,8 @@ from tests.fixtures import expected, facts, max_offset, unpacked
 
 SUBMIT = Path(sys.executable).with_name("spark-submit")
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS = 1800.0
+"""Several JVMs that start at once take minutes on a busy machine."""
 
 pytestmark = pytest.mark.usefixtures("java")
 
