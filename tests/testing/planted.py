@@ -341,8 +341,8 @@ FAILOVER_PLANTS: dict[Patch, int] = {
     queue_offsets_from_the_queue_files: 9,
     clamp_no_offsets: 6,
     write_the_epoch_after_the_cut: 0,
-    forget_the_promotion_after_the_cut: 0,
-    tell_the_lag_of_before_the_power_failure: 93,
+    forget_the_promotion_after_the_cut: 102,
+    tell_the_lag_of_before_the_power_failure: 69,
     note_the_role_before_the_promotion: 18,
 }
 """Those that only failovers show, each with the first seed of that story that finds it."""
