@@ -349,10 +349,10 @@ FAILOVER_PLANTS: dict[Patch, int] = {
 
 PLANTS: dict[Patch, int] = {
     flush_no_names: 77,
-    begin_no_epoch: 1,
+    begin_no_epoch: 10,
     look_at_no_crc: 0,
     compare_half_of_the_overlap: 103,
-    truncate_without_fsync: 1,
+    truncate_without_fsync: 4,
     end_waits_one_byte_early: 132,
     invert_a_deadline: 18,
     skip_a_delay_level: 0,

@@ -691,10 +691,22 @@ class FailoverWalk:
             if not slave.runs or slave.is_changing or slave.service is None:
                 return False
             if not simulation.oracle.equal(slave, leader):
+                self._rewind_one_that_cannot_know(slave, leader)
                 if slave.verdict is not None and simulation.judge.has_nothing_in_common(slave, leader):
                     simulation.wipe(slave.name)  # what the operator does when a rewind finds nothing
                 return False
         return True
+
+    def _rewind_one_that_cannot_know(self, slave: SimSlave, leader: SimSlave) -> None:
+        """Without the remoting port a slave does not learn that its master's log is shorter: the operator does."""
+        if slave.remoting or slave.verdict is not None or self.simulation.oracle.fits(slave, leader):
+            return
+        self._is_faulty = False
+        self.simulation.kill(slave.name)
+        self._rewind(slave, leader)
+        if self.simulation.judge.has_nothing_in_common(slave, leader):
+            self.simulation.wipe(slave.name)
+        self.simulation.start(slave.name)
 
     def _is_delivered(self) -> bool:
         leader = self.simulation.leader
