@@ -13,7 +13,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 # How much is tried. `make test` gives these to the tests; `make proofs` goes on for so many seconds.
 FEW_EXAMPLES := RMQHA_EXAMPLES=quick
-SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_STORE_CASES=300
+SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_FAILOVER_SEEDS=0..99 RMQHA_STORE_CASES=300
 SIM_SECONDS ?= 300
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300

@@ -7,27 +7,40 @@ each is found; it ends with 1 if one is not. Take over what it says after a chan
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from multiprocessing import Pool
+from pathlib import Path
 from struct import error as StructError
 from typing import Any
 
 import pytest
 from twisted.logger import globalLogBeginner
 
+from rmqha import replicating
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.ha.master.protocol import HAMasterProtocol
+from rmqha.ha.slave import forkprobe
 from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica
+from rmqha.settings import Settings
+from rmqha.store import epochs, messagestore
 from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.index import KeyIndex
+from rmqha.store.epochs import forget_promotion
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.groupcommit import GroupCommit
+from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline import promote as promotion
 from rmqha.store.offline import repair
+from rmqha.store.offline import rewind as rewinding
+from rmqha.store.offline.fork import Fork, _bounds
+from rmqha.testing.sim import nodes
 from rmqha.testing.sim.disk import SimFile
-from rmqha.testing.sim.walk import run_seed
+from rmqha.testing.sim.walk import Story, run_seed
 from rmqha.wire import layout, record, scan
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import INT32
@@ -244,12 +257,102 @@ def flush_no_names(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueue, "folders", lambda queue: [])
 
 
+# Promotion and rewind
+
+
+def cut_before_the_tail_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """A rewind cuts the log, and what it cuts is in no file yet."""
+    patch.setattr(messagestore, "keep", lambda disk, pieces, folder, name: folder / name)
+
+
+def cut_before_bytes_are_compared(patch: pytest.MonkeyPatch) -> None:
+    """A rewind believes that the logs part where the shorter one ends."""
+
+    async def believe(log: CommitLog, our_end: int, their_min: int, their_end: int | None, *_: object) -> Fork:
+        top = min(our_end, our_end if their_end is None else their_end)
+        bases = [base for base in log.segment_bases if base < top]
+        bounds = _bounds(log, bases[-1], top, our_end) if bases else [our_end]
+        offset = max(bound for bound in bounds if bound <= top)
+        return Fork(offset, our_end, is_theirs_shorter=False)
+
+    patch.setattr(forkprobe, "find_fork", believe)
+
+
+def queue_offsets_from_the_queue_files(patch: pytest.MonkeyPatch) -> None:
+    """A promoted slave gives out queue offsets before its queues have all messages of its log."""
+    patch.setattr(Dispatcher, "catch_up", lambda dispatcher, progress=None: None)
+
+
+def clamp_no_offsets(patch: pytest.MonkeyPatch) -> None:
+    """After a promotion consumers and delay levels go on past the ends of their queues."""
+    patch.setattr(promotion, "clamp_offsets", lambda config, ends, disk: 0)
+
+
+def write_the_epoch_after_the_cut(patch: pytest.MonkeyPatch) -> None:
+    """A rewind cuts confirmed bytes, and tells who has read them afterwards."""
+    cut_back: Callable[[MessageStore, int], Path | None] = MessageStore.cut_back
+
+    def late(store: MessageStore, offset: int) -> Path | None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(NodeState, "write", lambda state, root, disk: None)
+            kept_in = cut_back(store, offset)
+        store.node_state.write(store.root, store.disk)
+        return kept_in
+
+    patch.setattr(MessageStore, "cut_back", late)
+
+
+def forget_the_promotion_after_the_cut(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a rewind that was killed left a log without its tail, and a node that ran on it as a master."""
+    rewind = rewinding.rewind
+
+    def late(settings: Settings, offset: int, disk: Disk) -> rewinding.Rewound:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(rewinding, "forget_promotion", lambda root, disk: None)
+            done = rewind(settings, offset, disk)
+        forget_promotion(settings.store_path_root_dir, disk)
+        return done
+
+    patch.setattr(nodes, "rewind", late)
+    patch.setattr(replicating, "rewind", late)
+
+
+def tell_the_lag_of_before_the_power_failure(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a promotion said that nothing was lost, and the slave had lost its own end."""
+    patch.setattr(promotion, "_lag_at", lambda end, state: state.lag_bytes)
+
+
+def note_the_role_before_the_promotion(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a promotion that was killed between two steps was refused when it was repeated."""
+    note_promotion = epochs.note_promotion
+
+    def note(root: Path, role: str, epoch: int, time: str, disk: Disk) -> None:
+        state = NodeState.read(root, disk)
+        assert state is not None
+        replace(state, role=role).write(root, disk)
+        note_promotion(root, role, epoch, time, disk)
+
+    patch.setattr(promotion, "note_promotion", note)
+
+
+FAILOVER_PLANTS: dict[Patch, int] = {
+    cut_before_the_tail_is_kept: 0,
+    cut_before_bytes_are_compared: 0,
+    queue_offsets_from_the_queue_files: 9,
+    clamp_no_offsets: 6,
+    write_the_epoch_after_the_cut: 0,
+    forget_the_promotion_after_the_cut: 102,
+    tell_the_lag_of_before_the_power_failure: 69,
+    note_the_role_before_the_promotion: 18,
+}
+"""Those that only failovers show, each with the first seed of that story that finds it."""
+
 PLANTS: dict[Patch, int] = {
     flush_no_names: 77,
-    begin_no_epoch: 1,
+    begin_no_epoch: 10,
     look_at_no_crc: 0,
     compare_half_of_the_overlap: 103,
-    truncate_without_fsync: 1,
+    truncate_without_fsync: 4,
     end_waits_one_byte_early: 132,
     invert_a_deadline: 18,
     skip_a_delay_level: 0,
@@ -270,11 +373,16 @@ PLANTS: dict[Patch, int] = {
 """Each with the first seed that finds it."""
 
 
+def story_of(plant: Patch) -> Story:
+    """The story in which the bug shows."""
+    return Story.FAILOVER if plant in FAILOVER_PLANTS else Story.REPLICATION
+
+
 def first_seed(plant: Patch, seeds: Iterable[int]) -> int | None:
     """The first of these seeds that finds the bug, None if none does."""
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
-        return next((seed for seed in seeds if run_seed(seed).violation is not None), None)
+        return next((seed for seed in seeds if run_seed(seed, story_of(plant)).violation is not None), None)
 
 
 def _search(name: str) -> tuple[str, int | None]:
@@ -287,7 +395,7 @@ def _log_nothing() -> None:
 
 def main(names: list[str]) -> int:
     """Search from seed 0 for the bugs of these names, or for all. Gives the exit code."""
-    names = names or [plant.__name__ for plant in PLANTS]
+    names = names or [plant.__name__ for plant in {**PLANTS, **FAILOVER_PLANTS}]
     missed = 0
     with Pool(2, _log_nothing, maxtasksperchild=1) as pool:
         for name, seed in pool.imap_unordered(_search, names):

@@ -471,7 +471,11 @@ class FailoverWalk:
 
     def _promote(self, chosen: SimSlave) -> None:
         """Until it is done, or refused: a command that was interrupted is given again."""
+        root, disk = chosen.configured.store_path_root_dir, chosen.disk
         for attempt in range(MOST_ATTEMPTS):
+            if chosen.process is None and promoted_role(root, disk) is None:
+                state = NodeState.read(root, disk)
+                chosen.is_promotable |= state is not None and state.role == BrokerRole.SLAVE.value
             calls = None if attempt == MOST_ATTEMPTS - 1 else self._calls()
             role = self.random.choice((BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER))
             if chosen.runs and not chosen.is_changing and not chosen.stopping and self.random.random() < 0.6:
@@ -482,6 +486,7 @@ class FailoverWalk:
             self.simulation.check()
             if self.simulation.leader is chosen:
                 break
+        chosen.is_promotable = False
         if self.simulation.leader is chosen:
             self.simulation.start(chosen.name)
             self.simulation.settle()
@@ -549,6 +554,8 @@ class FailoverWalk:
             calls = None if attempt == MOST_ATTEMPTS - 1 else self._calls()
             self._command(node, "rewind", node.rewind_offline, calls)
             simulation.check()
+            if calls is not None and not for_sure and self.random.random() < 0.3:
+                break  # the operator does not care why it ended
             if calls is None and not for_sure:
                 break
             if promoted_role(node.configured.store_path_root_dir, node.disk) is None and calls is None:
@@ -684,10 +691,22 @@ class FailoverWalk:
             if not slave.runs or slave.is_changing or slave.service is None:
                 return False
             if not simulation.oracle.equal(slave, leader):
+                self._rewind_one_that_cannot_know(slave, leader)
                 if slave.verdict is not None and simulation.judge.has_nothing_in_common(slave, leader):
                     simulation.wipe(slave.name)  # what the operator does when a rewind finds nothing
                 return False
         return True
+
+    def _rewind_one_that_cannot_know(self, slave: SimSlave, leader: SimSlave) -> None:
+        """Without the remoting port a slave does not learn that its master's log is shorter: the operator does."""
+        if slave.remoting or slave.verdict is not None or self.simulation.oracle.fits(slave, leader):
+            return
+        self._is_faulty = False
+        self.simulation.kill(slave.name)
+        self._rewind(slave, leader)
+        if self.simulation.judge.has_nothing_in_common(slave, leader):
+            self.simulation.wipe(slave.name)
+        self.simulation.start(slave.name)
 
     def _is_delivered(self) -> bool:
         leader = self.simulation.leader

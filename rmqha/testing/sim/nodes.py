@@ -35,6 +35,7 @@ from rmqha.replicating import (
     state_of_log,
 )
 from rmqha.settings import BrokerRole, Settings, make_settings
+from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.recovery import Examination, LogDamaged, MayCut
@@ -42,7 +43,7 @@ from rmqha.store.messagestore import MessageStore, examine_store, open_log
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.promote import Promotion, check_promotable, plan_promotion, promote
+from rmqha.store.offline.promote import NotPromotable, Promotion, check_promotable, plan_promotion, promote
 from rmqha.store.offline.rewind import needs_rewind, rewind, tail_of
 from rmqha.store.opening import OpeningStopped
 from rmqha.testing.sim.audit import DELAY_SECONDS
@@ -293,6 +294,8 @@ class SimSlave(SimNode):
 
     def __init__(self, *args: Any, master_name: str, options: SlaveOptions, remoting: bool, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.is_promotable = False
+        """Whether its store was a slave's when an operator began to promote it."""
         self.verdict: str | None = None
         self._next_rewind = 0.0
         self.master_name = master_name
@@ -474,7 +477,12 @@ class SimSlave(SimNode):
         """As rmqha promote does to a store."""
         root, disk, settings = self.configured.store_path_root_dir, self.disk, self.configured
         state = NodeState.read(root, disk)
-        check_promotable(root, state, force, disk)
+        try:
+            check_promotable(root, state, force, disk)
+        except NotPromotable as refused:
+            if self.is_promotable and refused.code is ExitCode.USAGE and promoted_role(root, disk) is None:
+                self.world.note(f"{self.name} was a slave before its promotion was interrupted, and now: {refused}")
+            raise
         planned = plan_promotion(settings, role, state, disk)
         self.world.planned(self, planned, state)
         promotion = promote(settings, role, self.world.now_ms(), disk=disk)
