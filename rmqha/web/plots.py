@@ -18,7 +18,7 @@ def path_of(values: Sequence[float | None], top: float) -> str:
         height = HEIGHT - 1 - (HEIGHT - 2) * (min(value, top) / top if top > 0 else 0.0)
         pieces.append(f"{'L' if is_down else 'M'}{number * step:.0f},{height:.1f}")
         if not is_down:
-            pieces.append("h1")  # a single value between two gaps is a dot
+            pieces.append("h-1" if number == len(values) - 1 else "h1")  # a single value between two gaps is a dot
         is_down = True
     return "".join(pieces)
 
