@@ -279,8 +279,8 @@ def test_lag_on_brokers(cluster: str) -> None:
     requests.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
     end = len(output_of("pull", "T", by_broker).splitlines())
     for way in (by_name_server, by_broker):
-        (row,) = objects_of("lag", way)
-        assert (row["group"], row["topic"], row["queues"]) == ("G", "T", 4)
+        (row,) = [each for each in objects_of("lag", way) if each["group"] == "G"]  # a broker has groups of its own
+        assert (row["topic"], row["queues"]) == ("T", 4)
         assert (row["brokerOffset"], row["consumerOffset"], row["diff"]) == (end, 2, end - 2)
         assert row["lastConsumed"].endswith("Z")
         queues = {each["queueId"]: each["consumerOffset"] for each in objects_of("lag", "G", way, "--queues")}
