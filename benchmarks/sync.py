@@ -20,7 +20,7 @@ from rmqha.testing.nodes import PutNode, TwistdNode, free_port
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORK = PROJECT / ".bench" / "sync"
-MOST_SLAVES = 3
+MAX_SLAVES = 3
 BODY_BYTES = 1024
 RECORD_BYTES = 1176
 SINGLE_PUTS = 4000
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each number of slaves")
     rounds = parser.parse_args().rounds
     echoes: list[float] = []
-    figures = {slaves: Figures() for slaves in range(1, MOST_SLAVES + 1)}
+    figures = {slaves: Figures() for slaves in range(1, MAX_SLAVES + 1)}
     for _ in range(rounds):
         echoes.append(measure_echo())
         for slaves, of_these in figures.items():

@@ -15,7 +15,7 @@ from rmqha.settings import SETTING_KEYS, Settings, SettingsError, make_settings
 
 JAVA_SETTINGS = Path(__file__).with_name("java_settings.txt")
 """The keys that Java's brokers know, one a line, each with the releases that know it."""
-LEAST_LIKENESS = 0.7
+MIN_LIKENESS = 0.7
 TLS_PREFIX = "tls."
 
 
@@ -29,7 +29,7 @@ def java_keys() -> frozenset[str]:
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The name of ``names`` that is most similar to ``name``, in upper or lower case; None if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in names}
-    found = get_close_matches(name.lower(), by_lower, 1, LEAST_LIKENESS)
+    found = get_close_matches(name.lower(), by_lower, 1, MIN_LIKENESS)
     return by_lower[found[0]] if found else None
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 
 CHECKOUT = Path(__file__).parents[1]
 KILLS_A_STORE = int(os.environ.get("RMQHA_CRASH_KILLS", "26"))
-LONGEST_ROUND_SECONDS = 0.06
+MAX_ROUND_SECONDS = 0.06
 PATIENCE_SECONDS = 30.0
 CLEAN_STOPS = 0.1
 """How many of the rounds end by SIGTERM."""
@@ -194,7 +194,7 @@ def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path, seed
     while kills < KILLS_A_STORE:
         number += 1
         stops = rng.random() < CLEAN_STOPS
-        seconds = rng.random() ** 2 * LONGEST_ROUND_SECONDS
+        seconds = rng.random() ** 2 * MAX_ROUND_SECONDS
         after_first_ack = stops or rng.random() < 0.7  # else it may still be opening the store
         sure += after_first_ack
         found = writers.round(

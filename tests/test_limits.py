@@ -25,8 +25,8 @@ PARTS = 0.05
 WINDOW_SECONDS = 2.0
 STEADY_SECONDS = 0.5
 """After so long the buffers that lie in between are full."""
-MOST_WINDOWS = 5
-MOST_ATTEMPTS = 20
+MAX_WINDOWS = 5
+MAX_ATTEMPTS = 20
 BURST_SECONDS = 0.2
 """A rate's bucket holds less than a tenth of a second, and a master's slaves may have one each."""
 FREE_PORTS = ("--port=0",)
@@ -80,7 +80,7 @@ def assert_exact(measured: Callable[[], AbstractContextManager[Total]], rate: in
     it leaves some window alone. That no byte too few is allowed is proved without a clock, in tests/ha/test_throttle.
     """
     attempts = []
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         begun = time.monotonic()
         with measured() as total:
             windows = list(_windows(total, begun, rate))
@@ -96,7 +96,7 @@ def _windows(total: Total, begun: float, rate: int) -> Iterator[float]:
     while time.monotonic() < steady:
         total()
     last = (time.monotonic(), total())
-    for _ in range(MOST_WINDOWS):
+    for _ in range(MAX_WINDOWS):
         count = last[1]
         while (now := time.monotonic()) < last[0] + WINDOW_SECONDS and count < LOG_BYTES * 9 // 10:
             count = total()

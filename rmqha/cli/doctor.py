@@ -21,7 +21,7 @@ from rmqha.tls.endpoints import ClientTLS
 
 DEFAULT_PORT = 10911
 COLORS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.SKIP: None}
-LEAST_WIDTH = 40
+MIN_WIDTH = 40
 INDENT = " " * 6
 
 
@@ -128,7 +128,7 @@ def _as_json(check: Check, finding: Finding) -> dict[str, Any]:
 
 def _tell(check: Check, finding: Finding) -> None:
     """Show a finding: the verdict, the check and the text, and below it the advice, as wide as the terminal is."""
-    width = max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    width = max(MIN_WIDTH, shutil.get_terminal_size().columns)
     verdict = click.style(finding.verdict.name, fg=COLORS[finding.verdict], bold=finding.verdict is Verdict.FAIL)
     text = printable(f"{check.name}: {finding.subject}: {finding.text}")
     first, *others = textwrap.wrap(text, width - len(INDENT), break_on_hyphens=False)

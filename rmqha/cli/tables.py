@@ -15,7 +15,7 @@ from rmqha.printing import printable
 
 WIDE = 10_000
 GAP = 2
-LEAST_NAME = 12
+MIN_NAME = 12
 """A name is folded, but not into fewer columns than this."""
 
 
@@ -38,7 +38,7 @@ def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 
     def least(number: int) -> int:
         widest = max(map(len, [columns[number].heading, *(row[number] for row in rows)]))
-        return min(widest, LEAST_NAME) if columns[number].is_name else widest
+        return min(widest, MIN_NAME) if columns[number].is_name else widest
 
     chosen = list(range(len(columns)))
     while len(chosen) > 1 and sum(map(least, chosen)) + GAP * (len(chosen) - 1) > width:

@@ -15,7 +15,7 @@ from rmqha.wire.record import Record
 from rmqha.wire.subscription import SUB_ALL
 
 RETRY_SECONDS = 2.0
-MOST_PULLS = 100
+MAX_PULLS = 100
 """Pulls in a row that look for the last messages of a queue; a filter may match few of them."""
 
 
@@ -72,7 +72,7 @@ class Follower:
         low = await self._consumer.min_offset(queue)
         found: list[Record] = []
         upto, step = end, max(count, 1)
-        for _ in range(MOST_PULLS):
+        for _ in range(MAX_PULLS):
             if len(found) >= count or upto <= low:
                 break
             start = max(low, upto - step)

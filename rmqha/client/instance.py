@@ -23,7 +23,7 @@ POLL_NAME_SERVER_SECONDS = 30.0
 """How long a route is used before it is asked for again."""
 REST_SECONDS = 5.0
 """How long an address that failed is tried only after all others."""
-LONGEST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 1.0
 
 
 Content = TypeVar("Content")
@@ -128,7 +128,7 @@ class MQClient:
                 way = self._make_way(address)
             except ValueError as error:
                 raise MQClientError(f"cannot connect to {address}: {error}") from error
-            connection = RemotingClient(way, self.clock, longest_retry_seconds=LONGEST_RETRY_SECONDS)
+            connection = RemotingClient(way, self.clock, longest_retry_seconds=MAX_RETRY_SECONDS)
             self._connections[address] = connection
             connection.start()
         return self._connections[address]

@@ -3,7 +3,7 @@
 A consume queue names such offsets. Without a queue, bytes that look like the start of a record may be the content of a
 body, placed there by a producer who knows where the body will lie. But if every plausible start, in as many bytes as
 the longest record has, leads from size to size to the same offset, then a record starts there: one of those starts was
-real. Only a body longer than ``LONGEST_RECORD_BYTES`` can still mislead. Reading detects that, because a split must end
+real. Only a body longer than ``MAX_RECORD_BYTES`` can still mislead. Reading detects that, because a split must end
 where the next one starts. ``cut_by_hop`` reads all sizes instead and cannot be misled.
 """
 
@@ -31,7 +31,7 @@ from rmqha.store.errors import StoreError
 log = logging.getLogger(__name__)
 
 HOP_BYTES = 1 << 22
-LONGEST_RECORD_BYTES = (4 << 20) + (128 << 10)
+MAX_RECORD_BYTES = (4 << 20) + (128 << 10)
 """The longest record of a broker with the default maxMessageSize, 4 MiB, with the longest topic and properties."""
 QUEUES_ASKED = 4
 
@@ -100,7 +100,7 @@ def _first_unit(queue: ConsumeQueue, offset: int) -> Unit | None:
 def cut_by_signs(piece: Split, split_bytes: int, queues: BoundaryQueues) -> list[Split]:
     """Splits of about ``split_bytes``, longer if no record start is known there. Raises DataLossError, OSError.
 
-    They may be wrong if a body is longer than ``LONGEST_RECORD_BYTES`` or the log is corrupt. Reading detects it.
+    They may be wrong if a body is longer than ``MAX_RECORD_BYTES`` or the log is corrupt. Reading detects it.
     """
     starts = [piece.start]
     target = piece.start + split_bytes
@@ -132,7 +132,7 @@ def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: i
     """The first offset at or after ``target`` to which every plausible start leads. ``known`` is the start of a
     record.
     """
-    low = max(known, target - LONGEST_RECORD_BYTES)
+    low = max(known, target - MAX_RECORD_BYTES)
     starts, sizes = plausible_starts(segment.read(low, target - low + RECORD_START_BYTES), low)
     size_at = dict(zip(starts.tolist(), sizes.tolist(), strict=True))
     leading = [low] if low == known else np.setdiff1d(starts, starts + sizes).tolist()

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 FIRST_RECORD_BYTES = 1 << 12
 LOG_FOLDER = "commitlog"
-LEAST_SPLIT_BYTES, MOST_SPLIT_BYTES, SPLITS_A_CORE = 32 << 20, 256 << 20, 2
+MIN_SPLIT_BYTES, MAX_SPLIT_BYTES, SPLITS_A_CORE = 32 << 20, 256 << 20, 2
 DLEDGER_MAGIC = 1
 """The first bytes of a DLedger entry. A record starts with its size, which is larger."""
 
@@ -84,7 +84,7 @@ class LogPlan:
         """
         given = self.options.split_bytes
         if given is None:
-            fitting = min(MOST_SPLIT_BYTES, max(LEAST_SPLIT_BYTES, size // (SPLITS_A_CORE * (os.cpu_count() or 1))))
+            fitting = min(MAX_SPLIT_BYTES, max(MIN_SPLIT_BYTES, size // (SPLITS_A_CORE * (os.cpu_count() or 1))))
             given = -(-piece.size // max(1, round(piece.size / fitting)))
         return max(1, min(given, -(-size // self.options.min_partitions)))
 

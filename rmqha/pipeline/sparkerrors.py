@@ -6,7 +6,7 @@ SPARK_MODULES = ("pyspark", "py4j")
 PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Archive|Store)): (.+)$", re.MULTILINE)
 """The last line of a Python traceback."""
 CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
-MOST_CHARACTERS = 400
+MAX_CHARACTERS = 400
 
 
 def is_of_spark(error: Exception) -> bool:
@@ -21,5 +21,5 @@ def in_one_line(error: Exception) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     line = found[-1] if found else lines[0] if lines else type(error).__name__
     line = " ".join(line.split())
-    short = line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+    short = line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]}…"
     return f"Spark: {short} (RMQHA_DEBUG=1 shows the whole error)"

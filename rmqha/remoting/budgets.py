@@ -5,8 +5,8 @@ It limits two things:
 - **Requests**: incomplete frames, and requests that wait for an answer. A small frame is accepted as it arrives. A
   large one first reserves memory for all its bytes. If there is too little, its connection is not read until there is
   enough. The smallest waiting frame goes first, so an honest message goes before a hostile frame of 16 MiB. Each second
-  of waiting counts as ``LEAST_BYTES`` less, so a large frame gets its turn even among very many small ones. While any
-  frame waits, a connection with a reservation must send ``LEAST_BYTES`` in each ``GRACE_SECONDS``, or it is closed.
+  of waiting counts as ``MIN_BYTES`` less, so a large frame gets its turn even among very many small ones. While any
+  frame waits, a connection with a reservation must send ``MIN_BYTES`` in each ``GRACE_SECONDS``, or it is closed.
 - **Answers** that clients do not read. Beyond the limit, the connection with the most unread bytes, weighted by their
   age, is closed.
 """
@@ -20,10 +20,10 @@ from twisted.logger import Logger
 SMALL_FRAME_BYTES = 64 * 1024
 """Frames up to this size reserve nothing."""
 GRACE_SECONDS = 1.0
-LEAST_BYTES = 1024 * 1024
+MIN_BYTES = 1024 * 1024
 LOOK_SECONDS = 0.25
 """How often to check for slow frames while a frame waits."""
-LEAST_UNREAD_SECONDS = 0.1
+MIN_UNREAD_SECONDS = 0.1
 """The minimum age of answers in the weight that decides which connection to close."""
 LOG_SECONDS = 10.0
 """The minimum time between two log lines about closed connections."""
@@ -64,7 +64,7 @@ class _Waiting(NamedTuple):
     @property
     def rank(self) -> float:
         """The frame with the smallest rank goes first. The older of two equally long frames has a smaller rank."""
-        return self.length + self.since * LEAST_BYTES
+        return self.length + self.since * MIN_BYTES
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _Unread:
 
     def weight(self, now: float) -> float:
         """Bytes times seconds. An honest client may have many unread bytes, but not for long."""
-        return self.bytes * max(LEAST_UNREAD_SECONDS, now - self.since)
+        return self.bytes * max(MIN_UNREAD_SECONDS, now - self.since)
 
 
 class PortBudget:
@@ -211,7 +211,7 @@ class PortBudget:
             if now - reservation.since < GRACE_SECONDS:
                 continue
             received = holder.received_bytes
-            if received - reservation.received < LEAST_BYTES:
+            if received - reservation.received < MIN_BYTES:
                 self._drop(holder, "others wait for memory, and its frame arrives too slowly")
             reservation.since, reservation.received = now, received
         if self._waiting:

@@ -13,7 +13,7 @@ from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 ENTRY_HEAD = Struct(">iiqqq")
 """Magic, size, index, term, and the entry's own position."""
 ENTRY_MAGIC_CODE = 1
-LEAST_ENTRY_BYTES = 48
+MIN_ENTRY_BYTES = 48
 
 
 def check_no_dledger(root: Path) -> None:
@@ -36,5 +36,5 @@ def _holds_entries(segment: Path) -> bool:
     if len(head) < ENTRY_HEAD.size:
         return False
     magic, size, index, _, position = ENTRY_HEAD.unpack(head)
-    is_entry: bool = magic == ENTRY_MAGIC_CODE and size >= LEAST_ENTRY_BYTES and index >= 0
+    is_entry: bool = magic == ENTRY_MAGIC_CODE and size >= MIN_ENTRY_BYTES and index >= 0
     return is_entry and position == int(segment.name)

@@ -36,7 +36,7 @@ from rmqha.wire.record import (
     pack_record,
 )
 
-MOST_INT32_DIGITS = 10
+MAX_INT32_DIGITS = 10
 MESSAGES_AT_ONCE = 256
 """Of a batch, encoded in one step."""
 LONG_BYTES = INT64.size
@@ -232,7 +232,7 @@ def _has_delay(properties: Mapping[str, str]) -> bool:
 
 def _delay_level(text: str) -> int:
     """The number in property DELAY; 0 if Java could not read it."""
-    level = int(text) if text.isdecimal() and len(text) <= MOST_INT32_DIGITS else 0
+    level = int(text) if text.isdecimal() and len(text) <= MAX_INT32_DIGITS else 0
     return level if level < 2**31 else 0
 
 

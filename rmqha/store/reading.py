@@ -23,7 +23,7 @@ from rmqha.wire.record import (
     peek_size,
 )
 
-LEAST_UNITS_EXAMINED = 800
+MIN_UNITS_EXAMINED = 800
 MAX_UNITS_EXAMINED = 16_384
 """The units that one read examines at most, even if it requests more messages. A filter handles these quickly."""
 RECORDS_BATCH = 128
@@ -121,7 +121,7 @@ class MessageReader:
             return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, offset, low, low, high)
         if offset >= high:
             return self._at_the_end(queue, offset, low, high)
-        most = max(LEAST_UNITS_EXAMINED, min(max_messages, MAX_UNITS_EXAMINED))
+        most = max(MIN_UNITS_EXAMINED, min(max_messages, MAX_UNITS_EXAMINED))
         units = queue.units(offset, most if self.limit is None else min(most, high - offset))
         if not len(units):
             following = queue.next_file_offset(offset)
@@ -205,7 +205,7 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return None
-        units = queue.units(offset, LEAST_UNITS_EXAMINED)
+        units = queue.units(offset, MIN_UNITS_EXAMINED)
         end: int | None = None
         for physical_offset, size, tags_code in UNIT.iter_unpack(units.data):
             if size > 0 and size != PRE_BLANK_SIZE:

@@ -21,7 +21,7 @@ DIGITS = 20
 """The offset in the file has this many digits, so each write replaces the one before it completely."""
 TURN_SECONDS = 0.004
 """How long waits are woken in one reactor turn."""
-LEAST_DEAD_WAITS = 1024
+MIN_DEAD_WAITS = 1024
 NO_LIMIT = 2**63 - 1
 
 
@@ -150,7 +150,7 @@ class ReadLimit:
     def cancelled(self) -> None:
         """A wait was cancelled. Very many of them are removed together."""
         self._dead += 1
-        if self._dead > max(LEAST_DEAD_WAITS, len(self._waits) // 2):
+        if self._dead > max(MIN_DEAD_WAITS, len(self._waits) // 2):
             self._waits = [wait for wait in self._waits if wait.call is not None]
             heapify(self._waits)
             self._dead = 0

@@ -17,7 +17,7 @@ from rmqha.printing import printable
 from rmqha.steps import Steps
 from rmqha.web.catalogue import BY_NAME, COMMON_LABELS, OTHER
 
-MOST_SERIES = 1000
+MAX_SERIES = 1000
 """Topics, pairs of group and topic, slaves: this many have a series of their own. The others share one."""
 GZIP_WBITS = 16 + zlib.MAX_WBITS
 OPENMETRICS_END = b"# EOF\n"
@@ -132,7 +132,7 @@ class CounterPlaces:
     count everything again. So it is computed from the sum of all, and what belongs to names that are gone stays out.
     """
 
-    def __init__(self, most: int = MOST_SERIES) -> None:
+    def __init__(self, most: int = MAX_SERIES) -> None:
         self._most = most
         self._places: dict[Any, tuple[int, ...]] = {}
         self._gone: tuple[int, ...] = ()
@@ -170,7 +170,7 @@ def _added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(left + right for left, right in zip(one, other, strict=True))
 
 
-def capped(values: Mapping[Any, float], most: int = MOST_SERIES) -> dict[Any, float]:
+def capped(values: Mapping[Any, float], most: int = MAX_SERIES) -> dict[Any, float]:
     """The largest values, with their labels escaped. All others are one value, their sum, labelled ``other``.
 
     Names that look the same after escaping are added up: two equal series would spoil the whole answer.

@@ -26,7 +26,7 @@ from rmqha.web.server import Handler, Server, text_page
 from rmqha.web.sharing import SharedWork
 
 SHOWN_BROKERS = 300
-MOST_BROKERS = 2000
+MAX_BROKERS = 2000
 """The addresses that metrics and the page look at."""
 
 
@@ -60,7 +60,7 @@ def metrics(facts: NameServerFacts, server: Callable[[], Server], form: Format) 
 
 def _families(facts: NameServerFacts, server: Server) -> Iterator[Family | ManySeries]:
     common = Common("", "nameserver", "")
-    brokers = facts.routes.live_brokers(MOST_BROKERS)
+    brokers = facts.routes.live_brokers(MAX_BROKERS)
     yield build_info(common)
     yield common.value("rmqha_namesrv_brokers", facts.routes.broker_count)
     masters = Counter[tuple[str]]()
@@ -97,7 +97,7 @@ class ClusterPage:
 
     def status(self) -> Steps[Facts]:
         """All facts, in steps."""
-        brokers = self._facts.routes.live_brokers(MOST_BROKERS)
+        brokers = self._facts.routes.live_brokers(MAX_BROKERS)
         yield
         ports = {
             port: {"connections": connections, "refused": dict(refused)}

@@ -35,7 +35,7 @@ REFRESH_SECONDS = 2
 SHOWN_SLAVES = 50
 SHOWN_SLOTS = 20
 SHOWN_GROUPS = 10
-LONGEST_NAME = 100
+MAX_NAME_CHARS = 100
 RECENT_SECONDS = 60.0
 GOOD = frozenset({"SERVING", "IN_SYNC"})
 BAD = frozenset({"GAP", "AHEAD", "DIVERGED", "REPAIRING", "STALLED"})
@@ -49,7 +49,7 @@ def shown(value: Any) -> Any:
     """The value with all texts printable, and not too long: others have chosen them."""
     if isinstance(value, str):
         text = printable(value)
-        return text if len(text) <= 4 * LONGEST_NAME else f"{text[: 4 * LONGEST_NAME - 1]}…"
+        return text if len(text) <= 4 * MAX_NAME_CHARS else f"{text[: 4 * MAX_NAME_CHARS - 1]}…"
     if isinstance(value, dict):
         return {printable(str(name)): shown(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -59,7 +59,7 @@ def shown(value: Any) -> Any:
 
 def name(text: str) -> str:
     """A name in a table."""
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+    return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS - 1]}…"
 
 
 def count(number: float | None) -> str:

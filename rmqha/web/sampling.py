@@ -24,8 +24,8 @@ from rmqha.store.retention import Slot, SlotFolder, existing_folder
 SAMPLE_SECONDS = 5.0
 HISTORY_SECONDS = 15 * 60.0
 KEPT_WARNINGS = 20
-LONGEST_WARNING = 300
-MOST_SLOTS = 1000
+MAX_WARNING = 300
+MAX_SLOTS = 1000
 
 
 class Sample(NamedTuple):
@@ -100,7 +100,7 @@ class DiskFacts:
         """Look at the disk. Runs in a thread, because a disk may hang."""
         try:
             usage = shutil.disk_usage(existing_folder(log_folder))
-            slots = tuple(SlotFolder(store).slots()[:MOST_SLOTS])
+            slots = tuple(SlotFolder(store).slots()[:MAX_SLOTS])
         except (OSError, StoreError) as error:
             return cls(problem=str(error))
         return cls(usage.used / max(1, usage.used + usage.free), usage.free, usage.total, slots)
@@ -167,7 +167,7 @@ class RecentWarnings:
             return
         self.counts[level.name] += 1
         text = printable(formatEvent(event))
-        shown = text if len(text) <= LONGEST_WARNING else f"{text[: LONGEST_WARNING - 1]}…"
+        shown = text if len(text) <= MAX_WARNING else f"{text[: MAX_WARNING - 1]}…"
         self.last.append(Warning(iso_of(event.get("log_time", 0.0)), level.name, shown))
 
     def start(self) -> None:

@@ -19,7 +19,7 @@ import orjson
 
 FRAME_MAX_LENGTH = 16 * 1024 * 1024 - 4
 """The largest totalLength."""
-MOST_EXT_FIELDS = 1024
+MAX_EXT_FIELDS = 1024
 JSON_SERIALIZE_TYPE = 0
 ROCKETMQ_SERIALIZE_TYPE = 1
 OUR_VERSION = 399
@@ -248,8 +248,8 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         except StructError:
             code, opaque, flag, version = map(_int32, numbers)
         ext_fields = get("extFields") or {}
-        if len(ext_fields) > MOST_EXT_FIELDS:
-            raise ValueError(f"more than {MOST_EXT_FIELDS} fields")
+        if len(ext_fields) > MAX_EXT_FIELDS:
+            raise ValueError(f"more than {MAX_EXT_FIELDS} fields")
         if not set(map(type, ext_fields.values())) <= ONLY_TEXTS:
             ext_fields = {key: _scalar(value) for key, value in ext_fields.items() if value is not None}
         remark = get("remark")
@@ -293,8 +293,8 @@ def _decode_entries(entries: bytes) -> dict[str, str]:
     fields: dict[str, str] = {}
     at, end = 0, len(entries)
     while at < end:
-        if len(fields) >= MOST_EXT_FIELDS:
-            raise CommandError(f"more than {MOST_EXT_FIELDS} fields")
+        if len(fields) >= MAX_EXT_FIELDS:
+            raise CommandError(f"more than {MAX_EXT_FIELDS} fields")
         (key_length,) = INT16.unpack_from(entries, at)
         key_end = at + INT16.size + key_length
         (value_length,) = INT32.unpack_from(entries, key_end)

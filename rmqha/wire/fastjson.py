@@ -38,9 +38,9 @@ _BEYOND_ORJSON = re.compile(r"(?:^|[:,\[\s])(?:[0-9]{20}|-[0-9]{19})")
 """orjson turns integers beyond 64 bits into floats. Such digits inside a string, as in Go's client ids, are not a
 number.
 """
-MOST_BYTES_SLOWLY = 16 * 1024
+MAX_BYTES_SLOWLY = 16 * 1024
 """The limit for a request that is not strict JSON: the slow reader takes about 1.5 µs a byte."""
-MOST_OBJECTS = 32 * 1024
+MAX_OBJECTS = 32 * 1024
 """The limit for a request: several megabytes of the JSON that clients really send."""
 _DIGITS_AS_ZEROS = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
 _MANY_DIGITS = b"0" * 19
@@ -71,13 +71,13 @@ class FastjsonError(ValueError):
 
 
 def loads_request(text: bytes) -> Any:
-    """Like ``loads_lenient``, for a client's request: at most ``MOST_BYTES_SLOWLY`` bytes if it is not strict JSON.
+    """Like ``loads_lenient``, for a client's request: at most ``MAX_BYTES_SLOWLY`` bytes if it is not strict JSON.
 
-    A text with more than ``MOST_OBJECTS`` objects and arrays is refused too.
+    A text with more than ``MAX_OBJECTS`` objects and arrays is refused too.
     """
-    if text.count(b"{") + text.count(b"[") > MOST_OBJECTS:
-        raise FastjsonError(f"more than {MOST_OBJECTS} objects and arrays", 0)
-    return loads_lenient(text, MOST_BYTES_SLOWLY)
+    if text.count(b"{") + text.count(b"[") > MAX_OBJECTS:
+        raise FastjsonError(f"more than {MAX_OBJECTS} objects and arrays", 0)
+    return loads_lenient(text, MAX_BYTES_SLOWLY)
 
 
 def loads_lenient(text: str | bytes, most_slowly: int | None = None) -> Any:
@@ -131,7 +131,7 @@ _ROW = re.compile(
     rb"\s*+" + _TEXT + rb"\s*+:\s*+\{(?:[^{}\"]++|" + _TEXT + rb"|\{" + _FLAT + rb"\})*+\}\s*+(,?)", re.DOTALL
 )
 """A row of a table: a name and an object, which may contain objects that contain none."""
-MOST_BYTES_AT_ONCE = 64 * 1024
+MAX_BYTES_AT_ONCE = 64 * 1024
 
 
 def loads_table_in_steps(text: bytes, table: str, most_rows: int) -> Generator[None, None, tuple[Any, dict[Any, Any]]]:
@@ -141,14 +141,14 @@ def loads_table_in_steps(text: bytes, table: str, most_rows: int) -> Generator[N
     rows. Raises FastjsonError, also if a large text has another shape or more than ``most_rows`` rows.
     """
     found = re.search(rb'"' + re.escape(table.encode()) + rb'"\s*+:\s*+\{', text)
-    if len(text) <= MOST_BYTES_AT_ONCE or found is None:
-        return loads_lenient(text) if len(text) <= MOST_BYTES_AT_ONCE else _too_long(text, table), {}
+    if len(text) <= MAX_BYTES_AT_ONCE or found is None:
+        return loads_lenient(text) if len(text) <= MAX_BYTES_AT_ONCE else _too_long(text, table), {}
     rows: dict[Any, Any] = {}
     start = at = found.end()
     count, more = 0, True
     while more and (row := _ROW.match(text, at)) is not None:
         at, more, count = row.end(), bool(row[1]), count + 1
-        if count % ROWS_AT_ONCE == 0 or at - start >= MOST_BYTES_AT_ONCE or not more:
+        if count % ROWS_AT_ONCE == 0 or at - start >= MAX_BYTES_AT_ONCE or not more:
             rows.update(loads_lenient(b"{" + text[start:at].rstrip(b", \t\r\n") + b"}"))
             start = at
             if len(rows) > most_rows:
@@ -157,7 +157,7 @@ def loads_table_in_steps(text: bytes, table: str, most_rows: int) -> Generator[N
     if start != at:
         rows.update(loads_lenient(b"{" + text[start:at].rstrip(b", \t\r\n") + b"}"))
     rest = text[: found.end()] + text[at:]
-    if len(rest) > MOST_BYTES_AT_ONCE:
+    if len(rest) > MAX_BYTES_AT_ONCE:
         raise FastjsonError(f"{table} has something other than rows", at)
     return loads_lenient(rest), rows
 

@@ -19,8 +19,8 @@ from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
-MOST_GROWTH_MIB = 256
-LEAST_GROUPS = 1000
+MAX_GROWTH_MIB = 256
+MIN_GROUPS = 1000
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,13 @@ def test_an_attack_costs_little(
     figures = probe.watch(request.node.callspec.id, lambda: attack(master.port("remoting")))
     print(figures)
     assert outcome in figures.outcome
-    assert figures.memory_mib <= MOST_GROWTH_MIB
+    assert figures.memory_mib <= MAX_GROWTH_MIB
 
 
 def test_a_thousand_new_groups_in_one_heartbeat(master: TwistdNode, probe: Probe) -> None:
     """Each unknown group cost two whole tables and four flushes in the reactor: 52 s (finding D3)."""
     figures = probe.watch(
-        "1,000 new groups in a heartbeat", lambda: strangers.new_groups(master.port("remoting"), "new", LEAST_GROUPS)
+        "1,000 new groups in a heartbeat", lambda: strangers.new_groups(master.port("remoting"), "new", MIN_GROUPS)
     )
     print(figures)
     assert figures.outcome == "code 0"
@@ -89,7 +89,7 @@ def test_a_thousand_new_groups_in_one_heartbeat(master: TwistdNode, probe: Probe
     def all_written() -> bool | None:
         groups = SubscriptionGroupTable.read(config).subscription_group_table
         topics = TopicConfigTable.read(config).topic_config_table
-        names = [f"new-{number}" for number in range(LEAST_GROUPS)]
+        names = [f"new-{number}" for number in range(MIN_GROUPS)]
         return (groups.keys() >= set(names) and topics.keys() >= {f"%RETRY%{name}" for name in names}) or None
 
     assert master.wait_until_found(all_written, "all groups on disk", WAIT_SECONDS)
@@ -106,7 +106,7 @@ def test_frames_that_do_not_end(master: TwistdNode, probe: Probe, size: int, con
         lambda: strangers.unfinished_frames(port, connections, size),
     )
     print(figures)
-    assert figures.memory_mib <= MOST_GROWTH_MIB
+    assert figures.memory_mib <= MAX_GROWTH_MIB
 
 
 def test_a_large_message_gets_through_while_frames_do_not_end(master: TwistdNode, probe: Probe) -> None:
@@ -153,4 +153,4 @@ def test_a_name_server_is_not_held(
         figures = probe.watch(request.node.callspec.id, lambda: attack(name_server.port("name server")))
     print(figures)
     assert outcome in figures.outcome
-    assert figures.memory_mib <= MOST_GROWTH_MIB
+    assert figures.memory_mib <= MAX_GROWTH_MIB

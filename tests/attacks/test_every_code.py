@@ -31,10 +31,10 @@ from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import LineTransport
 from tests.remoting.test_protocol import commands_in, frame
 
-MOST_CALLS = 20_000
+MAX_CALLS = 20_000
 """Of one reactor step: some 10 ms."""
 COMMIT, ROLLBACK = 8, 12
-MOST_STEPS = 50_000
+MAX_STEPS = 50_000
 TOPICS = 5_000
 GROUPS = 5_000
 CLIENTS = 100
@@ -150,7 +150,7 @@ class EveryCodeTestCase(BrokerStoreTestCase):
         data = frame(RemotingCommand(code, 1, ext_fields=fields, body=worst.body))
         for at in range(0, len(data), 65_536):  # as much as a socket gives at once
             self.clock.counted(line.deliver, data[at : at + 65_536])
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             answers = [command for command in commands_in(line.take()) if command.is_response]
             if answers:
                 return answers
@@ -175,7 +175,7 @@ class EveryCodeTestCase(BrokerStoreTestCase):
                 self.clock.counted(line.lose)
                 while any(call.getTime() <= self.clock.seconds() for call in self.clock.getDelayedCalls()):
                     self.clock.advance(0)
-                if self.clock.most_calls > MOST_CALLS:
+                if self.clock.most_calls > MAX_CALLS:
                     too_many.append(f"{RequestCode(code).name}: {self.clock.most_calls}")
         self.assertEqual(too_many, [])
 

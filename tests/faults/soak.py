@@ -19,7 +19,7 @@ from rmqha.testing.proxy import FaultProxy, ProxyError
 from tests.faults.pairs import FREE_PORTS, SHORT_TIMES, anonymous_kib, assert_sound, descriptors
 
 FAULTS = ("cut rst", "cut fin", "both hold", "down hold", "up hold", "both delay 0.05 0.05", "down pace 1280 0.02")
-LONGEST_FAULT_SECONDS = 4.0
+MAX_FAULT_SECONDS = 4.0
 PUTS_A_SECOND = 100
 BODY_BYTES = 1000
 ONE_HOUR = "--set=fileReservedTime=1"
@@ -72,7 +72,7 @@ def soak(
             while time.monotonic() < begun + minutes * 60 or len(samples) < least_samples:
                 master.tell(PUTS_A_SECOND, body_bytes=BODY_BYTES, rate=PUTS_A_SECOND)
                 proxy.command(rng.choice(FAULTS))
-                time.sleep(rng.uniform(0, min(LONGEST_FAULT_SECONDS, interval)))
+                time.sleep(rng.uniform(0, min(MAX_FAULT_SECONDS, interval)))
                 proxy.command("both pass")
                 answer = master.answer()
                 assert answer is not None

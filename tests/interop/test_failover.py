@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 TOPIC = "TFailover"
 QUEUES = 4
 BODY_BYTES = 1024
-MOST_AT_HAND = QUEUES * (16 + 32)
+MAX_AT_HAND = QUEUES * (16 + 32)
 """Of a slow consumer: what it may have before it pulls no more, and what one more pull may bring."""
 SLOW_MS = 200
 """A slow consumer's pause for each message: its 20 threads take 100 a second, fewer than a busy machine sends."""
@@ -126,7 +126,7 @@ def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(ours_and_ou
         promised = {result.key for result in promised_until_killed(driver, master)}
         had = set(running.consumed())
         assert had & promised
-        assert len(promised - had) > MOST_AT_HAND
+        assert len(promised - had) > MAX_AT_HAND
         with consumer(driver, "GLate") as late:
             wait_until(lambda: promised <= set(late.consumed()), "all that was promised")
             assert_whole(late.stop(), "GLate", promised)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.pipeline.boundaries import LONGEST_RECORD_BYTES
+from rmqha.pipeline.boundaries import MAX_RECORD_BYTES
 from rmqha.pipeline.errors import BoundaryError
 from rmqha.pipeline.plan import open_log
 from rmqha.store.derived.consumequeue import PRE_BLANK, UNIT
@@ -75,7 +75,7 @@ def unit_of(record: Record) -> bytes:
 @contextmanager
 def longest_record(size: int) -> Iterator[None]:
     """As if no record were to be expected that is longer than this."""
-    with mock.patch("rmqha.pipeline.boundaries.LONGEST_RECORD_BYTES", size):
+    with mock.patch("rmqha.pipeline.boundaries.MAX_RECORD_BYTES", size):
         yield
 
 
@@ -132,7 +132,7 @@ def test_a_hostile_message_of_full_size_does_not_mislead_a_cut(store: Path) -> N
     records = make_store(store, with_forged(plain, forged, segment_size), segment_size)
     with longest_record(body_bytes // 2):
         assert cuts(store, chain[-2])[1] in chain, "it misleads one who looks back no further than into its body"
-    assert hostile.total_size <= LONGEST_RECORD_BYTES
+    assert hostile.total_size <= MAX_RECORD_BYTES
     assert cuts(store, chain[-2]) == offsets(records)[::2]
     for split_bytes in (chain[0], chain[5] + 1, chain[-2]):
         assert all_offsets(store, splitBytes=split_bytes) == offsets(records)

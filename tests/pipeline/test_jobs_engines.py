@@ -130,7 +130,7 @@ def test_a_body_that_looks_like_a_record_misleads_no_job(
     engines: tuple[Engine, Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is longer than those that the search for boundaries expects, and holds two records that follow each other."""
-    monkeypatch.setattr("rmqha.pipeline.boundaries.LONGEST_RECORD_BYTES", 50)
+    monkeypatch.setattr("rmqha.pipeline.boundaries.MAX_RECORD_BYTES", 50)
     store = tmp_path / "store"
     plain = stores.plain_records(20)
     at = stores.make_store(tmp_path / "measured", plain)[10].physical_offset

@@ -117,7 +117,7 @@ class RebuildTests(SynchronousTestCase):
                 self.assertEqual(queue_files(store), self.dispatched(store))
 
     def test_a_queue_of_very_many_gaps_is_built_as_dispatch_builds_it(self) -> None:
-        self.patch(rebuild_module, "MOST_GAPS", 3)
+        self.patch(rebuild_module, "MAX_GAPS", 3)
         self.patch(rebuild_module, "_fill_gaps", None)  # nobody calls it
         store = self.store_of(range(0, 60, 3))
         done = rebuilt(store, splitBytes=900, batchBytes=500)

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.jobs.chart import DOTS_PER_INCH, MOST_TOPICS, WIDTH_INCHES, chart_file, draw
+from rmqha.pipeline.jobs.chart import DOTS_PER_INCH, MAX_TOPICS, WIDTH_INCHES, chart_file, draw
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.stats import LATENCY_BOUNDS_MS, Stats, TopicStats, stats
 from rmqha.pipeline.jobs.table import UNPRINTABLE, table_rows
@@ -124,7 +124,7 @@ STRANGE = ("订单主题", "العربية", "$a_b^{c}$", "_hidden", "<T & Co>",
 class ChartTests(SynchronousTestCase):
     @pytest.mark.long
     def test_a_drawing_shows_each_topic_with_its_numbers(self) -> None:
-        found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS)}
+        found = {f"Topic{number}": topic_stats(number) for number in range(MAX_TOPICS)}
         texts = texts_of(drawn(found, ".svg", "Messages of /store"))
         self.assertIn("Messages of /store", texts)
         for topic, one in found.items():
@@ -134,7 +134,7 @@ class ChartTests(SynchronousTestCase):
 
     @pytest.mark.long
     def test_a_page_holds_the_drawing_and_the_whole_table(self) -> None:
-        found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS + 5)}
+        found = {f"Topic{number}": topic_stats(number) for number in range(MAX_TOPICS + 5)}
         page = drawn(found, ".html")
         texts = texts_of(page)
         for row in table_rows(found):
@@ -145,16 +145,16 @@ class ChartTests(SynchronousTestCase):
 
     @pytest.mark.long
     def test_of_many_topics_those_are_drawn_that_have_most(self) -> None:
-        found = {f"Topic{number}": topic_stats(number) for number in range(MOST_TOPICS + 70)}
+        found = {f"Topic{number}": topic_stats(number) for number in range(MAX_TOPICS + 70)}
         texts = texts_of(drawn(found, ".svg"))
-        self.assertIn(f"Messages by topic: the first {MOST_TOPICS} of {MOST_TOPICS + 70}", texts)
+        self.assertIn(f"Messages by topic: the first {MAX_TOPICS} of {MAX_TOPICS + 70}", texts)
         at = texts.index("Topic99")
-        self.assertEqual(texts[at : at + MOST_TOPICS], [f"Topic{99 - number}" for number in range(MOST_TOPICS)])
+        self.assertEqual(texts[at : at + MAX_TOPICS], [f"Topic{99 - number}" for number in range(MAX_TOPICS)])
 
     @pytest.mark.long
     def test_a_picture_has_its_size_and_grows_with_the_topics(self) -> None:
         heights = []
-        for topics in (0, 1, MOST_TOPICS, 3 * MOST_TOPICS):
+        for topics in (0, 1, MAX_TOPICS, 3 * MAX_TOPICS):
             picture = imread(BytesIO(drawn({f"T{n}": topic_stats(n) for n in range(topics)}, ".png")))
             self.assertEqual(picture.shape[1], WIDTH_INCHES * DOTS_PER_INCH)
             self.assertLess(picture[..., :3].min(), 0.1, "there is black on it")

@@ -45,7 +45,7 @@ TOPIC: Final = "TLive"
 SEGMENT_SIZE: Final = 4 << 20
 BODY_BYTES: Final = 2_000
 RATE: Final = 200.0
-LONGEST_PAUSE_S: Final = 1.0
+MAX_PAUSE_S: Final = 1.0
 SOME_KILLS: Final = ("driver", "master")
 ALL_KILLS: Final = ("driver", "driver", "worker", "slave", "slave", "master")
 """`make test` does some, `make proofs` all."""
@@ -102,7 +102,7 @@ class Live:
             return f"a batch was {stage.value}"
         if kind == "worker":
             return f"process {self.stream.kill_writing_worker()}"  # Spark starts another one
-        time.sleep(self.rng.uniform(0, LONGEST_PAUSE_S))  # the moment is a drawn one, whatever is going on
+        time.sleep(self.rng.uniform(0, MAX_PAUSE_S))  # the moment is a drawn one, whatever is going on
         if kind == "slave":
             wait_until(lambda: self.unconfirmed > 0, "bytes that the slave has not confirmed")
             self.slave.kill()

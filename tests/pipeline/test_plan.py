@@ -158,8 +158,8 @@ def test_splits_are_by_the_cores_unless_their_size_is_asked_for(
     store: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch, cores: int, least: int, most: int, splits: int
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: cores)
-    monkeypatch.setattr("rmqha.pipeline.plan.LEAST_SPLIT_BYTES", least)
-    monkeypatch.setattr("rmqha.pipeline.plan.MOST_SPLIT_BYTES", most)
+    monkeypatch.setattr("rmqha.pipeline.plan.MIN_SPLIT_BYTES", least)
+    monkeypatch.setattr("rmqha.pipeline.plan.MAX_SPLIT_BYTES", most)
     plan = open_log(options(store))
     found = plan.splits(0, plan.end)
     assert abs(len(found) - splits) <= 3, "the last file is not full, and a cut is where a record begins"

@@ -3,7 +3,7 @@
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.remoting.budgets import GRACE_SECONDS, LEAST_BYTES, LOOK_SECONDS, SMALL_FRAME_BYTES, PortBudget
+from rmqha.remoting.budgets import GRACE_SECONDS, LOOK_SECONDS, MIN_BYTES, SMALL_FRAME_BYTES, PortBudget
 from tests.ha.doubles import log_lines
 
 MIB = 1024 * 1024
@@ -97,7 +97,7 @@ class FrameTests(BudgetTestCase):
         (fast,) = self.crowd(1, 16 * MIB)
         (waiting,) = self.crowd(1, 4 * MIB)
         for _ in range(10):
-            fast.received_bytes += LEAST_BYTES
+            fast.received_bytes += MIN_BYTES
             self.pass_seconds(GRACE_SECONDS)
         self.assertTrue(fast.is_open)
         self.budget.whole(fast)

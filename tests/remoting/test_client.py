@@ -12,7 +12,7 @@ from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, ResponseCode
 from tests.ha.doubles import FakeEndpoint, LineTransport
 from tests.remoting.test_protocol import ECHO, PROCESSORS, commands_in, frame
 
-MOST_JITTER_SECONDS = 1.0
+MAX_JITTER_SECONDS = 1.0
 
 
 class ClientTestCase(SynchronousTestCase):
@@ -43,7 +43,7 @@ class ClientTestCase(SynchronousTestCase):
 
     def retry(self) -> None:
         """Wait until it connects again."""
-        self.clock.advance(MAX_RETRY_SECONDS + MOST_JITTER_SECONDS)
+        self.clock.advance(MAX_RETRY_SECONDS + MAX_JITTER_SECONDS)
         self.assertEqual(len(self.endpoint.attempts), 1)
 
     def stop(self) -> None:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.long
 EXAMPLES = int(os.environ.get("RMQHA_MODEL_EXAMPLES", "60"))
 SEGMENT_SIZE = 4096
 QUEUE_FILE_UNITS = 7
-MOST_READ = 5
+MAX_READ = 5
 NOW_MS = 1_795_000_000_000
 TYPES = (0, 0, 0, TRANSACTION_COMMIT_TYPE, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
 TOPICS = st.sampled_from(("A", "B", "%RETRY%C"))
@@ -284,12 +284,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.dispatch()
         queue = self.model.queue(topic, queue_id)
         offset = data.draw(st.integers(0, len(queue) + 1))
-        found = self.opened.reader.get_message(topic, queue_id, offset, MOST_READ)
+        found = self.opened.reader.get_message(topic, queue_id, offset, MAX_READ)
         if not queue:
             assert found.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
         elif offset < len(queue):
             file_end = offset - offset % QUEUE_FILE_UNITS + QUEUE_FILE_UNITS
-            expected = queue[offset : min(offset + MOST_READ, file_end)]
+            expected = queue[offset : min(offset + MAX_READ, file_end)]
             assert found.status is GetMessageStatus.FOUND
             assert list(found.records) == [encode_record(record) for record in expected]
             assert found.next_begin_offset == offset + len(expected)

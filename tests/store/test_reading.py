@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import Unit
-from rmqha.store.reading import LEAST_UNITS_EXAMINED, TAG_HASH_MASK, GetMessageResult, GetMessageStatus, MessageReader
+from rmqha.store.reading import MIN_UNITS_EXAMINED, TAG_HASH_MASK, GetMessageResult, GetMessageStatus, MessageReader
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Host, Record, encode_record
 from tests.store.derived.test_dispatch import DispatchTestCase
@@ -212,7 +212,7 @@ class LimitTests(ReadingTestCase):
         self.check_found(reader.get_message("T", 0, 5, 32), records[5:10])
 
     def test_not_more_units_are_looked_at_than_that(self) -> None:
-        for number in range(LEAST_UNITS_EXAMINED + 300):
+        for number in range(MIN_UNITS_EXAMINED + 300):
             self.writer.put(TAGS=f"Tag{number}")
         reader = self.reader()
         asked: list[int] = []
@@ -222,9 +222,9 @@ class LimitTests(ReadingTestCase):
             return False
 
         result = reader.get_message("T", 0, 0, 32, unwanted)
-        self.assertEqual((len(asked), result.next_begin_offset), (LEAST_UNITS_EXAMINED, LEAST_UNITS_EXAMINED))
-        result = reader.get_message("T", 0, 0, LEAST_UNITS_EXAMINED + 100, unwanted)
-        self.assertEqual(result.next_begin_offset, LEAST_UNITS_EXAMINED + 100)
+        self.assertEqual((len(asked), result.next_begin_offset), (MIN_UNITS_EXAMINED, MIN_UNITS_EXAMINED))
+        result = reader.get_message("T", 0, 0, MIN_UNITS_EXAMINED + 100, unwanted)
+        self.assertEqual(result.next_begin_offset, MIN_UNITS_EXAMINED + 100)
 
 
 class FilterTests(ReadingTestCase):

@@ -64,12 +64,12 @@ class WaitTests(SynchronousTestCase):
         self.assertEqual(self.called, [100])
 
     def test_cancelled_waits_are_not_called_and_take_no_memory(self) -> None:
-        waits = [self.wait(200 + number) for number in range(readlimit.LEAST_DEAD_WAITS * 3)]
+        waits = [self.wait(200 + number) for number in range(readlimit.MIN_DEAD_WAITS * 3)]
         for wait in waits[1:]:
             wait.cancel()
             wait.cancel()
         self.assertEqual(len(self.limit), 1)
-        self.assertLess(len(self.limit._waits), readlimit.LEAST_DEAD_WAITS + 2)
+        self.assertLess(len(self.limit._waits), readlimit.MIN_DEAD_WAITS + 2)
         self.limit.grow(10**6)
         self.clock.advance(0)
         self.assertEqual((self.called, len(self.limit)), ([200], 0))

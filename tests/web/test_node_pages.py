@@ -11,7 +11,7 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.nodestate import NodeState
 from rmqha.store.retention import Slot
 from rmqha.web.catalogue import NODE, OTHER
-from rmqha.web.exposition import MOST_SERIES
+from rmqha.web.exposition import MAX_SERIES
 from rmqha.web.nodefacts import STATES
 from rmqha.web.page import SHOWN_GROUPS, shown
 from rmqha.web.sampling import SAMPLE_SECONDS, DiskFacts
@@ -117,15 +117,15 @@ class NodeMetricsTests(NodeWebTestCase):
 
     def test_very_many_topics_and_groups_have_a_bounded_number_of_series(self) -> None:
         node = self.begin()
-        for number in range(3 * MOST_SERIES):
+        for number in range(3 * MAX_SERIES):
             node.broker.stats.messages_put(f"T{number}", 1, 10)
             node.broker.consumer_offsets.table.offset_table[f"T{number}@G"] = dict.fromkeys(range(16), 0)
         found = self.scrape()
         names = [name for name, *_ in found]
-        self.assertEqual(names.count("rocketmq_messages_in_total"), MOST_SERIES + 1)
-        self.assertEqual(found["rocketmq_messages_in_total", "broker", OTHER], 2 * MOST_SERIES)
-        self.assertEqual(found["rocketmq_throughput_in_total", "broker", OTHER], 20 * MOST_SERIES)
-        self.assertEqual(names.count("rocketmq_consumer_lag_messages"), MOST_SERIES + 1)
+        self.assertEqual(names.count("rocketmq_messages_in_total"), MAX_SERIES + 1)
+        self.assertEqual(found["rocketmq_messages_in_total", "broker", OTHER], 2 * MAX_SERIES)
+        self.assertEqual(found["rocketmq_throughput_in_total", "broker", OTHER], 20 * MAX_SERIES)
+        self.assertEqual(names.count("rocketmq_consumer_lag_messages"), MAX_SERIES + 1)
 
     def test_hostile_names(self) -> None:
         node = self.begin()

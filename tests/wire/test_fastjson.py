@@ -14,9 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.steps import at_once
 from rmqha.wire.fastjson import (
+    MAX_BYTES_SLOWLY,
     MAX_DEPTH,
-    MOST_BYTES_SLOWLY,
-    MOST_OBJECTS,
+    MAX_OBJECTS,
     FastjsonError,
     ObjectKey,
     Rows,
@@ -262,8 +262,8 @@ class RequestTests(SynchronousTestCase):
     """What a client may make us read (attack finding D6)."""
 
     def test_a_long_text_must_be_strict_json(self) -> None:
-        strict = b'{"a":[' + b"1," * MOST_BYTES_SLOWLY + b"1]}"
-        self.assertEqual(len(loads_request(strict)["a"]), MOST_BYTES_SLOWLY + 1)
+        strict = b'{"a":[' + b"1," * MAX_BYTES_SLOWLY + b"1]}"
+        self.assertEqual(len(loads_request(strict)["a"]), MAX_BYTES_SLOWLY + 1)
         for text in (strict.replace(b"1]}", b"1,]}"), strict.replace(b"1]}", b"9" * 25 + b"]}")):
             with self.assertRaisesRegex(FastjsonError, "not strict JSON"):
                 loads_request(text)
@@ -273,13 +273,13 @@ class RequestTests(SynchronousTestCase):
 
     def test_many_digits_in_a_text_are_no_large_number(self) -> None:
         """A Go client's id ends with 19 of them."""
-        text = b'{"clientID":"10.0.0.1@7#1700000000000000000","pad":"' + b"x" * MOST_BYTES_SLOWLY + b'"}'
+        text = b'{"clientID":"10.0.0.1@7#1700000000000000000","pad":"' + b"x" * MAX_BYTES_SLOWLY + b'"}'
         self.assertEqual(loads_request(text)["clientID"], "10.0.0.1@7#1700000000000000000")
 
     def test_objects_and_arrays_are_counted(self) -> None:
-        self.assertEqual(len(loads_request(b"[" + b"[]," * (MOST_OBJECTS - 2) + b"[]]")), MOST_OBJECTS - 1)
+        self.assertEqual(len(loads_request(b"[" + b"[]," * (MAX_OBJECTS - 2) + b"[]]")), MAX_OBJECTS - 1)
         with self.assertRaisesRegex(FastjsonError, "objects and arrays"):
-            loads_request(b"[" + b"{}," * MOST_OBJECTS + b"{}]")
+            loads_request(b"[" + b"{}," * MAX_OBJECTS + b"{}]")
 
 
 class TableTests(SynchronousTestCase):

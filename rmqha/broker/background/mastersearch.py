@@ -15,7 +15,7 @@ from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 
 MASTER_ID = "0"
-MOST_NAMES_SHOWN = 5
+MAX_NAMES_SHOWN = 5
 
 
 @implementer(IStreamClientEndpoint)
@@ -89,8 +89,8 @@ class _MasterUnknown(Exception):
     """A name server answered, and has no master of this brokerName."""
 
     def __init__(self, broker_name: str, known: Sequence[str]) -> None:
-        more = ", …" if len(known) > MOST_NAMES_SHOWN else ""
-        others = f": they know {', '.join(known[:MOST_NAMES_SHOWN])}{more} (--name)" if known else ""
+        more = ", …" if len(known) > MAX_NAMES_SHOWN else ""
+        others = f": they know {', '.join(known[:MAX_NAMES_SHOWN])}{more} (--name)" if known else ""
         super().__init__(f"the name servers know no master of brokerName {broker_name}{others}")
 
 

@@ -63,7 +63,7 @@ OPERATIONS_AT_ONCE = 32
 STEPS_AT_ONCE = 32
 """Half messages checked, or reads of operations, per reactor turn."""
 MAX_LATE_ENDS = 10_000
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 HOUR_MS = 3_600_000
 
 
@@ -130,7 +130,7 @@ class HalfMessage:
 
 def _number(text: str | None) -> int | None:
     """The number in a property; None if it is missing or invalid."""
-    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS:
+    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS:
         return None
     return int(text)
 

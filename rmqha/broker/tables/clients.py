@@ -26,7 +26,7 @@ from rmqha.steps import Steps, at_once
 from rmqha.wire.beans import java, read_bean, read_name, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, loads_request
-from rmqha.wire.subscription import LONGEST_EXPRESSION, SubscriptionData
+from rmqha.wire.subscription import MAX_EXPRESSION_CHARS, SubscriptionData
 
 CHANNEL_EXPIRED_SECONDS = 120.0
 HOUSEKEEPING_SECONDS = 10.0
@@ -103,7 +103,7 @@ class ConsumerData:
             subscriptions.append(subscription)
             characters += len(subscription.sub_string)
             size += BYTES_OF_A_SUBSCRIPTION + BYTES_OF_A_CHARACTER * len(subscription.sub_string)
-            if len(subscriptions) % SUBSCRIPTIONS_AT_ONCE == 0 or characters > LONGEST_EXPRESSION:
+            if len(subscriptions) % SUBSCRIPTIONS_AT_ONCE == 0 or characters > MAX_EXPRESSION_CHARS:
                 characters = 0
                 yield
         return replace(consumer, subscriptions=tuple(subscriptions), subscription_bytes=size)

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 TURN_SECONDS = 0.02
 """One write of a single sender, or one read of a receiver, is this much of its rate."""
 MAX_TURN_SECONDS = 0.05
-LEAST_TURN_BYTES = 2048
+MIN_TURN_BYTES = 2048
 """At a low rate, pieces have this size, unless one would take longer than MAX_TURN_SECONDS."""
 LATE_SECONDS = 0.04
 """A timer that is this late does not lower the rate."""
@@ -47,7 +47,7 @@ class TokenBucket:
 
 def turn_bytes_at(bytes_per_second: int) -> int:
     """The bytes in one piece at this rate."""
-    least = min(LEAST_TURN_BYTES, bytes_per_second * MAX_TURN_SECONDS)
+    least = min(MIN_TURN_BYTES, bytes_per_second * MAX_TURN_SECONDS)
     return max(1, int(least), int(bytes_per_second * TURN_SECONDS))
 
 
@@ -70,7 +70,7 @@ class SendThrottle:
         self._clock = clock
         self._bucket = _bucket(bytes_per_second, clock)
         self._turn_bytes = turn_bytes_at(bytes_per_second)
-        self._least_bytes = min(self._turn_bytes, LEAST_TURN_BYTES)
+        self._least_bytes = min(self._turn_bytes, MIN_TURN_BYTES)
         self._waiting: dict[Sender, int] = {}
         self._turn_of: Sender | None = None
         self._next_turn: IDelayedCall | None = None

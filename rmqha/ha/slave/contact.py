@@ -11,7 +11,7 @@ from rmqha.store.nodestate import NodeState
 from rmqha.times import iso_time, parse_time
 
 IN_TOUCH = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC, ReplicaState.STALLED})
-LEAST_LAG_SECONDS = 0.001
+MIN_LAG_SECONDS = 0.001
 
 
 def iso_of(seconds: float) -> str:
@@ -105,4 +105,4 @@ class Contact:
             return None if self.lag_bytes is None else 0.0
         if self._held_all_at is None:
             return None
-        return round(max(LEAST_LAG_SECONDS, self._clock.seconds() - self._held_all_at), 3)
+        return round(max(MIN_LAG_SECONDS, self._clock.seconds() - self._held_all_at), 3)

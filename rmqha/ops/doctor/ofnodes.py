@@ -10,7 +10,7 @@ from rmqha.settings import BrokerRole
 from rmqha.store.retention import DISK_SPACE_WARNING_RATIO
 
 FEW_FILES = 4096
-MOST_FILES_RATIO = 0.9
+MAX_FILES_RATIO = 0.9
 DEFAULT_DISK_MAX_USED = 75
 DEFAULT_SEGMENT = 1 << 30
 FREE_SEGMENTS = 3
@@ -283,7 +283,7 @@ def _open_files(store: Store) -> Finding:
     advice = f"set LimitNOFILE={MAX_FILES} in its unit, or ulimit -n {MAX_FILES}"
     if files is None:
         return skipped(store.name, "its process is not visible here: run this as the node's user, or as root")
-    if files.used is not None and files.used > files.limit * MOST_FILES_RATIO:
+    if files.used is not None and files.used > files.limit * MAX_FILES_RATIO:
         return failed(store.name, f"{files.used} of at most {files.limit} files are open", advice)
     whose = "" if files.used is not None else "; the node does not run: this is the limit of this shell"
     text = f"at most {files.limit} open files{whose}"

@@ -22,10 +22,10 @@ from rmqha.pipeline.jobs.stats import Stats, TopicStats
 from rmqha.pipeline.jobs.table import HEADINGS, printable, table_rows
 
 FORMATS = (".png", ".svg", ".html")
-MOST_TOPICS = 30
-MOST_COLUMNS = 200
+MAX_TOPICS = 30
+MAX_COLUMNS = 200
 """Columns of the timeline. If there are more minutes, a column covers several."""
-MOST_NAME_CHARS = 48
+MAX_NAME_CHARS = 48
 MINUTES_A_DAY = 24 * 60
 LAST_DAY = 2_932_896
 """31 December 9999, in days since 1970: the last date that can be drawn."""
@@ -89,7 +89,7 @@ def _page(stats: Stats, title: str) -> str:
 
 
 def _figure(stats: Stats, title: str) -> Figure:
-    bars = BAR_INCHES * min(len(stats), MOST_TOPICS) + FRAME_INCHES
+    bars = BAR_INCHES * min(len(stats), MAX_TOPICS) + FRAME_INCHES
     heights = [TIMELINE_INCHES, bars, bars, bars] if stats else [TIMELINE_INCHES]
     figure = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
     figure.suptitle(_shown(title), parse_math=False)
@@ -106,7 +106,7 @@ def _figure(stats: Stats, title: str) -> Figure:
 
 def _draw_over_time(axes: Axes, minutes: Counter[int]) -> None:
     first, last = min(minutes), max(minutes)
-    width = (last - first) // MOST_COLUMNS + 1  # minutes in a column
+    width = (last - first) // MAX_COLUMNS + 1  # minutes in a column
     counts = [0] * ((last - first) // width + 1)
     for minute, count in minutes.items():
         counts[(minute - first) // width] += count
@@ -146,8 +146,8 @@ def _draw_latency(axes: Axes, stats: Stats) -> None:
 
 def _topics(axes: Axes, heading: str, stats: Stats, of: Callable[[TopicStats], int]) -> list[str]:
     """The topics with the most messages, from top to bottom, named at the axis."""
-    topics = sorted(stats, key=lambda topic: (-of(stats[topic]), topic))[:MOST_TOPICS]
-    left_out = f": the first {MOST_TOPICS} of {len(stats):,}" if len(stats) > MOST_TOPICS else ""
+    topics = sorted(stats, key=lambda topic: (-of(stats[topic]), topic))[:MAX_TOPICS]
+    left_out = f": the first {MAX_TOPICS} of {len(stats):,}" if len(stats) > MAX_TOPICS else ""
     axes.set_title(f"{heading} by topic{left_out}")
     axes.set_yticks(range(len(topics)), [_shown(topic) for topic in topics], parse_math=False)
     axes.set_ylim(len(topics) - 0.5, -0.5)
@@ -157,5 +157,5 @@ def _topics(axes: Axes, heading: str, stats: Stats, of: Callable[[TopicStats], i
 def _shown(name: str) -> str:
     """A name, shortened in the middle if it is too long."""
     name = printable(name)
-    half = MOST_NAME_CHARS // 2
-    return name if len(name) <= MOST_NAME_CHARS else f"{name[:half]}…{name[-half:]}"
+    half = MAX_NAME_CHARS // 2
+    return name if len(name) <= MAX_NAME_CHARS else f"{name[:half]}…{name[-half:]}"

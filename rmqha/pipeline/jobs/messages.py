@@ -43,7 +43,7 @@ COLUMNS = (
     "totalSize",
     RAW_RECORD,
 )
-LEAST_COLUMNS = COLUMNS[:3]
+MIN_COLUMNS = COLUMNS[:3]
 NOT_EXACT = "the archive does not keep its topic or properties exactly: they are not UTF-8"
 
 
@@ -75,7 +75,7 @@ def _messages(root: Path, file: ArchivedFile) -> Iterator[tuple[int, Record, str
     try:
         with pq.ParquetFile(path) as opened:
             names = [name for name in COLUMNS if name in opened.schema_arrow.names]
-            missing = set(LEAST_COLUMNS) - set(names)
+            missing = set(MIN_COLUMNS) - set(names)
             if missing:
                 raise NotRestorable(f"{path} has no column {sorted(missing)[0]}: its messages cannot be sent")
             is_map = "properties" in names and opened.schema_arrow.field("properties").type == STRING_MAP

@@ -42,7 +42,7 @@ from rmqha.store.nodestate import NODE_FOLDER
 QueueKey = tuple[str, int]
 PARTS_FOLDER = "keys"
 BLANKS_AT_ONCE = 4096
-MOST_GAPS = 1000
+MAX_GAPS = 1000
 """The most gaps of one queue. A queue with more is built message by message, and its gaps are not kept."""
 ROWS_AT_ONCE = 1 << 18
 """How many units, or keys, are written together. This limits their memory."""
@@ -51,7 +51,7 @@ ROWS_AT_ONCE = 1 << 18
 @dataclass(frozen=True, slots=True)
 class Run:
     """Units of one queue, by queue offset. ``gaps`` are not written. Irregular if offsets stepped back, or if there are
-    more than ``MOST_GAPS`` gaps.
+    more than ``MAX_GAPS`` gaps.
     """
 
     first: int
@@ -70,7 +70,7 @@ class Run:
             return Run(self.first, max(self.end, later.end), is_regular=False)
         gap = ((self.end, later.first),) if later.first > self.end else ()
         gaps = self.gaps + gap + later.gaps
-        is_regular = self.is_regular and later.is_regular and len(gaps) <= MOST_GAPS
+        is_regular = self.is_regular and later.is_regular and len(gaps) <= MAX_GAPS
         return Run(self.first, later.end, gaps if is_regular else (), is_regular)
 
 

@@ -7,7 +7,7 @@ from rmqha.pipeline.jobs.stats import Stats, TopicStats
 HEADINGS = ("topic", "messages", "bytes", "queues", "msg/s", "bytes/s", "p50 ms", "p99 ms", "max ms")
 COLUMN_MARGIN = 3
 """The characters that border and padding of a table add to a column."""
-LEAST_TOPIC = 16
+MIN_TOPIC = 16
 UNPRINTABLE = "\ufffd"
 
 
@@ -20,7 +20,7 @@ def fitting_columns(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
     fit.
     """
     widths = [max(len(row[number]) for row in (HEADINGS, *rows)) + COLUMN_MARGIN for number in range(len(HEADINGS))]
-    widths[0] = min(widths[0], LEAST_TOPIC + COLUMN_MARGIN)  # a longer name is folded
+    widths[0] = min(widths[0], MIN_TOPIC + COLUMN_MARGIN)  # a longer name is folded
     chosen = list(range(len(HEADINGS)))
     if 1 + sum(widths) > width:
         chosen = [HEADINGS.index(heading) for heading in SHORT_HEADINGS]

@@ -14,7 +14,7 @@ from rmqha.store.log.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, 
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records
 
-LEAST_SEGMENT_BYTES = 91 + END_FILE_MIN_BLANK_LENGTH
+MIN_SEGMENT_BYTES = 91 + END_FILE_MIN_BLANK_LENGTH
 """The smallest message, and the blank after it."""
 DEFAULT_SEGMENT_SIZE = 1024 * 1024 * 1024
 REWRITE_BYTES = 1 << 20
@@ -389,7 +389,7 @@ def segment_size_of(folder: Path, configured: int | None, disk: Disk = DISK) -> 
     size = max(counts, key=lambda size: (counts[size], size))  # a truncated segment is then reported as such
     if configured is not None and configured != size:
         raise StoreError(f"segments of {folder} have {size} bytes; mappedFileSizeCommitLog says {configured}")
-    if size < LEAST_SEGMENT_BYTES:
+    if size < MIN_SEGMENT_BYTES:
         raise StoreError(
             f"segments of {folder} have {size} bytes, too few for a message: they were truncated. Replace them with a "
             "copy from a backup or a replica"

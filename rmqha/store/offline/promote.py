@@ -36,7 +36,7 @@ from rmqha.wire.record import QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
 
 HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-LEAST_FREE_BYTES = 16 << 20
+MIN_FREE_BYTES = 16 << 20
 """Without this room a promotion is refused: its tables, and the first messages, could not be written."""
 UNFIT = {"GAP": ExitCode.GAP, "DIVERGED": ExitCode.DIVERGED}
 """A slave in one of these states has another log than its master, or an old one."""
@@ -124,7 +124,7 @@ def check_promotable(store: Path, state: NodeState | None, force: bool, disk: Di
 def check_disk(store: Path) -> None:
     """Raises NotPromotable if the disk is so full that the promotion could not be noted on it, OSError."""
     free = shutil.disk_usage(store).free
-    if free < LEAST_FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         reason = f"the disk of {store} is full, with {free} bytes free: make room first. Nothing was changed"
         raise NotPromotable(ExitCode.IO_ERROR, reason)
 

@@ -14,7 +14,7 @@ from rmqha.wire.record import Blank, Record, decode_record
 DELAY_SECONDS = (1, 2, 5)
 """The delay levels of all simulated nodes, from level 1 on."""
 END_OF_TIME_MS = 1 << 62
-MOST_FOUND = 1000
+MAX_FOUND = 1000
 PREPARED, ROLLED_BACK = TRANSACTION_TYPES = (0x1 << 2, 0x3 << 2)
 """Flags of messages that no queue has; the index has the former."""
 TRANSACTION_TYPE_MASK = 0x3 << 2
@@ -127,7 +127,7 @@ def _check_keys(name: str, store: MessageStore, stored: Stored) -> None:
     index, record = store.derived.index, stored.record
     for key in _texts(record):
         assert index is not None, "simulated nodes have one"
-        if stored.offset not in index.query(record.topic, key, 0, END_OF_TIME_MS, MOST_FOUND):
+        if stored.offset not in index.query(record.topic, key, 0, END_OF_TIME_MS, MAX_FOUND):
             raise Violation(f"{name}: the index does not lead from {key} of {record.topic} to {stored.offset}")
 
 

@@ -31,9 +31,9 @@ from rmqha.wire.delay import SCHEDULE_TOPIC
 
 CONVERGENCE_SECONDS = 900.0
 """Longer than two attempts of a slave to rewind itself, and the longest time between two connections, together."""
-MOST_SYSTEM_CALLS = 60
+MAX_SYSTEM_CALLS = 60
 """More than a promotion or a rewind of such a small store makes."""
-MOST_ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 REWINDING = SlaveOptions(on_diverged=OnFork.REWIND, on_ahead=OnFork.REWIND)
 FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
@@ -462,7 +462,7 @@ class FailoverWalk:
 
     def _calls(self) -> int | None:
         """After how many system calls the next thing dies, None for never."""
-        return self.random.randint(0, MOST_SYSTEM_CALLS) if self._is_faulty and self.random.random() < 0.5 else None
+        return self.random.randint(0, MAX_SYSTEM_CALLS) if self._is_faulty and self.random.random() < 0.5 else None
 
     def _arm(self, node: SimSlave, calls: int | None) -> None:
         if node.process is not None and calls is not None:
@@ -472,11 +472,11 @@ class FailoverWalk:
     def _promote(self, chosen: SimSlave) -> None:
         """Until it is done, or refused: a command that was interrupted is given again."""
         root, disk = chosen.configured.store_path_root_dir, chosen.disk
-        for attempt in range(MOST_ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             if chosen.process is None and promoted_role(root, disk) is None:
                 state = NodeState.read(root, disk)
                 chosen.is_promotable |= state is not None and state.role == BrokerRole.SLAVE.value
-            calls = None if attempt == MOST_ATTEMPTS - 1 else self._calls()
+            calls = None if attempt == MAX_ATTEMPTS - 1 else self._calls()
             role = self.random.choice((BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER))
             if chosen.runs and not chosen.is_changing and not chosen.stopping and self.random.random() < 0.6:
                 self._promote_running(chosen, role, calls)
@@ -549,9 +549,9 @@ class FailoverWalk:
     def _rewind(self, node: SimSlave, leader: SimSlave, for_sure: bool = False) -> None:
         simulation = self.simulation
         node.master_name = leader.name
-        for attempt in range(MOST_ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             simulation.start(leader.name)
-            calls = None if attempt == MOST_ATTEMPTS - 1 else self._calls()
+            calls = None if attempt == MAX_ATTEMPTS - 1 else self._calls()
             self._command(node, "rewind", node.rewind_offline, calls)
             simulation.check()
             if calls is not None and not for_sure and self.random.random() < 0.3:

@@ -56,7 +56,7 @@ Work = Callable[[Process], Coroutine[Any, Any, str]]
 CORRUPT = "the store is corrupt"
 EXPECTED = (StoreError, OSError, SourceUnreachable, ProcessDied, ConnectError, ConnectionClosed, TimeoutError)
 """What a command may fail with."""
-MOST_CONNECTIONS = 500
+MAX_CONNECTIONS = 500
 """Half of the files that a simulated process may open."""
 COMMON_SETTINGS = {
     "mappedFileSizeConsumeQueue": "400",
@@ -212,7 +212,7 @@ class SimNode:
 
     def run(self, process: Process, replicating: Replicating) -> None:
         """Start the services."""
-        serving = replicating.serve_slaves(SlaveCheck(process.clock, self._allow_list), MOST_CONNECTIONS)
+        serving = replicating.serve_slaves(SlaveCheck(process.clock, self._allow_list), MAX_CONNECTIONS)
         serving.factory.doStart()
         if self.is_master:
             assert self.store is not None

@@ -37,7 +37,7 @@ FAULTS = (
     "wall_clock",
 )
 STEPS = (20, 40, 80, 160)
-MOST_SYSTEM_CALLS = 12
+MAX_SYSTEM_CALLS = 12
 RETRY_SECONDS = 2.75
 """After that a slave whose connection was cut tries the next one."""
 PAUSES = (0.001, 0.01, 0.1, 0.5, 1.0, 3.0, 6.0, 21.0)
@@ -157,7 +157,7 @@ class Walk:
 
     def _start(self) -> None:
         dies = self.random.random() < 0.1
-        calls = self.random.randint(1, MOST_SYSTEM_CALLS) if dies else None
+        calls = self.random.randint(1, MAX_SYSTEM_CALLS) if dies else None
         self.simulation.start(self._node(), system_calls_until_death=calls)
 
     def _heal(self) -> None:
@@ -185,7 +185,7 @@ class Walk:
     def _kill_within(self) -> None:
         name = self._running()
         if name is not None:
-            self.simulation.kill(name, self.random.randint(1, MOST_SYSTEM_CALLS))
+            self.simulation.kill(name, self.random.randint(1, MAX_SYSTEM_CALLS))
 
     def _lose_power(self) -> None:
         self.simulation.lose_power(self._node())
@@ -193,7 +193,7 @@ class Walk:
     def _lose_power_within(self) -> None:
         name = self._running()
         if name is not None:
-            self.simulation.lose_power_within(name, self.random.randint(1, MOST_SYSTEM_CALLS))
+            self.simulation.lose_power_within(name, self.random.randint(1, MAX_SYSTEM_CALLS))
 
     def _lose_power_after_checkpoint(self) -> None:
         """What the checkpoint vouches for must be on the disk: new messages make new files of queues and index."""

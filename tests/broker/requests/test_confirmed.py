@@ -125,7 +125,7 @@ class LimitedPullTests(PullTestCase):
 
     def test_very_many_tags_that_nobody_wants_are_passed(self) -> None:
         """A pull goes on after those that were looked at."""
-        self.patch(reading, "LEAST_UNITS_EXAMINED", 3)
+        self.patch(reading, "MIN_UNITS_EXAMINED", 3)
         records = self.put(*[b"x"] * 5, TAGS="A")
         self.hold(subscription="B")
         self.grow(records[1])

@@ -170,7 +170,7 @@ class FoundTests(PullTestCase):
             self.assert_nothing(answer, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", 2, 0, 2)
 
     def test_a_pull_for_all_there_can_be_looks_at_a_part(self) -> None:
-        self.patch(reading, "LEAST_UNITS_EXAMINED", 2)
+        self.patch(reading, "MIN_UNITS_EXAMINED", 2)
         self.patch(reading, "MAX_UNITS_EXAMINED", 5)
         self.put(*[b"1"] * 7)
         for most, next_begin in ((1, 2), (4, 4), (2**63 - 1, 5)):
