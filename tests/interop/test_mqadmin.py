@@ -32,14 +32,14 @@ SAME_STATUS: Final = {
     *("EndTransactionThreadPoolQueueCapacity", "pageCacheLockTimeMills", "putMessageFailedTimes"),
 }
 """Names in brokerStatus whose values the store and the version decide."""
-OUR_STATUS: Final = {"rmqha"}
+OUR_STATUS: Final = {"rmqha", "rmqhaVersion"}
 OTHER_SETTINGS: Final = {"fileReservedTime", "diskMaxUsedSpaceRatio"}
 """The harness gives these to Java's brokers alone."""
 OUR_SETTINGS: Final = {
     *("haMaxConnections", "haMaxSilentConnections", "haMaxConnectionsPerAddress", "haConnectsAtOncePerAddress"),
     *("haConnectsPerSecondPerAddress", "haFlowControlEnable", "maxHaTransferByteInSecond"),
     *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
-    *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics", "unregisterUnfitSlave"),
+    *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics", "unregisterUnfitSlave", "readUpTo"),
     *(
         f"maxNew{what}{rate}{of}"
         for what in ("Groups", "Topics")
