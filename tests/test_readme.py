@@ -249,14 +249,21 @@ def test_a_copy_of_your_broker(reader: Reader) -> None:
     put(reader)
     reader.waits_for_status(reader.starts(slave, reader.slave), "/data/replica")
     when_stopped = ("rebuild", "recover", "repair", "restore-cut")
-    at_any_time = [command for command in commands if command.split()[1] not in when_stopped]
-    assert len(at_any_time) == len(commands) - len(when_stopped) == 4
+    of_brokers = [command for command in commands if "--namesrv" in command]
+    assert [command.split()[1] for command in of_brokers] == ["tail", "query", "lag", "top"]
+    of_stores = [command for command in commands if command not in of_brokers]
+    at_any_time = [command for command in of_stores if command.split()[1] not in when_stopped]
+    assert len(at_any_time) == len(of_stores) - len(when_stopped) == 5
     for command in at_any_time:
-        assert reader.runs(command)
+        reader.runs(command)
+    broker = f"127.0.0.1:{reader.master}"  # no name server runs here, and nothing ends the endless ones
+    for command in of_brokers[:3]:
+        reader.runs(command.replace("--namesrv ns-a:9876", f"--broker {broker}").replace(" -f", ""))
+    assert broker in reader.runs(of_brokers[3].replace("--namesrv ns-a:9876", f"{broker} -n 1"))
     reader.stops_last()
-    for command in commands:
+    for command in of_stores:
         if command.split()[1] != "status":  # which ends with 7 where no node runs
-            assert reader.runs(command)
+            reader.runs(command)
 
 
 def test_when_bytes_of_the_log_are_bad(reader: Reader) -> None:
