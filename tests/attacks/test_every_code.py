@@ -255,6 +255,7 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Worst({**QUEUE, "timestamp": HUGE}),
     RequestCode.GET_MAX_OFFSET: Worst(QUEUE),
     RequestCode.GET_MIN_OFFSET: Worst(QUEUE),
+    RequestCode.GET_CONFIRMED_OFFSET: Worst({"after": HUGE}),
     RequestCode.GET_EARLIEST_MSG_STORETIME: Worst(QUEUE),
     RequestCode.QUERY_MESSAGE: [
         Worst({**QUERY, "endTimestamp": HUGE}),
