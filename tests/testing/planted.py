@@ -359,7 +359,6 @@ PLANTS: dict[Patch, int] = {
     put_delays_one_level_too_high: 0,
     forget_keys: 0,
     acknowledge_before_write: 0,
-    believe_every_report: 841,
     begin_segments_one_byte_late: 0,
     end_segments_one_byte_late: 0,
     shorten_files_to_zero_them: 20,
@@ -370,7 +369,8 @@ PLANTS: dict[Patch, int] = {
     repair_with_unproved_bytes: 326,
     vouch_for_unflushed_queues: 77,
 }
-"""Each with the first seed that finds it."""
+"""Each with the first seed that finds it. ``believe_every_report`` is not here: up to seed 840 none finds it, and 841 is
+an open finding without it."""
 
 
 def story_of(plant: Patch) -> Story:
