@@ -369,8 +369,8 @@ PLANTS: dict[Patch, int] = {
     repair_with_unproved_bytes: 326,
     vouch_for_unflushed_queues: 77,
 }
-"""Each with the first seed that finds it. ``believe_every_report`` is not here: no seed up to 840 finds it, and 841 is an
-open finding without it."""
+"""Each with the first seed that finds it. ``believe_every_report`` is not here: no seed up to 840 finds it, and 841 is
+an open finding without it."""
 
 
 def story_of(plant: Patch) -> Story:
