@@ -94,7 +94,8 @@ class RestoreCommandTests(CommandTestCase):
 def test_a_backup_of_a_node_that_takes_messages_is_a_sound_prefix(tmp_path: Path) -> None:
     options = ["--role=async-master", "--port=0", "--set=mappedFileSizeCommitLog=65536"]
     with PutNode(tmp_path, options, name="master") as node:
-        node.put(MESSAGES, in_flight=50)
+        end = node.put(MESSAGES, in_flight=50)["end"]
+        node.wait_for_state(lambda state: state.confirmed_offset >= end, "its state tells of the messages")
         node.tell(MESSAGES, in_flight=50)
         for number in range(3):
             backup = tmp_path / f"backup-{number}"
@@ -103,7 +104,7 @@ def test_a_backup_of_a_node_that_takes_messages_is_a_sound_prefix(tmp_path: Path
             assert subprocess.run(proof, check=False).returncode == 0
             state = NodeState.read(backup)
             assert state is not None
-            assert state.offsets.confirmed > 0
+            assert state.offsets.confirmed >= end
         while (answer := node.answer()) is not None:
             if "statuses" in answer:
                 break

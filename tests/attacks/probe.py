@@ -110,7 +110,10 @@ class Probe:
             self._answers.append((what, float(numbers[0]), float(numbers[1])))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._honest.communicate(timeout=WAIT_SECONDS)
+        assert self._honest.stdin is not None
+        self._honest.stdin.close()
+        self._honest.wait(timeout=WAIT_SECONDS)
+        self._reader.join()
         if error is None:
             assert not self._errors, f"the honest producer was hurt: {self._errors}"
 
