@@ -16,7 +16,7 @@ from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import rewind as rewinding
 from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.prefix import NoRoom
+from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.rewind import check_room
 from rmqha.testing.nodes import free_port
 from tests.fixtures import new_folder

@@ -10,7 +10,8 @@ from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
 from rmqha.store.messagestore import open_log
 from rmqha.store.nodestate import NodeState
-from rmqha.store.offline.prefix import CopyDone, CopyKind, CopyPlan, NoRoom, copy_store, plan_copy, sound_end
+from rmqha.store.offline.newstore import NoRoom
+from rmqha.store.offline.prefix import CopyDone, CopyKind, CopyPlan, SourceLog, copy_store, examine_source, plan_copy
 from rmqha.store.offline.target import Cut, NoSuchTarget, Target, find_cut
 from rmqha.times import iso_time, parse_time
 
@@ -78,9 +79,8 @@ def restore(
         raise Trouble(ExitCode.USAGE, "give one of --to-time, --to-offset and --to-message")
     settings = _settings(source, conf, sets)
     target = Target(to_time, to_offset, to_message, inclusive)
-    end = sound_end(settings, NodeState.read(source))
-    cut = _find(settings, end, target)
-    _run(settings, output, CopyKind.RESTORE, cut, end, dry_run, as_json)
+    log = examine_source(settings, NodeState.read(source))
+    _run(settings, output, CopyKind.RESTORE, log, _find(settings, log.end, target), dry_run, as_json)
 
 
 @click.command()
@@ -96,8 +96,8 @@ def backup(store: Path, dest: Path, dry_run: bool, conf: Path | None, sets: tupl
     verify DEST --against STORE says that it is a prefix, and a node can start on it.
     """
     settings = _settings(store, conf, sets)
-    end = sound_end(settings, NodeState.read(store))
-    _run(settings, dest, CopyKind.BACKUP, Cut(end), end, dry_run, as_json)
+    log = examine_source(settings, NodeState.read(store))
+    _run(settings, dest, CopyKind.BACKUP, log, Cut(log.end), dry_run, as_json)
 
 
 def _settings(store: Path, conf: Path | None, sets: tuple[str, ...]) -> Settings:
@@ -119,9 +119,9 @@ def _find(settings: Settings, end: int, target: Target) -> Cut:
 
 
 def _run(
-    settings: Settings, output: Path, kind: CopyKind, cut: Cut, source_end: int, dry_run: bool, as_json: bool
+    settings: Settings, output: Path, kind: CopyKind, log: SourceLog, cut: Cut, dry_run: bool, as_json: bool
 ) -> None:
-    plan = plan_copy(settings, output, kind, cut.end)
+    plan = plan_copy(settings, output, kind, log, cut.end)
     done = None
     if not dry_run:
         try:
@@ -130,9 +130,9 @@ def _run(
         except NoRoom as error:
             raise Trouble(ExitCode.IO_ERROR, str(error)) from error
     if as_json:
-        print_json(_as_json(plan, cut, source_end, done))
+        print_json(_as_json(plan, cut, log.end, done))
     else:
-        _tell(plan, cut, source_end, done)
+        _tell(plan, cut, log.end, done)
 
 
 def _tell(plan: CopyPlan, cut: Cut, source_end: int, done: CopyDone | None) -> None:

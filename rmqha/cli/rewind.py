@@ -38,7 +38,7 @@ from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork, NothingInCommon
-from rmqha.store.offline.prefix import NoRoom
+from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.repair import RepairError
 from rmqha.store.offline.rewind import Rewound, Tail, check_room, needs_rewind, tail_of
 from rmqha.store.offline.rewind import rewind as rewind_store

@@ -20,6 +20,7 @@ from rmqha.steps import Steps
 from rmqha.store.derived.derived import (
     Derived,
     forget_sizes,
+    note_dispatched_until,
     note_sizes,
     noted_sizes,
     remove_derived,
@@ -30,7 +31,7 @@ from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
-from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable
+from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable, next_checkpoint
 from rmqha.store.log.mappedfile import DISK, Disk, file_name
 from rmqha.store.log.recovery import (
     Examination,
@@ -441,10 +442,12 @@ class MessageStore:
     def _remove_derived(self) -> None:
         """Remove queues and index. New ones get the configured sizes, else the sizes of these. Raises OSError.
 
-        The sizes are noted on the disk, so that they also hold for the next start if the rebuild is interrupted.
+        The sizes are noted on the disk, so that they also hold for the next start if the rebuild is interrupted. So is
+        that nothing is dispatched, for the checkpoint says that all is.
         """
         self.settings = settings_for_rebuild(self.root, self.settings, self.disk)
         note_sizes(self.root, self.settings, self.disk)
+        note_dispatched_until(self.root, 0, self.disk)
         remove_derived(self.root, self.disk)
 
     def adopt_segment_size(self, size: int) -> None:
@@ -575,8 +578,7 @@ class MessageStore:
         self.derived.dispatcher.stop()
         self.derived.dispatcher.finish(time.monotonic() + LAST_DISPATCH_SECONDS)
         if flusher is None:
-            log.sync()
-            self.disk.sync_all(self.take_unflushed())
+            self._flush_all()
         else:
             flusher.stop()
         self.derived.settle()
@@ -584,6 +586,13 @@ class MessageStore:
             final_state().write(self.root, self.disk)
         self.disk.remove(self.root / ABORT_FILE, missing_ok=True)
         self.disk.sync_folder(self.root)
+
+    def _flush_all(self) -> None:
+        """Flush log, queues and index, and write the checkpoint. Raises OSError."""
+        self.commit_log.sync()
+        checkpoint = next_checkpoint(Checkpoint(), self.commit_log, derived=self)
+        self.disk.sync_all(self.take_unflushed())
+        checkpoint.write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _release(self, result: Failure | None) -> Failure | None:
         if self._put_waits is not None:

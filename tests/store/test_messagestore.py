@@ -476,6 +476,10 @@ class JavaStoreTests(MessageStoreTestCase):
     def test_java_s_other_files_are_left_alone(self) -> None:
         root = fixtures.copy_of("master-crash", self.root / "master")
         others = [path for path in root.rglob("*") if path.is_file() and "commitlog" not in path.parts]
-        before = {path: path.read_bytes() for path in others if path.name != "abort"}
-        self.close(self.open(None, root))
+        before = {path: path.read_bytes() for path in others if path.name not in ("abort", "checkpoint")}
+        store = self.open(None, root)
+        last = store.commit_log.last_store_timestamp
+        self.close(store)
+        checkpoint = Checkpoint.read(root / "checkpoint")
+        self.assertEqual((checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp), (last, last))
         self.assertEqual({path: path.read_bytes() for path in before}, before)

@@ -227,7 +227,7 @@ class Derived:
             self.index.truncate(begun)  # a message's keys may be in two files
             start = min(start, max(log.min_offset, begun))
         if self._log_end - start > MARKED_BYTES or problems or damaged:
-            self._write_mark(start)
+            note_dispatched_until(root, start, self._disk)
         self._cut_index(recovery, start)
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
         if log.last_message_offset is not None and log.last_message_offset < start:
@@ -265,10 +265,6 @@ class Derived:
             return self._log_end
         return int(text) if text.isdecimal() else 0
 
-    def _write_mark(self, offset: int) -> None:
-        """Note, durably, that units of messages from ``offset`` on may be missing. Other queues do not show that."""
-        self._disk.replace(self._mark, str(offset).encode("ascii"))
-
     def note_unfinished(self) -> bool:
         """If dispatch has not come to the end of the recovered log, note where it must continue. Raises OSError.
 
@@ -276,7 +272,7 @@ class Derived:
         """
         is_unfinished = self.dispatcher.reput_offset < self._log_end
         if is_unfinished:
-            self._write_mark(self.dispatcher.reput_offset)
+            note_dispatched_until(self._root, self.dispatcher.reput_offset, self._disk)
         return is_unfinished
 
     def settle(self) -> None:
@@ -440,6 +436,14 @@ class Derived:
         self.queues.close()
         if self.index is not None:
             self.index.close()
+
+
+def note_dispatched_until(root: Path, offset: int, disk: Disk = DISK) -> None:
+    """Note, durably, that units of messages from ``offset`` on may be missing. Other queues do not show that.
+
+    The next start dispatches from there. Raises OSError.
+    """
+    disk.replace(root / NODE_FOLDER / MARK_FILE, str(offset).encode("ascii"))
 
 
 def remove_derived(root: Path, disk: Disk = DISK) -> None:

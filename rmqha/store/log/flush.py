@@ -50,6 +50,15 @@ class CheckpointFile:
     derived: DerivedFiles | None = None
 
 
+def next_checkpoint(last: Checkpoint, log: CommitLog, derived: DerivedFiles | None) -> Checkpoint:
+    """The checkpoint that is true as soon as all that is verified now is on disk. ``last`` is the one before it."""
+    checkpoint = replace(last, physic_msg_timestamp=log.last_store_timestamp)
+    if derived is None:
+        return checkpoint
+    logics, index = derived.vouched()
+    return replace(checkpoint, logics_msg_timestamp=logics, index_msg_timestamp=index)
+
+
 class Flusher:
     """Keeps ``log.flushed_offset`` moving (Java's FlushCommitLogService). ``failed`` is called once, with the error."""
 
@@ -145,10 +154,7 @@ class Flusher:
 
     def _next_checkpoint(self) -> Checkpoint:
         """The checkpoint that is true as soon as all that is verified now is on disk."""
-        self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=self._commit_log.last_store_timestamp)
-        if self._derived is not None:
-            logics, index = self._derived.vouched()
-            self._checkpoint = replace(self._checkpoint, logics_msg_timestamp=logics, index_msg_timestamp=index)
+        self._checkpoint = next_checkpoint(self._checkpoint, self._commit_log, self._derived)
         return self._checkpoint
 
     def _flushed(self, target: int, verified: int, truncations: int) -> None:

@@ -153,16 +153,18 @@ def examine(
     clean_stop: bool,
     vouched: Vouched = Vouched(),
     progress: Progress = lambda _: None,
+    start: int | None = None,
 ) -> Examination:
     """Find the log's end, and whether it is damaged. Changes nothing. Raises OSError.
 
-    After a clean stop it checks the last three segments. Otherwise it checks from the last segment whose start was
-    certainly on disk, by the checkpoint and by state.json.
+    It checks from ``start``, the start of a segment. Without it, it checks the last three segments after a clean stop,
+    else from the last segment whose start was certainly on disk, by the checkpoint and by state.json.
     """
     bases = log.segment_bases
     if not bases:
         return Examination(clean_stop, 0, 0, Scan(end=0), 0)
-    start = _start_after_clean_stop(bases) if clean_stop else _start_after_crash(log, checkpoint, vouched)
+    if start is None:
+        start = _start_after_clean_stop(bases) if clean_stop else _start_after_crash(log, checkpoint, vouched)
     looked = survey(log, start, log.max_offset, progress)
     found = looked.first
     if not clean_stop and _may_be_torn(found.end, vouched):

@@ -13,32 +13,27 @@ from struct import Struct
 
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
+from rmqha.store.derived.derived import MARK_FILE
 from rmqha.store.derived.index import INDEX_FOLDER
+from rmqha.store.derived.queueends import ends_path
 from rmqha.store.errors import StoreError
+from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import file_name, list_segments
-from rmqha.store.log.recovery import LogDamaged
+from rmqha.store.log.recovery import Examination, LogDamaged, Vouched, examine
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState
 from rmqha.store.offline.clamping import clamp_offsets
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
-from rmqha.store.offline.newstore import (
-    ROOM_LEFT_BYTES,
-    NoRoom,
-    OutputExists,
-    check_output,
-    existing_parent,
-    new_store,
-)
+from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
+from rmqha.store.opening import Opening
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
 
 FIRST_UNIT = Struct(">qi")
 INDEX_HEADER = Struct(">qqqq")
 COPIED_NAMES = frozenset({CONSUME_QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, NODE_FOLDER, CHECKPOINT_FILE, "commitlog"})
 IGNORED_NAMES = frozenset({LOCK_FILE, ABORT_FILE})
-
-__all__ = ["NoRoom", "OutputExists"]  # from ``newstore``, for callers
 
 Progress = Callable[[int], None]
 """Called with the number of bytes copied or shared so far."""
@@ -58,7 +53,8 @@ class CopyPlan:
     """What a copy will do. Its log ends at ``end``. ``bytes`` counts what is to be copied or shared.
 
     ``tables_from`` is the offset of the table snapshot to use, None for the tables of now. ``left_out`` are files and
-    folders of the source that are not copied.
+    folders of the source that are not copied. ``known`` is what is known of the log, if the whole log is copied after a
+    clean stop.
     """
 
     source: Path
@@ -69,6 +65,7 @@ class CopyPlan:
     bytes: int
     tables_from: int | None
     left_out: tuple[str, ...]
+    known: Examination | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +77,44 @@ class CopyDone:
     clamped: int
 
 
-def sound_end(settings: Settings, state: NodeState | None) -> int:
+@dataclass(frozen=True, slots=True)
+class SourceLog:
+    """Where copies of a log end: ``end``. ``known`` is what a start would find after a clean stop; None otherwise."""
+
+    end: int
+    known: Examination | None = None
+
+
+def examine_source(settings: Settings, state: NodeState | None) -> SourceLog:
     """Where a copy of the log ends: at the confirmed offset if a node of ours runs, else where a start would end it.
 
-    Raises LogDamaged, StoreError, OSError.
+    If our node stopped cleanly, and the log still ends where state.json says, only its last segment is proved here.
+    ``rmqha verify`` proves a whole store. Raises LogDamaged, StoreError, OSError.
     """
     root = settings.store_path_root_dir
     if is_locked(root / LOCK_FILE):
-        if state is None:
-            return _end_of_others(settings)
-        return state.confirmed_offset
-    examined = examine_store(settings)
+        return SourceLog(_end_of_others(settings) if state is None else state.confirmed_offset)
+    examined = _examine_as_stopped(settings, state) or examine_store(settings)
     if examined.damage is not None:
         raise LogDamaged(root, examined.damage)
-    return examined.found.end
+    return SourceLog(examined.found.end, examined if examined.clean_stop else None)
+
+
+def _examine_as_stopped(settings: Settings, state: NodeState | None) -> Examination | None:
+    """Prove the last segment. None if the log does not end where our node ended it with its last clean stop."""
+    if state is None or state.state != STOPPED or (settings.store_path_root_dir / ABORT_FILE).exists():
+        return None
+    end = state.offsets.verified
+    log = open_log(settings, owned=False)
+    try:
+        bases = [base for base in log.segment_bases if base < end]
+        if not bases:
+            return None
+        vouched = Vouched(state.confirmed_offset, state.flushed_offset)
+        examined = examine(log, Checkpoint(), clean_stop=True, vouched=vouched, start=bases[-1])
+        return examined if examined.found.end == end and examined.damage is None else None
+    finally:
+        log.close()
 
 
 def _end_of_others(settings: Settings) -> int:
@@ -110,8 +131,10 @@ def _end_of_others(settings: Settings) -> int:
         log.close()
 
 
-def plan_copy(settings: Settings, output: Path, kind: CopyKind, end: int) -> CopyPlan:
+def plan_copy(settings: Settings, output: Path, kind: CopyKind, log: SourceLog, end: int) -> CopyPlan:
     """What copying the store of ``settings`` up to ``end``, the end of a record, will do. Changes nothing.
+
+    ``log`` is what ``examine_source`` found.
 
     Raises OutputExists, StoreError, OSError.
     """
@@ -131,6 +154,7 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, end: int) -> Cop
         bytes_,
         None if snapshot is None else snapshot.offset,
         tuple(left_out),
+        log.known if end == log.end else None,
     )
 
 
@@ -206,6 +230,9 @@ def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Prog
         copier.copy(
             source / CHECKPOINT_FILE, folder / CHECKPOINT_FILE, *[(source / CHECKPOINT_FILE).stat().st_size] * 2
         )
+    for path in (ends_path(source), source / NODE_FOLDER / MARK_FILE):  # what the last clean stop noted of the queues
+        if plan.known is not None and path.exists():
+            copier.copy(path, folder / NODE_FOLDER / path.name, *[path.stat().st_size] * 2)
     (folder / "commitlog").mkdir()
     try:
         for path, limit, size in _log_files(settings, plan.end):
@@ -239,15 +266,18 @@ def _write_tables(plan: CopyPlan, folder: Path) -> None:
 
 
 def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) -> CopyDone:
-    """Open the copy as after a crash, so that queues and index are trimmed to the log, and close it cleanly.
+    """Open the copy, so that queues and index are trimmed to the log, and close it cleanly.
 
-    Raises StoreError, OSError.
+    It is opened as the source would be after its clean stop. If the source was not stopped, or the copy ends earlier,
+    it is opened as after a crash. Raises StoreError, OSError.
     """
+    known_log = None if is_locked(plan.source / LOCK_FILE) else plan.known
     known = NodeState.read(plan.source)
     state = NodeState.new() if known is None or plan.kind is CopyKind.RESTORE else known
     if plan.kind is CopyKind.RESTORE and known is not None:
         state = replace(state, epoch=known.epoch + 1, epoch_start=plan.end, delay_levels=known.delay_levels)
-    (folder / ABORT_FILE).touch()
+    if known_log is None:
+        (folder / ABORT_FILE).touch()
     own = replace(
         settings,
         store_path_root_dir=folder,
@@ -255,7 +285,7 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
         broker_role=BrokerRole.ASYNC_MASTER,
     )
     state.write(folder)
-    opened = MessageStore(own)
+    opened = MessageStore(own, Opening(known_log=known_log, of_node=False))
     end = opened.commit_log.verified_offset
     if end != plan.end:
         opened.abandon()

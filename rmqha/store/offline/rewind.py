@@ -19,7 +19,7 @@ from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.prefix import NoRoom
+from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.target import Progress, proved_records
 from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record

@@ -14,11 +14,11 @@ from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.messagestore import ABORT_FILE, examine_store
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
 from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.prefix import CopyKind, copy_store, plan_copy
+from rmqha.store.offline.prefix import CopyKind
 from rmqha.store.offline.rewind import needs_rewind, rewind
 from tests.killing import count_calls, killed_at, places
 from tests.store.logs import file_bytes
-from tests.store.offline.test_prefix import SEGMENT_SIZE, Made, fixed_log, store_of
+from tests.store.offline.test_prefix import SEGMENT_SIZE, Made, copy, fixed_log, store_of
 from tests.store.offline.test_rewind import assert_agrees
 
 pytestmark = pytest.mark.process
@@ -106,7 +106,7 @@ def test_a_copy(kind: CopyKind, source: Path, made: Made, tmp_path: Path) -> Non
             shutil.rmtree(path)
 
     def work() -> None:
-        copy_store(plan_copy(settings_for(source), output, kind, end), settings_for(source))
+        copy(settings_for(source), output, end, kind)
 
     found = set()
     for place in each_place(work, fresh):

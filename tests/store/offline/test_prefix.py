@@ -5,7 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,15 +17,19 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import Settings, make_settings
+from rmqha.store.derived.derived import MARK_FILE
+from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.message import Message
 from rmqha.store.messagestore import LOCK_FILE, MessageStore, open_log
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffsetTable
-from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.nodestate import STOPPED, NodeState, Offsets
 from rmqha.store.offline import newstore, prefix
-from rmqha.store.offline.prefix import CopyDone, CopyKind, NoRoom, OutputExists, copy_store, plan_copy, sound_end
+from rmqha.store.offline.newstore import NoRoom, OutputExists
+from rmqha.store.offline.prefix import CopyDone, CopyKind, CopyPlan, copy_store, examine_source, plan_copy
 from rmqha.store.offline.target import Cut, NoSuchTarget, Target, find_cut
 from rmqha.store.tablesnapshots import snapshot_offsets, write_snapshot
 from rmqha.wire.record import Record, encode_blank
@@ -108,8 +112,13 @@ def result_of(done: Deferred[None]) -> None:
     assert not failures, failures
 
 
+def plan(settings: Settings, output: Path, kind: CopyKind, end: int) -> CopyPlan:
+    log = examine_source(settings, NodeState.read(settings.store_path_root_dir))
+    return plan_copy(settings, output, kind, log, end)
+
+
 def copy(settings: Settings, output: Path, end: int, kind: CopyKind = CopyKind.RESTORE) -> CopyDone:
-    return copy_store(plan_copy(settings, output, kind, end), settings)
+    return copy_store(plan(settings, output, kind, end), settings)
 
 
 def cut_of(settings: Settings, end: int, target: Target) -> Cut:
@@ -253,9 +262,9 @@ class CopyTests(SynchronousTestCase):
                 },
             )
         ConsumerOffsetTable({"A@G": {0: 20, 1: 20}}).write(config)
-        plan = plan_copy(self.settings, self.output, CopyKind.RESTORE, self.middle)
-        self.assertEqual(plan.tables_from, self.middle)
-        done = copy_store(plan, self.settings)
+        planned = plan(self.settings, self.output, CopyKind.RESTORE, self.middle)
+        self.assertEqual(planned.tables_from, self.middle)
+        done = copy_store(planned, self.settings)
         offsets = ConsumerOffsetTable.read(self.output / CONFIG_FOLDER).offset_table
         self.assertEqual(offsets, {"A@G": {0: 10, 1: 1}, "%RETRY%G@G": {0: 0}})
         self.assertEqual(DelayOffsetTable.read(self.output / CONFIG_FOLDER).offset_table, {1: 0})
@@ -265,9 +274,9 @@ class CopyTests(SynchronousTestCase):
     def test_without_a_snapshot_the_tables_are_those_of_now(self) -> None:
         ConsumerOffsetTable({"A@G": {0: 20, 1: 3}}).write(self.store / CONFIG_FOLDER)
         (self.store / CONFIG_FOLDER / "consumerFilter.json").write_text("{}")
-        plan = plan_copy(self.settings, self.output, CopyKind.RESTORE, self.middle)
-        self.assertIsNone(plan.tables_from)
-        self.assertEqual(copy_store(plan, self.settings).clamped, 1)
+        planned = plan(self.settings, self.output, CopyKind.RESTORE, self.middle)
+        self.assertIsNone(planned.tables_from)
+        self.assertEqual(copy_store(planned, self.settings).clamped, 1)
         offsets = ConsumerOffsetTable.read(self.output / CONFIG_FOLDER).offset_table
         self.assertEqual(offsets, {"A@G": {0: 10, 1: 3}})
         self.assertTrue((self.output / CONFIG_FOLDER / "consumerFilter.json").exists())
@@ -301,7 +310,7 @@ class CopyTests(SynchronousTestCase):
     def test_a_damaged_source_is_refused(self) -> None:
         write_at(self.store / "commitlog", self.made.messages[-3].start + 100, b"!!!!")
         with self.assertRaises(LogDamaged):
-            sound_end(self.settings, None)
+            examine_source(self.settings, None)
         with self.assertRaisesRegex(StoreError, "damaged at"):
             cut_of(self.settings, self.made.end, Target(time_ms=FIRST_TIME + 10**9))
 
@@ -314,8 +323,8 @@ class CopyTests(SynchronousTestCase):
         NodeState("1f", offsets=Offsets(0, self.made.end, self.made.end, self.made.end, self.middle)).write(self.store)
         lock = LockFile(self.store / LOCK_FILE)
         self.addCleanup(lock.release)
-        self.assertEqual(sound_end(self.settings, NodeState.read(self.store)), self.middle)
-        self.assertEqual(sound_end(self.settings, None), self.made.end)  # a broker of another kind
+        self.assertEqual(examine_source(self.settings, NodeState.read(self.store)).end, self.middle)
+        self.assertEqual(examine_source(self.settings, None).end, self.made.end)  # a broker of another kind
 
     def test_a_copy_without_reflinks_and_without_copy_file_range_is_the_same(self) -> None:
         def refuse(*_: object) -> int:
@@ -333,11 +342,90 @@ class CopyTests(SynchronousTestCase):
         finally:
             result_of(opened.close())
 
+    def stop_cleanly(self) -> None:
+        """Let the store be one that our node stopped."""
+        state = NodeState("1f", state=STOPPED, offsets=Offsets(0, *[self.made.end] * 4))
+        state.write(self.store)
+        result_of(
+            MessageStore(make_settings({"storePathRootDir": str(self.store), **SMALL})).close(None, lambda: state)
+        )
+
+    def test_a_whole_copy_of_a_stopped_store_is_opened_as_its_next_start_would_open_it(self) -> None:
+        self.stop_cleanly()
+        for number, kind in enumerate(CopyKind):
+            with self.subTest(kind=kind):
+                output = self.store.parent / f"copy-{number}"
+                scans, bulks = self.counted(CommitLog, "scan"), self.counted(Dispatcher, "run_slice")
+                done = copy(self.settings, output, self.made.end, kind)
+                self.assertEqual((len(scans), len(bulks)), (1, 0))  # it proves one segment, and dispatches nothing
+                self.assertEqual(done.queues, len(queue_ends(self.made, self.made.end)))
+                for name in ("consumequeue/A/0", "consumequeue/A/1", "index", "commitlog"):
+                    self.assertEqual(file_bytes(output / name), file_bytes(self.store / name))
+                self.assertEqual(self.ends_of(output), queue_ends(self.made, self.made.end))
+
+    def counted(self, owner: type, name: str) -> list[None]:
+        """A list that grows with each call of this method."""
+        calls: list[None] = []
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            calls.append(None)
+            return real(*arguments, **named)
+
+        self.patch(owner, name, call)
+        return calls
+
+    def ends_of(self, store: Path) -> dict[tuple[str, int], int]:
+        opened = MessageStore(make_settings({"storePathRootDir": str(store), "brokerRole": "ASYNC_MASTER", **SMALL}))
+        try:
+            return {key: queue.max_offset for key, queue in opened.derived.queues.queues.items()}
+        finally:
+            result_of(opened.close())
+
+    def test_a_copy_of_a_stopped_store_gets_units_back_that_its_queue_has_lost(self) -> None:
+        self.stop_cleanly()
+        queue = self.store / "consumequeue" / "A" / "0"
+        last = queue_ends(self.made, self.made.end)["A", 0] - 1
+        write_at(queue, last * 20, bytes(20), segment_size=400)
+        copy(self.settings, self.output, self.made.end, CopyKind.BACKUP)
+        self.assertEqual(self.ends_of(self.output), queue_ends(self.made, self.made.end))
+
+    def test_a_copy_of_a_store_whose_dispatch_did_not_end_goes_on_with_it(self) -> None:
+        self.stop_cleanly()
+        (self.store / "rmqha" / MARK_FILE).write_text(str(self.middle))
+        whole = [file_bytes(self.store / "consumequeue" / "A" / str(queue)) for queue in (0, 1)]
+        for queue in (0, 1):  # one queue has units of later messages than the other
+            units = 10 + queue
+            write_at(self.store / "consumequeue" / "A" / str(queue), units * 20, bytes(400 - units * 20), 400)
+        (self.store / "rmqha" / "queue-ends.json").unlink(missing_ok=True)
+        copy(self.settings, self.output, self.made.end, CopyKind.BACKUP)
+        copied = [file_bytes(self.output / "consumequeue" / "A" / str(queue)) for queue in (0, 1)]
+        self.assertEqual(copied, whole)
+
+    def test_a_log_that_another_broker_continued_is_proved_as_after_a_crash(self) -> None:
+        self.stop_cleanly()
+        state = NodeState.read(self.store)
+        assert state is not None
+        replace(state, offsets=Offsets(0, *[self.middle] * 4)).write(self.store)
+        self.assertEqual(examine_source(self.settings, NodeState.read(self.store)).end, self.made.end)
+        (self.store / "abort").touch()
+        self.assertIsNone(examine_source(self.settings, NodeState.read(self.store)).known)
+
+    def test_a_copy_is_opened_as_after_a_crash_if_a_node_starts_meanwhile(self) -> None:
+        self.stop_cleanly()
+        planned = plan(self.settings, self.output, CopyKind.BACKUP, self.made.end)
+        lock = LockFile(self.store / LOCK_FILE)
+        self.addCleanup(lock.release)
+        slices = self.counted(Dispatcher, "run_slice")
+        copy_store(planned, self.settings)
+        self.assertGreater(len(slices), 0)
+        self.assertEqual(self.ends_of(self.output), queue_ends(self.made, self.made.end))
+
     def test_a_copy_that_dies_anywhere_leaves_the_output_as_it_was_and_can_be_made_again(self) -> None:
-        plan = plan_copy(self.settings, self.output, CopyKind.RESTORE, self.middle)
+        planned = plan(self.settings, self.output, CopyKind.RESTORE, self.middle)
         steps = 0
         for step in range(200):
-            died = self._die_at(step, plan)
+            died = self._die_at(step, planned)
             if self.output.exists():  # whole, or not at all
                 content = file_bytes(self.output / "commitlog")
                 self.assertEqual(content[: self.middle], self.made.content[: self.middle], step)
@@ -348,7 +436,7 @@ class CopyTests(SynchronousTestCase):
                 break
         self.assertGreater(steps, 10)
 
-    def _die_at(self, step: int, plan: prefix.CopyPlan) -> bool:
+    def _die_at(self, step: int, planned: CopyPlan) -> bool:
         """Whether the process died at this step; then what it had made is still there, as after SIGKILL."""
         left = [step]
 
@@ -365,7 +453,7 @@ class CopyTests(SynchronousTestCase):
         patches += [self.patch(os, "copy_file_range", dying(os.copy_file_range))]
         patches += [self.patch(shutil, "copyfile", dying(shutil.copyfile)), self.patch(shutil, "rmtree", _keep)]
         try:
-            copy_store(plan, self.settings)
+            copy_store(planned, self.settings)
         except Died:
             return True
         finally:

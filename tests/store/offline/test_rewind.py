@@ -3,7 +3,6 @@
 A death at each step leaves a slave's store.
 """
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import BrokerRole, Settings, make_settings
+from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
@@ -90,9 +90,16 @@ class RewindTests(SynchronousTestCase):
         NodeState("1f", role="ASYNC_MASTER", offsets=Offsets(0, *[self.made.end] * 4)).write(self.store)
 
     def test_the_index_has_all_that_stays_also_after_an_unclean_stop(self) -> None:
-        """A process died before it had built the index again."""
-        (self.store / ABORT_FILE).touch()
-        shutil.rmtree(self.store / "index")
+        """A process that rebuilt them died after it had written the queues, and before it had written the index."""
+        rebuilding = MessageStore(self.settings)
+
+        def die(_: Dispatcher) -> None:
+            raise KeyboardInterrupt
+
+        patch = self.patch(Dispatcher, "_write_index", die)
+        self.assertRaises(KeyboardInterrupt, rebuilding.rebuild)
+        patch.restore()
+        rebuilding.abandon()
         rewind(self.settings, self.middle)
         opened = MessageStore(replace(self.settings, broker_role=BrokerRole.SLAVE))
         try:
