@@ -1,12 +1,15 @@
 """`make bench-failover`: how long promotion and rewinding take, and how fast copies of a store are, in one run.
 
 Copies: `rmqha backup` and `rmqha restore` of one store against `cp -r` of the same store, in turn, out of a warm page
-cache; the best of each counts, for the machine is shared. Promotion: from the order to a running slave until its node
-has taken a message, in a store of many queues. Rewinding: how long the search takes until it knows where two logs part.
+cache; the best of each counts, for the machine is shared. Ours are on the disk when they end, so `cp` is followed by
+`sync` in one of its lines. `--work` names a folder on another file system, such as one with reflinks. Promotion: from
+the order to a running slave until its node has taken a message, in a store of many queues. Rewinding: how long the
+search takes until it knows where two logs part.
 """
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -84,11 +87,20 @@ def rmqha(*arguments: object) -> str:
     return subprocess.run([RMQHA, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
 
 
-def bench_copies(store: Path, end: int) -> None:
+def bench_copies(work: Path, store: Path, end: int) -> None:
     """Seconds of each way to copy, the best of several turns."""
-    target = WORK / "copy"
+    target = work / "copy"
+
+    def cp() -> None:
+        subprocess.run(["cp", "-r", "--sparse=auto", "--reflink=never", str(store), str(target)], check=True)
+
+    def synced_cp() -> None:
+        cp()
+        subprocess.run(["sync", "--file-system", str(target)], check=True)
+
     ways: dict[str, Callable[[], object]] = {
-        "cp -r": lambda: subprocess.run(["cp", "-r", "--sparse=auto", str(store), str(target)], check=True),
+        "cp -r": cp,
+        "cp -r, sync": synced_cp,
         "backup": lambda: rmqha("backup", store, target),
         "restore": lambda: rmqha("restore", store, "--output", target, "--to-offset", end),
     }
@@ -98,16 +110,20 @@ def bench_copies(store: Path, end: int) -> None:
             took = timed(run)
             best[name] = min(took, best.get(name, took))
             shutil.rmtree(target)
+            os.sync()  # what one way leaves to write, the next one must not pay for
     for name, seconds in best.items():
-        ratio = best["cp -r"] / seconds
-        print(f"{name:>8}: {seconds:6.2f} s, {end / MIB / seconds:6.0f} MiB/s, {ratio:.2f} of cp's speed")
+        bare, synced = best["cp -r"] / seconds, best["cp -r, sync"] / seconds
+        print(
+            f"{name:>11}: {seconds:6.2f} s, {end / MIB / seconds:6.0f} MiB/s, {bare:5.2f} of cp's speed, "
+            f"{synced:5.2f} of cp's and sync's"
+        )
 
 
-def bench_promotion(store: Path, sizes: Sizes) -> None:
+def bench_promotion(work: Path, store: Path, sizes: Sizes) -> None:
     """From the order until the promoted node has taken a message."""
     port = free_port()
     options = ["--role=slave", "--master=127.0.0.1:1", "--master-remoting=none", f"--port={port}"]
-    with TwistdNode(WORK, options, store, "slave") as node:
+    with TwistdNode(work, options, store, "slave") as node:
         node.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
         node.port("remoting")
         start = time.perf_counter()
@@ -122,9 +138,9 @@ def bench_promotion(store: Path, sizes: Sizes) -> None:
         node.stop()
 
 
-def bench_rewind(ours: Path, theirs: Path, end: int, fork_at: int) -> None:
+def bench_rewind(work: Path, ours: Path, theirs: Path, end: int, fork_at: int) -> None:
     """How long the search for the fork takes."""
-    with TwistdNode(WORK, ["--role=async-master", f"--port={free_port()}"], theirs, "master") as node:
+    with TwistdNode(work, ["--role=async-master", f"--port={free_port()}"], theirs, "master") as node:
         way = Way(f"127.0.0.1:{node.port()}", None, ClientTLS())
         log = open_log(make_settings({"storePathRootDir": str(ours)}), owned=False)
         start, cpu = time.perf_counter(), time.process_time()
@@ -144,24 +160,28 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=10, help="size of the log; default: 10")
     parser.add_argument("--queues", type=int, default=1000, help="consume queues; default: 1000")
     parser.add_argument("--segment-mib", type=int, default=1024, help="size of a segment; default: 1024")
+    parser.add_argument("--work", type=Path, default=WORK, help=f"a folder to make and remove; default: {WORK}")
     given = parser.parse_args()
+    work = given.work
+    if given.work != WORK and work.exists():
+        parser.error(f"{work} exists: name a new folder")
     sizes = Sizes(int(given.gib * GIB), given.segment_mib * MIB, given.queues)
     shutil.rmtree(WORK, ignore_errors=True)
-    WORK.mkdir(parents=True)
+    work.mkdir(parents=True)
     try:
-        store, other = WORK / "store", WORK / "other"
+        store, other = work / "store", work / "other"
         write_store(store, sizes)
         end = close_cleanly(store, "SLAVE")
         print(json.dumps({"logBytes": end, "segmentBytes": sizes.segment_bytes, "queues": sizes.queues}))
-        bench_copies(store, end)
+        bench_copies(work, store, end)
         fork_at = end * 2 // 3
         write_store(other, sizes, fork_at)
         close_cleanly(other, "ASYNC_MASTER")
-        bench_rewind(store, other, end, fork_at)
+        bench_rewind(work, store, other, end, fork_at)
         shutil.rmtree(other)
-        bench_promotion(store, sizes)
+        bench_promotion(work, store, sizes)
     finally:
-        shutil.rmtree(WORK, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 if __name__ == "__main__":

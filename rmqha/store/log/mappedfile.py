@@ -34,6 +34,7 @@ two more while a flush uses it."""
 MAX_OPEN_FILES = min(64, MAX_UNFLUSHED_FILES)
 """If a queue has more segments open than this, it closes flushed ones."""
 SEARCH_BYTES = 1 << 20
+ZEROS = bytes(SEARCH_BYTES)
 COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
 MAX_PIECES = os.sysconf("SC_IOV_MAX")
 
@@ -158,9 +159,9 @@ class MappedFile:
         found = None
         for start, end in self.data_ranges(position):
             for at in range(start, end, SEARCH_BYTES):
-                rest = bytes(self.segment[at : min(at + SEARCH_BYTES, end)]).rstrip(b"\0")
-                if rest:
-                    found = at + len(rest)
+                piece = bytes(self.segment[at : min(at + SEARCH_BYTES, end)])
+                if piece != ZEROS[: len(piece)]:  # comparing is much faster than stripping
+                    found = at + len(piece.rstrip(b"\0"))
         return found
 
     def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:

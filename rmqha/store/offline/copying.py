@@ -3,11 +3,12 @@
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmqha.store.errors import name_file
+from rmqha.store.log.mappedfile import data_ranges
 
 FICLONE = 0x40049409
 """The ioctl that lets one file share all blocks of another one: linux/fs.h."""
@@ -44,7 +45,7 @@ class Copier:
         with source.open("rb") as old, target.open("xb") as new:
             try:
                 if not (limit >= size == os.fstat(old.fileno()).st_size and self._clone(old.fileno(), new.fileno())):
-                    for start, end in _data_ranges(old.fileno(), limit):
+                    for start, end in data_ranges(old.fileno(), 0, limit):
                         self._copy_range(old.fileno(), new.fileno(), start, end)
                     os.ftruncate(new.fileno(), size)
             except OSError as error:
@@ -82,23 +83,7 @@ class Copier:
             self._progress(done)
 
 
-def _data_ranges(fd: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges of the first ``limit`` bytes that are not holes."""
-    position = 0
-    while position < limit:
-        try:
-            start = os.lseek(fd, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole follows
-                return
-            raise
-        if start >= limit:
-            return
-        position = os.lseek(fd, start, os.SEEK_HOLE)
-        yield start, min(position, limit)
-
-
 def data_bytes(path: Path, limit: int) -> int:
     """How many of the file's first ``limit`` bytes are not holes. Raises OSError."""
     with path.open("rb") as file:
-        return sum(end - start for start, end in _data_ranges(file.fileno(), limit))
+        return sum(end - start for start, end in data_ranges(file.fileno(), 0, limit))

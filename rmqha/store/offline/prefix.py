@@ -4,6 +4,7 @@ Every prefix of the log is a consistent store (spec/store.md 8): queues and inde
 taken as they were then. ``newstore`` says what a copy is until it is complete.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -97,7 +98,8 @@ def examine_source(settings: Settings, state: NodeState | None) -> SourceLog:
     examined = _examine_as_stopped(settings, state) or examine_store(settings)
     if examined.damage is not None:
         raise LogDamaged(root, examined.damage)
-    return SourceLog(examined.found.end, examined if examined.clean_stop else None)
+    ends_in_zeros = examined.written_end == examined.found.end
+    return SourceLog(examined.found.end, examined if examined.clean_stop and ends_in_zeros else None)
 
 
 def _examine_as_stopped(settings: Settings, state: NodeState | None) -> Examination | None:
@@ -142,7 +144,8 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, log: SourceLog, 
     check_output(source, output)
     snapshot = read_snapshot(source, end) if kind is CopyKind.RESTORE else None
     segments = list_segments(settings.commit_log_folder)
-    bytes_ = sum(data_bytes(path, limit) for path, limit, _ in _log_files(settings, end))
+    known = log.known if end == log.end else None
+    bytes_ = sum(data_bytes(path, limit) for path, limit, _ in _log_files(settings, end, known is not None))
     bytes_ += sum(data_bytes(path, path.stat().st_size) for path in _derived_files(source, end))
     left_out = sorted(path.name for path in source.iterdir() if path.name not in COPIED_NAMES | IGNORED_NAMES)
     return CopyPlan(
@@ -154,16 +157,19 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, log: SourceLog, 
         bytes_,
         None if snapshot is None else snapshot.offset,
         tuple(left_out),
-        log.known if end == log.end else None,
+        known,
     )
 
 
-def _log_files(settings: Settings, end: int) -> Iterator[tuple[Path, int, int]]:
-    """Each segment that starts before ``end``: its path, how many of its bytes to copy, and its size."""
+def _log_files(settings: Settings, end: int, whole: bool) -> Iterator[tuple[Path, int, int]]:
+    """Each segment that starts before ``end``: its path, how many of its bytes to copy, and its size.
+
+    If the log is copied ``whole``, only zeros follow its end, and the last segment can share all its blocks.
+    """
     folder = settings.commit_log_folder
     for base, size in list_segments(folder):
         if base < end:
-            yield folder / file_name(base), min(size, end - base), size
+            yield folder / file_name(base), size if whole else min(size, end - base), size
 
 
 def _derived_files(source: Path, end: int) -> Iterator[Path]:
@@ -235,7 +241,7 @@ def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Prog
             copier.copy(path, folder / NODE_FOLDER / path.name, *[path.stat().st_size] * 2)
     (folder / "commitlog").mkdir()
     try:
-        for path, limit, size in _log_files(settings, plan.end):
+        for path, limit, size in _log_files(settings, plan.end, plan.known is not None):
             copier.copy(path, folder / "commitlog" / path.name, limit, size)
         for path in _derived_files(source, plan.end):
             target = folder / path.relative_to(source)
@@ -277,6 +283,7 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
     if plan.kind is CopyKind.RESTORE and known is not None:
         state = replace(state, epoch=known.epoch + 1, epoch_start=plan.end, delay_levels=known.delay_levels)
     if known_log is None:
+        _end_log(plan, settings, folder)
         (folder / ABORT_FILE).touch()
     own = replace(
         settings,
@@ -295,3 +302,14 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
     final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())
     opened.close_now(lambda: final)
     return CopyDone(copied, len(ends), clamped)
+
+
+def _end_log(plan: CopyPlan, settings: Settings, folder: Path) -> None:
+    """Zero what follows the end of the copied log: a node that started meanwhile may have written there.
+
+    Raises OSError.
+    """
+    for path, _, size in _log_files(settings, plan.end, whole=False):
+        if int(path.name) + size > plan.end:
+            os.truncate(folder / "commitlog" / path.name, plan.end - int(path.name))
+            os.truncate(folder / "commitlog" / path.name, size)

@@ -416,9 +416,12 @@ class CopyTests(SynchronousTestCase):
         planned = plan(self.settings, self.output, CopyKind.BACKUP, self.made.end)
         lock = LockFile(self.store / LOCK_FILE)
         self.addCleanup(lock.release)
+        write_at(self.store / "commitlog", self.made.end, b"new")
         slices = self.counted(Dispatcher, "run_slice")
         copy_store(planned, self.settings)
         self.assertGreater(len(slices), 0)
+        self.assertEqual(file_bytes(self.output / "commitlog").rstrip(b"\0"), self.made.content.rstrip(b"\0"))
+        self.assertFalse((self.output / "rmqha" / "cut").exists())
         self.assertEqual(self.ends_of(self.output), queue_ends(self.made, self.made.end))
 
     def test_a_copy_that_dies_anywhere_leaves_the_output_as_it_was_and_can_be_made_again(self) -> None:
