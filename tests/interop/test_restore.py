@@ -1,4 +1,7 @@
-"""Java 4.9.3 starts on a store that ``rmqha restore`` made, serves what is in it, and goes on with the next offsets."""
+"""Java 4.9.3 starts on a store that ``rmqha restore`` made, serves what is in it, and goes on with the next offsets.
+
+The clock of the source's broker was set back for a while.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.wire.layout import INT64, STORE_TIMESTAMP_AT
 from rmqha.wire.record import Record
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import Driver, messages_sha256
@@ -15,6 +19,8 @@ from tests.interop.test_promotion import rmqha
 
 TOPIC, QUEUES, BODY_BYTES = "TRestore", 4, 600
 SENT: Final = 400
+SET_BACK: Final = 50
+HOUR_MS: Final = 3_600_000
 
 
 def records_of(store: Path) -> list[tuple[int, Record]]:
@@ -26,6 +32,16 @@ def records_of(store: Path) -> list[tuple[int, Record]]:
         reader.close()
 
 
+def set_back(store: Path, records: list[tuple[int, Record]]) -> None:
+    """Let these messages of a stopped store be stored an hour earlier: the broker's clock was set back for a while."""
+    segments = sorted((store / "commitlog").iterdir())
+    size = segments[0].stat().st_size
+    for at, record in records:
+        with segments[at // size].open("r+b") as file:
+            file.seek(at % size + STORE_TIMESTAMP_AT)
+            file.write(INT64.pack(record.store_timestamp - HOUR_MS))
+
+
 def test_java_goes_on_from_an_offset_a_time_and_a_message(
     java_master: MasterFactory, driver: Driver, tmp_path: Path
 ) -> None:
@@ -35,6 +51,7 @@ def test_java_goes_on_from_an_offset_a_time_and_a_message(
     source.stop()
     records = records_of(source.store)
     assert len(records) == SENT
+    set_back(source.store, records[20:50] + records[-SET_BACK:])
     middle = records[SENT // 2][1]
     places = {
         "--to-offset": str(records[SENT // 4][0]),
@@ -44,6 +61,7 @@ def test_java_goes_on_from_an_offset_a_time_and_a_message(
     for option, place in places.items():
         output = tmp_path / option.strip("-")
         told = json.loads(rmqha("restore", source.store, "--output", output, option, place, "--json"))
+        assert told["earlierAfter"] == (SET_BACK if option == "--to-time" else 0)
         left = [record for at, record in records if at < told["end"]]
         assert 0 < len(left) < SENT, option
         ends = Counter(record.queue_id for record in left)
