@@ -88,6 +88,13 @@ def commands_of(section: str) -> list[str]:
     return found
 
 
+def python_of(section: str) -> str:
+    """The Python of the section ``page: heading``, in order."""
+    found = [block for block in all_blocks() if block.section == section and block.language == "python"]
+    assert found, section
+    return "\n".join(line for block in found for line in block.lines)
+
+
 def shows(printed: str, expected: list[str]) -> bool:
     """Whether the lines that a page shows stand in what a command printed, in this order.
 

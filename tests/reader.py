@@ -127,6 +127,12 @@ class Reader:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
+    def runs_python(self, program: str) -> str:
+        """A program that ends well; what it prints."""
+        path = self.folder / f"{next(self._serial)}.py"
+        path.write_text(self.typed(program))
+        return self.runs(f"python {path}")
+
     def waits_until_it_runs(self, command: str) -> None:
         """Run a command again and again until it ends with 0."""
         give_up = time.monotonic() + PATIENCE_SECONDS

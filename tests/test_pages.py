@@ -1,7 +1,10 @@
 """Every command that the documents show is typed by a test, or says why not; and every command and option exists."""
 
+import ast
 import re
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -10,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.cli import main
 from rmqha.namesrv_tap import Options as NameServerOptions
 from rmqha.tap import Options as NodeOptions
-from tests.pages import PAGES, ROOT, blocks_of, command_lines, shell_blocks, shows
+from tests.pages import PAGES, ROOT, Block, all_blocks, blocks_of, command_lines, shell_blocks, shows
 from tests.test_page_stories import STORIES
 
 NOT_RUN = {
@@ -71,6 +74,25 @@ def _wrong_options_of_twistd(words: list[str]) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.stem))
 def test_every_command_and_option_that_a_page_names_exists(path: Path) -> None:
     assert {tuple(words): wrong for words in command_lines(path.read_text()) if (wrong := wrong_words(words))} == {}
+
+
+PYTHON = [block for block in all_blocks() if block.language == "python"]
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.section)
+def test_python_imports_only_what_exists(block: Block) -> None:
+    for node in ast.walk(ast.parse("\n".join(block.lines))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            module = import_module(node.module)
+            assert [each.name for each in node.names if not hasattr(module, each.name)] == []
+
+
+def test_the_first_example_for_contributors_works() -> None:
+    example = next(block for block in PYTHON if block.section == "CONTRIBUTING: How to write a test")
+    names: dict[str, Any] = {}
+    exec("\n".join(example.lines), names)
+    names["test_a_put_waits_for_the_slave"]()
 
 
 class PagesTests(SynchronousTestCase):

@@ -10,7 +10,7 @@ import pytest
 from rmqha.pipeline.session import JavaError, find_java
 from rmqha.testing.nodes import free_port
 from tests.needs import need
-from tests.pages import commands_of
+from tests.pages import commands_of, python_of
 from tests.reader import Reader
 from tests.tls.authority import Authority
 
@@ -113,6 +113,11 @@ def test_the_log_as_data(reader: Reader) -> None:
     for command in commands_of("spark: Commands"):
         assert reader.runs(command)
     assert list((reader.data / "lake" / "orders").rglob("*.parquet"))
+    reader.runs_python(
+        f"{python_of('spark: In Python and SQL')}\n{python_of('spark: Archives')}\n"
+        "for query in spark.streams.active:\n    query.processAllAvailable()\n    query.stop()\n"
+    )
+    assert (reader.data / "lake" / "checkpoint" / "commits" / "0").exists()
     prove, restore, verify = commands_of("spark: A store from an archive")
     assert "nothing was written" in reader.runs(prove)
     assert "every byte is proved" in reader.runs(restore)
