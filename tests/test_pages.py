@@ -4,6 +4,7 @@ import ast
 import re
 from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import click
@@ -81,7 +82,8 @@ PYTHON = [block for block in all_blocks() if block.language == "python"]
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.section)
 def test_python_imports_only_what_exists(block: Block) -> None:
-    for node in ast.walk(ast.parse("\n".join(block.lines))):
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    for node in ast.walk(compile(dedent("\n".join(block.lines)), block.section, "exec", flags)):
         if isinstance(node, ast.ImportFrom):
             assert node.module is not None
             module = import_module(node.module)
