@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_FOR_DOCS := $(VENV)/.ready-for-docs
+SITE := .cache/site
 
 # One worker of pytest-xdist more than processors, because many tests wait for others, but at most four: one with Spark
 # and RocketMQ takes up to 4 GiB. Each takes whole files, in the order of tests/conftest.py: the tests of a file may
@@ -26,7 +28,7 @@ REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +41,10 @@ $(READY): pyproject.toml setup.py
 	$(BIN)/pip install --quiet --editable '.[dev,fuzz]' || $(BIN)/pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
+$(READY_FOR_DOCS): $(READY)
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $(READY_FOR_DOCS)
+
 demo: $(READY)  ## masters and slaves as twistd processes, killed; the proof that copies are identical; Spark SQL over them
 	$(BIN)/python examples/demo.py
 
@@ -46,7 +52,7 @@ quick: lint types imports  ## what to run before each commit: checks, unit tests
 	$(FEW_EXAMPLES) $(PYTEST) $(PARALLEL) -m unit -q
 	$(BIN)/python -m rmqha.testing.sim --seeds 0..99 --jobs 2
 
-test: lint types imports unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
+test: lint types imports docs unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
 	@echo "all checks passed"
 
 proofs: $(PROOFS)  ## what takes long: long forms of tests, more seeds and cases, more versions of RocketMQ, trial with coverage
@@ -100,6 +106,10 @@ fuzz: $(READY)  ## until Ctrl-C, led by coverage where atheris is; FUZZ='--secon
 
 fuzz-stores: $(READY)  ## damaged stores, until Ctrl-C; FUZZ='--cases 20000 --seed 1' and the like
 	$(BIN)/python -m tests.fuzz.stores $(FUZZ)
+
+docs: $(READY_FOR_DOCS)  ## the documentation as a site in .cache/site, without a network; each warning is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs --doctree-dir .cache/doctrees . $(SITE)
+	@echo "open $(SITE)/index.html"
 
 wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for rmqha from there
 	$(BIN)/python tests/check_wheel.py

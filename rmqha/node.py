@@ -25,7 +25,9 @@ from rmqha.masterendpoints import MasterEndpoints
 from rmqha.nodeplan import NodePlan
 from rmqha.opennode import OpenNode, Process
 from rmqha.ops.control import ControlService, OrderRefused
+from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.process import Leave, ProcessService
+from rmqha.ops.terminalbar import Place, ProgressBarService
 from rmqha.remoting.asking import ask_master_range
 from rmqha.replicating import (
     REWIND_PAUSE_SECONDS,
@@ -81,7 +83,8 @@ class Node(ProcessService):
     _log = Logger()
 
     def __init__(self, plan: NodePlan, reactor: Any, leave: Leave) -> None:
-        ProcessService.__init__(self, reactor, leave, plan.observer, plan.manages_process)
+        self._bar = plan.observer.bar if isinstance(plan.observer, NodeLogObserver) else None
+        ProcessService.__init__(self, reactor, self._hiding_bar(leave), plan.observer, plan.manages_process)
         self._threads = ThreadPool(minthreads=1, maxthreads=1, name="rmqha-flush")
         self._table_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
         self._machine = Machine(IReactorTime(reactor), self._run_in_thread, self._disk_failed)
@@ -119,6 +122,8 @@ class Node(ProcessService):
         self._table_threads.start()
         self._enter(Phase.OPENING)
         self._serve_http()
+        if self._bar is not None:
+            ProgressBarService(self._bar, self._how_far, IReactorTime(self._reactor)).setServiceParent(self)
         self._work(self._open())
 
     def _serve_http(self) -> None:
@@ -129,7 +134,7 @@ class Node(ProcessService):
         endpoint = plan.http.endpoint(self._reactor)
         if plan.tls is not None:
             endpoint = plan.tls.endpoint(endpoint, IReactorTime(self._reactor), lambda host, reason: None)
-        parts = lambda: self._plan.settings, lambda: self._phase.name, lambda: self._open_node
+        parts = lambda: self._plan.settings, self._shown_phase, lambda: self._open_node
         node_web(
             endpoint,
             plan.tls,
@@ -138,6 +143,27 @@ class Node(ProcessService):
             self._reactor,
             lambda error: self.stop_with(ExitCode.IO_ERROR, error),
         ).setServiceParent(self)
+
+    def _shown_phase(self) -> str:
+        """What the node is doing, as its pages and metrics name it."""
+        opening = self._opening.state_name if self._phase is Phase.OPENING else None
+        return opening or self._phase.name
+
+    def _how_far(self) -> Place | None:
+        """How far the opening of the store, or a slave's copy of the log, has come; None while nothing takes long."""
+        if self._phase is Phase.OPENING:
+            return self._opening.place
+        return None if self._open_node is None else self._open_node.place
+
+    def _hiding_bar(self, leave: Leave) -> Leave:
+        """``leave``, which prints a line, without the bar in front of it."""
+
+        def hide_and_leave(code: ExitCode, reason: str) -> None:
+            if self._bar is not None:
+                self._bar.hide()
+            leave(code, reason)
+
+        return hide_and_leave
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         self._working = Deferred.fromCoroutine(work)

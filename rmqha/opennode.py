@@ -30,6 +30,7 @@ from rmqha.ops.cleaning import CleaningService
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.process import MAX_FILES, Leave
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
+from rmqha.ops.terminalbar import Place
 from rmqha.remoting.asking import NODE_STATE_KEY, VERSION_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import RemotingFactory
@@ -40,6 +41,7 @@ from rmqha.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.opening import OpeningPhase
 
 COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
@@ -279,6 +281,19 @@ class OpenNode:
             "tables": None if self.broker is None else self.broker.slave_synchronize.facts(),
             "verdict": self._verdict,
         }
+
+    @property
+    def place(self) -> Place | None:
+        """How far a slave's copy is, and the queues of a ``--once`` run; None while nothing is missing."""
+        slave, log = self.slave, self.store.commit_log
+        if slave is None:
+            return None
+        if slave.replica.state is ReplicaState.CATCHING_UP and slave.lag_bytes:
+            return Place("copying from the master", log.verified_offset, log.verified_offset + slave.lag_bytes)
+        behind = self.store.derived.dispatcher.behind_bytes
+        if self._plan.slave.once and behind > 0:
+            return Place(OpeningPhase.DISPATCHING.value, log.verified_offset - behind, log.verified_offset)
+        return None
 
     def _final_state(self) -> NodeState:
         """The state after a clean stop."""

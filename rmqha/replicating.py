@@ -21,6 +21,7 @@ from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.statefile import StateFileService
+from rmqha.ops.terminalbar import Place
 from rmqha.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError
@@ -32,7 +33,7 @@ from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion, promote_open_store
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
 from rmqha.store.offline.rewind import Rewound, rewind
-from rmqha.store.opening import Opening, OpeningStopped
+from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 
 REWIND_PAUSE_SECONDS = 60.0
 """After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
@@ -83,7 +84,8 @@ class StoreOpening:
         self._machine = machine
         self._way_to_master = way_to_master
         self._once = once
-        self._opening = Opening(machine.clock.seconds, known_log)
+        self._opening = Opening(machine.clock.seconds, known_log, reporting=self._reached)
+        self._place: tuple[OpeningPhase, int, int] | None = None
         self._repairing: Deferred[list[Mended]] | None = None
 
     async def run(self) -> MessageStore:
@@ -139,6 +141,25 @@ class StoreOpening:
         self._opening.stop()
         if self._repairing is not None and not self._repairing.called:
             self._repairing.cancel()
+
+    def _reached(self, phase: OpeningPhase, done: int, total: int) -> None:
+        """In the thread that opens the store."""
+        self._place = phase, done, total
+
+    @property
+    def state_name(self) -> str | None:
+        """What the opening does, as state.json names it; None before its first step."""
+        if self._repairing is not None and not self._repairing.called:
+            return ReplicaState.REPAIRING.name
+        return None if self._place is None else self._place[0].name
+
+    @property
+    def place(self) -> Place | None:
+        """How far the opening has come, in bytes of the log; None if that is not known."""
+        if self._place is None or self.state_name == ReplicaState.REPAIRING.name:
+            return None
+        phase, done, total = self._place
+        return Place(phase.value, done, total, start=0)
 
 
 class Replicating:

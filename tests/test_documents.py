@@ -293,7 +293,17 @@ def test_a_wrong_link_and_a_wrong_fault_are_found() -> None:
     assert wrong_fault_citations("docs/faults.md N1 to N12, docs/faults.md Q9") == ["Q9"]
 
 
-@pytest.mark.parametrize("name", [path.stem for path in (ROOT / "docs" / "make").glob("*.py")])
+def test_pictures_are_small_and_shown() -> None:
+    """docs/make/screenshots.py makes them."""
+    pictures = list((ROOT / "docs" / "images").iterdir())
+    assert 0 < sum(path.stat().st_size for path in pictures) <= 150 * 1024
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    assert [path.name for path in pictures if f"(images/{path.name})" not in pages] == []
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (ROOT / "docs" / "make").glob("*.py") if path.stem != "screenshots")
+)
 def test_a_page_made_from_the_code_is_what_the_code_says(name: str) -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make" / f"{name}.py"))
     assert (ROOT / "docs" / f"{name}.md").read_text() == made["page"](), f"run: python docs/make/{name}.py"

@@ -1,204 +1,20 @@
 """The commands of README and docs/ work as written, one after another in one folder, with other paths and ports."""
 
 import json
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from rmqha.pipeline.session import JavaError, find_java
 from rmqha.testing.nodes import free_port
 from tests.needs import need
+from tests.pages import commands_of, python_of
+from tests.reader import Reader
 from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
-
-ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-TYPED = {
-    "README: A five-minute tour",
-    "operating: A broker pair",
-    "operating: A copy of your broker",
-    "repair: Commands",
-    "runbook: All stores are lost, and an archive is left",
-    "runbook: Backups",
-    "runbook: Messages that were cut or lost",
-    "runbook: Somebody deleted or sent something by mistake",
-    "runbook: The master is gone",
-    "runbook: The old master comes back",
-    "spark: A store from an archive",
-    "spark: Commands",
-    "name-servers: Name servers",
-    "tls: Encrypted and authenticated",
-}
-"""The sections whose commands the tests below type."""
-PATIENCE_SECONDS = 300.0
-NOT_RUN = ("pip install", "make ")
-"""They would change the machine: the Makefile's targets and tests/check_wheel.py are about them."""
-
-
-def commands() -> dict[str, list[str]]:
-    """The shell commands of README and docs/, with their comments: in order, by ``page: heading``.
-
-    They are the lines of the code blocks that name no language.
-    """
-    found: dict[str, list[str]] = {}
-    for page in PAGES:
-        heading, language = "", None
-        for line in page.read_text().replace("\\\n", " ").splitlines():
-            if line.startswith("```"):
-                language = line[3:] if language is None else None
-            elif language is None and line.startswith("#"):
-                heading = line.lstrip("# ")
-            elif language == "" and line.strip() and not line.startswith((*NOT_RUN, "#")):
-                found.setdefault(f"{page.stem}: {heading}", []).append(line)
-    return found
-
-
-def commands_of(section: str) -> list[str]:
-    """The shell commands of the section ``page: heading``."""
-    assert section in TYPED
-    return commands()[section]
-
-
-def test_every_section_with_commands_is_typed() -> None:
-    assert set(commands()) == TYPED
-
-
-class Reader:
-    """Somebody who types the documents' commands, all in one folder. ``data`` stands for their /data."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.master, self.slave, self.name_server = free_port(), free_port(), free_port()
-        self.data = folder
-        self.noted_time = ""
-        self.kept = ""
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
-    def typed(self, command: str) -> str:
-        """The command for this machine."""
-        for words, others in (
-            ("/data", str(self.data)),
-            ("/lake", str(self.data / "lake")),
-            ("/backup", str(self.data / "backup")),
-            ("new-master:", "127.0.0.1:"),
-            ("2026-11-22T09:30:00Z", self.noted_time),
-            ("00000000000012345678", self.kept),
-            ("ns-a:", "127.0.0.1:"),
-            ("ns-b:", "127.0.0.1:"),
-            ("broker-a.example.com:", "localhost:"),
-            ("broker-a:", "127.0.0.1:"),
-            ("10911", str(self.master)),
-            ("10912", str(self.master + 1)),
-            ("10921", str(self.slave)),
-            ("9876", str(self.name_server)),
-            ("local[*]", "local[2]"),
-        ):
-            command = command.replace(words, others)
-        return command
-
-    def starts(self, command: str, port: int) -> Path:
-        """Start a node and wait for its port; returns its log. Adds ``--port`` if the command has none."""
-        command = self.typed(command).partition(" #")[0]
-        if "--port" not in command:
-            command += f" --port={port}"
-        log = self.folder / f"{len(self._processes)}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"], cwd=self.folder, env=self._environ, stdout=output, stderr=output
-            )
-        self._processes.append(process)
-        self.waits(lambda: _answers(port), process, log)
-        return log
-
-    def waits(self, reached: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while not reached():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < give_up, log.read_text()
-            time.sleep(0.05)
-
-    def waits_for_line(self, log: Path, text: str) -> None:
-        self.waits(lambda: text in log.read_text(), self._processes[-1], log)
-
-    def waits_for_status(self, log: Path, store: str) -> None:
-        """Until `rmqha status` finds nothing wrong with the store of the node that was started last."""
-        command = ["bash", "-c", self.typed(f"rmqha status {store}")]
-
-        def is_fine() -> bool:
-            return subprocess.run(command, env=self._environ, capture_output=True, check=False).returncode == 0
-
-        self.waits(is_fine, self._processes[-1], log)
-
-    def runs(self, command: str) -> str:
-        """A command that ends well; what it prints."""
-        done = subprocess.run(
-            ["bash", "-c", self.typed(command)],
-            cwd=self.folder,
-            env=self._environ,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        return done.stdout
-
-    def waits_until_it_runs(self, command: str) -> None:
-        """Run a command again and again until it ends with 0."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while subprocess.run(
-            ["bash", "-c", self.typed(command)], cwd=self.folder, env=self._environ, capture_output=True
-        ).returncode:
-            assert time.monotonic() < give_up, command
-            time.sleep(0.5)
-
-    def fails(self, command: str, code: int) -> str:
-        """A command that ends with this exit code; what it prints."""
-        done = subprocess.run(
-            ["bash", "-c", self.typed(command)], cwd=self.folder, env=self._environ, capture_output=True, text=True
-        )
-        assert done.returncode == code, (command, done.stdout, done.stderr)
-        return done.stdout + done.stderr
-
-    def stops_last(self) -> None:
-        """Ctrl-C for the node that was started last: it ends well."""
-        process = self._processes.pop()
-        process.send_signal(signal.SIGINT)
-        try:
-            assert process.wait(PATIENCE_SECONDS) == 0
-        finally:
-            process.kill()
-
-    def swaps_last_two(self) -> None:
-        """Let ``stops_last`` stop the master, which was started before its slave."""
-        self._processes[-2:] = reversed(self._processes[-2:])
-
-    def stops(self) -> None:
-        """Ctrl-C for all nodes, the last one first: each ends well."""
-        while self._processes:
-            self.stops_last()
-
-    def moves(self, section: str) -> None:
-        """All nodes stopped, and an empty /data for the next section; the folder is the same."""
-        self.stops()
-        self.data = self.folder / section
-        self.data.mkdir()
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +23,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     try:
         yield found
     finally:
-        for process in found._processes:
-            process.kill()
+        found.kills()
 
 
 def put(reader: Reader) -> None:
@@ -298,6 +113,12 @@ def test_the_log_as_data(reader: Reader) -> None:
     for command in commands_of("spark: Commands"):
         assert reader.runs(command)
     assert list((reader.data / "lake" / "orders").rglob("*.parquet"))
+    streamed = python_of("spark: Archives").replace("/lake/orders", "/lake/streamed")
+    reader.runs_python(
+        f"{python_of('spark: In Python and SQL')}\n{streamed}\n"
+        "for query in spark.streams.active:\n    query.processAllAvailable()\n    query.stop()\n"
+    )
+    assert list((reader.data / "lake" / "streamed").rglob("*.parquet"))
     prove, restore, verify = commands_of("spark: A store from an archive")
     assert "nothing was written" in reader.runs(prove)
     assert "every byte is proved" in reader.runs(restore)

@@ -11,7 +11,7 @@ HEAD = """\
 
 `docs/make/checks.py` makes this page from `CHECKS` in `rmqha/ops/doctor/checks.py`. A test keeps both equal.
 
-```text
+```sh
 rmqha doctor broker-a:10911 broker-b:10911        # a master and its slave, ours or Java's
 rmqha doctor --namesrv ns-a:9876                  # all brokers that a name server lists
 rmqha doctor /data/slave --conf broker.conf       # a store on this machine

@@ -11,6 +11,7 @@ from twisted.python.reflect import safe_str
 from twisted.python.syslog import SyslogObserver as TwistedSyslogObserver
 from zope.interface import implementer
 
+from rmqha.ops.terminalbar import TerminalBar
 from rmqha.printing import printable, printable_json
 
 OWN_NAMESPACE = "rmqha"
@@ -119,7 +120,10 @@ class NodeLogObserver:
     def __init__(self, log_format: LogFormat, path: Path | None) -> None:
         """Raises OSError."""
         self._file = ReopenedFile(path) if path is not None else None
-        stream: Any = self._file or sys.stdout
+        is_shown = path is None and log_format is LogFormat.TEXT
+        self.bar = TerminalBar.on(sys.stdout) if is_shown else None
+        """The terminal on which the events are shown; None without one."""
+        stream: Any = self._file or self.bar or sys.stdout
         if log_format is LogFormat.JSON:
             self._write = FileLogObserver(stream, format_event_as_json)
         else:

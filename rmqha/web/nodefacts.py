@@ -19,12 +19,19 @@ from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR
 from rmqha.store.nodestate import NodeState
+from rmqha.store.opening import OpeningPhase
 from rmqha.tls.endpoints import ServerTLS
 from rmqha.web.sampling import RecentWarnings, Sample, Sampler
 
 SERVING = "SERVING"
 RUNNING = "RUNNING"
-STATES = (SERVING, *(state.name for state in ReplicaState), "NEW", "OPENING", "CHANGING", "STOPPING")
+OPENING_STATES = tuple(phase.name for phase in OpeningPhase)
+STATES = (
+    SERVING,
+    *(state.name for state in ReplicaState),
+    *OPENING_STATES,
+    *("NEW", "OPENING", "CHANGING", "STOPPING"),
+)
 """All states that a node can be in: those of state.json, and its phases while it does not run."""
 COPYING = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 QUEUES_AT_ONCE = 4000

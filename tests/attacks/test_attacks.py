@@ -5,7 +5,13 @@ and that the honest producer got an answer to everything. ``make bench-attacks``
 proves without a clock that no request holds the reactor.
 """
 
+import json
+import socket
+import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,3 +160,53 @@ def test_a_name_server_is_not_held(
     print(figures)
     assert outcome in figures.outcome
     assert figures.memory_mib <= MAX_GROWTH_MIB
+
+
+HTTP_STRANGERS = 1000
+SLOW_HEADERS = b"GET /metrics HTTP/1.1\r\nHost: h\r\nX-Slow: "
+HUGE_HEADERS = b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (number, b"x" * 1000) for number in range(64))
+UNREAD = b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 20
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[TwistdNode]:
+    """A master with an HTTP port."""
+    with TwistdNode(tmp_path, ["--role=async-master", "--port=0", "--http-port=0"], name="watched") as node:
+        node.port("http")
+        yield node
+        assert node.stop() == 0
+
+
+def test_a_thousand_strangers_on_the_http_port(watched: TwistdNode) -> None:
+    """Idle connections, headers that do not end, huge headers, answers that nobody reads: all at once."""
+    sent = (b"", SLOW_HEADERS, HUGE_HEADERS, UNREAD)
+    lines: list[socket.socket] = []
+
+    def attack() -> str:
+        for number in range(HTTP_STRANGERS):
+            line = socket.create_connection(("127.0.0.1", watched.port("http")), WAIT_SECONDS)
+            lines.append(line)
+            with suppress(OSError):  # it has lost its place already
+                line.sendall(sent[number % len(sent)])
+        for line in lines:
+            with suppress(OSError):
+                line.sendall(b"x")  # the slow ones go on
+        return f"{len(lines)} connections"
+
+    try:
+        with Probe(watched) as probe:
+            figures = probe.watch("1,000 strangers on the HTTP port", attack)
+    finally:
+        for line in lines:
+            line.close()
+    print(figures)
+    assert figures.puts.count > 0, "messages were put meanwhile"
+    assert figures.memory_mib <= MAX_GROWTH_MIB
+    status = _status_of(watched)
+    assert sum(status["ports"]["http"]["refused"].values()) > HTTP_STRANGERS // 2
+    assert set(status["puts"]) - {"PUT_OK"} == {name for name, count in status["puts"].items() if not count}
+
+
+def _status_of(node: TwistdNode) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.port('http')}/status.json", timeout=WAIT_SECONDS) as page:
+        return json.load(page)
