@@ -19,7 +19,8 @@ from rmqha.pipeline.jobs.engine import Engine, LocalEngine, Progress, SparkEngin
 from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild
 from rmqha.pipeline.segments import Split
 from rmqha.settings import Settings
-from rmqha.store.derived.dispatch import Dispatcher, QueueTable
+from rmqha.store.derived.dispatch import Dispatcher
+from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile

@@ -24,7 +24,7 @@ from rmqha.store.log.lockfile import LockFile
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.findings import Comparison, Verification
 from rmqha.store.offline.storereader import StoreReader
-from tests.fixtures import unpacked
+from tests.fixtures import copy_of, unpacked
 from tests.pipeline.lake import SEGMENT_SIZE, make_store, overwrite
 from tests.store.damages import UNHURRIED, damages, logs, on_disk
 
@@ -200,7 +200,7 @@ def test_the_job_compares_a_range_and_says_who_has_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_local_engine_needs_no_extra() -> None:
+def test_the_local_engine_needs_no_extra(tmp_path: Path) -> None:
     """The jobs that the commands share run where only the dependencies of rmqha are installed."""
     script = (
         "import sys\n"
@@ -208,10 +208,13 @@ def test_the_local_engine_needs_no_extra() -> None:
         "from rmqha.cli import main\n"
         "main(sys.argv[1:])"
     )
-    store = unpacked("slave")
-    commands: list[list[str | Path]] = [["verify"], ["compare", "--against", store]]
+    store = copy_of("slave", tmp_path / "store")
+    commands: list[list[str | Path]] = [
+        ["job", "verify", store],
+        ["job", "compare", store, "--against", unpacked("slave")],
+        ["job", "rebuild", store],
+        ["rebuild", store],
+    ]
     for words in commands:
-        done = subprocess.run(
-            [sys.executable, "-c", script, "job", words[0], store, *words[1:]], capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
-from rmqha.store.derived.derived import index_geometry, open_queues
-from rmqha.store.derived.dispatch import QueueTable
 from rmqha.store.derived.dispatchrequest import DispatchRequest, is_possible_offset, read_dispatch_request
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries
+from rmqha.store.derived.queuetable import QueueTable, open_queues
+from rmqha.store.derived.replacing import index_geometry
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.stretches import BadStretch, Progress
 from rmqha.store.offline.storereader import StoreReader
