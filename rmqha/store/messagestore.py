@@ -179,7 +179,7 @@ class MessageStore:
             raise
 
     def _build(self, build_derived: BuildDerived) -> Recovery:
-        """Have queues and index built anew. Returns as what they are opened: as after a clean stop."""
+        """Have queues and index built again. Returns a recovery after a clean stop: that is how they are opened."""
         try:
             build_derived(self.commit_log, self.settings)
         except BaseException:  # of any kind: close the store, then raise it again

@@ -90,7 +90,7 @@ class RebuildTests(SynchronousTestCase):
         rebuilt(store, splitBytes="50k")
         reader = StoreReader(store)
         self.addCleanup(reader.close)
-        found = audit(reader, reader.limit, Settings(), lambda _: None)
+        found = audit(reader.root, reader.log, reader.limit, Settings(), lambda _: None)
         self.assertEqual((found.problems, found.missing_keys), ((), 0))
 
     def test_a_store_in_use_is_built_elsewhere_only(self) -> None:

@@ -14,8 +14,7 @@ from rmqha.store.derived.consumequeue import (
 )
 from rmqha.store.derived.dispatchrequest import is_no_folder
 from rmqha.store.errors import StoreError
-from rmqha.store.log.flush import Syncable
-from rmqha.store.log.mappedfile import DISK, MANY_FILES, MAX_UNFLUSHED_FILES, Disk
+from rmqha.store.log.mappedfile import DISK, MANY_FILES, MAX_UNFLUSHED_FILES, Disk, Syncable
 
 MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
 """With more queues than this, files are opened when they are needed and closed after each slice."""

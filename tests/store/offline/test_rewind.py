@@ -50,7 +50,7 @@ def assert_agrees(case: SynchronousTestCase, store: Path, settings: Settings, ma
         result_of(opened.close())
     reader = StoreReader(store, settings)
     try:
-        found = audit(reader, end, settings, lambda _: None, [], None)
+        found = audit(reader.root, reader.log, end, settings, lambda _: None, [], None)
         case.assertEqual((found.problems, found.missing_keys), ((), 0))
     finally:
         reader.close()
