@@ -36,9 +36,9 @@ from rmqha.replicating import (
     StoreOpening,
     reopen_as_master,
     rewind_slave,
+    role_to_run,
 )
 from rmqha.settings import BrokerRole
-from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
@@ -201,17 +201,17 @@ class Node(ProcessService):
         Raises StoreError, OSError.
         """
         settings = self._plan.settings
-        role = promoted_role(settings.store_path_root_dir)
-        if role is None or settings.broker_role is not BrokerRole.SLAVE:
+        role = role_to_run(settings).broker_role
+        if role is settings.broker_role:
             return
         if self._plan.slave.once:
-            raise UnsupportedStore(f"{settings.store_path_root_dir} was promoted to {role}: it copies no master")
+            raise UnsupportedStore(f"{settings.store_path_root_dir} was promoted to {role.value}: it copies no master")
         self._log.warn(
             "the store was promoted to {role}: this node runs as {role}, not as a slave. Start it with --role of a "
             "master from now on; rmqha rewind makes the store a slave's again",
-            role=role,
+            role=role.value,
         )
-        self._use(self._plan.as_master(BrokerRole(role)))
+        self._use(self._plan.as_master(role))
 
     async def _run(self, store: MessageStore) -> None:
         """Start the services of the node's role over its store. If the node stops, close the store. Raises OSError."""

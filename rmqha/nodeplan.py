@@ -11,7 +11,7 @@ from rmqha.ha.slave.service import SlaveOptions
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.listening import HttpPort
 from rmqha.ops.logs import NodeLogObserver, SyslogObserver
-from rmqha.settings import BrokerRole, Settings
+from rmqha.settings import BrokerRole, Settings, as_master
 from rmqha.tls.endpoints import ServerTLS
 
 
@@ -47,10 +47,9 @@ class NodePlan:
 
     def as_master(self, role: BrokerRole) -> "NodePlan":
         """The plan of the same node as a master."""
-        settings = replace(self.settings, broker_role=role, broker_id=0, ha_master_address="")
         return replace(
             self,
-            settings=settings,
+            settings=as_master(self.settings, role),
             slave=SlaveOptions(),
             master=None,
             master_remoting=None,

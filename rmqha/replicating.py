@@ -22,7 +22,7 @@ from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, Master
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.statefile import StateFileService
 from rmqha.ops.terminalbar import Place
-from rmqha.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings
+from rmqha.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings, as_master
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
@@ -236,7 +236,7 @@ def role_to_run(settings: Settings, disk: Disk = DISK) -> Settings:
     role = promoted_role(settings.store_path_root_dir, disk)
     if role is None or settings.broker_role is not BrokerRole.SLAVE:
         return settings
-    return replace(settings, broker_role=BrokerRole(role), broker_id=0, ha_master_address="")
+    return as_master(settings, BrokerRole(role))
 
 
 async def reopen_as_master(

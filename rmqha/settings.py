@@ -681,3 +681,8 @@ def _check_together(settings: Settings) -> None:
             f"haHousekeepingInterval={settings.ha_housekeeping_interval_ms} must be longer than "
             f"haSendHeartbeatInterval={settings.ha_send_heartbeat_interval_ms}: every quiet peer would be dropped"
         )
+
+
+def as_master(settings: Settings, role: BrokerRole) -> Settings:
+    """The settings of the same node as a master with this role."""
+    return replace(settings, broker_role=role, broker_id=0, ha_master_address="")

@@ -138,7 +138,7 @@ def test_progress_is_kept_and_continued(tmp_path: Path, master: TwistdNode) -> N
     assert "continues" in complaint(7, *command, "--broker=127.0.0.1:1")
     assert json.loads(file.read_text())["position"] == 0
     slow = subprocess.Popen(
-        [RMQHA, *map(str, command), "--rate=4", way(master)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [RMQHA, *map(str, command), "--rate=0.2", way(master)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     wait_until(lambda: json.loads(file.read_text())["position"] > 0, "some progress", SECONDS)
     slow.send_signal(signal.SIGINT)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rmqha.exitcodes import ExitCode
-from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import TwistdNode, free_port
 from tests.freezing import frozen
 from tests.waiting import wait_until
@@ -180,6 +179,4 @@ def test_the_setting_turned_off_serves_all_again(tmp_path: Path) -> None:
         master.stop()
     with start_master(tmp_path, "--set=readUpTo=verified", store=store) as master:
         wait_for(master, b"first")
-        known = NodeState.read(store)
-        assert known is not None
-        assert known.read_limit is None
+        master.wait_for_state(lambda state: state.read_limit is None, "its state without a limit")

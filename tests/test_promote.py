@@ -217,9 +217,7 @@ def test_a_slave_that_may_rewinds_by_itself_and_follows(pair: Pair, way: str) ->
         with pair.slave(1, f"--on-{way}=rewind") as slave:
             slave.wait_for_event("rewound to")
             in_sync(slave, end)
-            state = slave.state()
-            assert state is not None
-            assert state.verdict is None
+            slave.wait_for_state(lambda state: state.verdict is None, "no verdict")
             assert slave.stop() == 0
         assert old.stop() == 0
     assert "identical" in run("verify", pair.stores[1], "--against", pair.stores[0])

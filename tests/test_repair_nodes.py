@@ -87,9 +87,7 @@ def test_a_slave_waits_for_its_master_says_so_and_can_be_stopped(tmp_path: Path,
     port = free_port()
     with slave(tmp_path, f"--master=127.0.0.1:{port + 1}") as waiting:
         waiting.wait_for_event("cannot fetch")
-        state = waiting.state()
-        assert state is not None
-        assert (state.state, state.role) == ("REPAIRING", "SLAVE")
+        waiting.wait_for_state(lambda state: (state.state, state.role) == ("REPAIRING", "SLAVE"), "repairing")
         status = subprocess.run([RMQHA, "status", str(store)], capture_output=True, text=True)
         assert "REPAIRING" in status.stdout
         assert waiting.stop() == 0
@@ -197,8 +195,7 @@ def test_a_master_refuses_and_is_repaired_from_its_running_slave(tmp_path: Path,
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith(words)
             assert (log_of(store) == good) == (not arguments)
-        assert replica.state() is not None
-        assert not replica.state().peers  # type: ignore[union-attr]
+        replica.wait_for_state(lambda state: not state.peers, "having no slave: a repair is none")
         assert replica.stop() == 0
     with master(tmp_path) as serving:
         assert serving.port()

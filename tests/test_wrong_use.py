@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.cli import main
 from rmqha.exitcodes import ExitCode
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import LOCK_FILE
@@ -19,7 +21,7 @@ from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.rewind import check_room
 from rmqha.testing.nodes import free_port
-from tests.fixtures import new_folder
+from tests.fixtures import copy_of, new_folder
 from tests.store.offline.test_prefix import fixed_log, store_of
 from tests.test_cli import CommandTestCase, files_of
 from tests.test_rewind import new_master, put, run
@@ -99,6 +101,22 @@ class PromoteTests(CommandTestCase):
 
 
 class RewindTests(SynchronousTestCase):
+    def test_a_damaged_log_names_the_commands_to_type(self) -> None:
+        store = copy_of("slave", new_folder(self) / "store")
+        before = b""
+        for segment in sorted((store / "commitlog").iterdir())[:2]:
+            with segment.open("r+b") as file:
+                file.seek(100)
+                file.write(b"!!!!")
+            before += segment.read_bytes()
+        (store / "checkpoint").unlink(missing_ok=True)
+        (store / "abort").touch()
+        result = CliRunner().invoke(main, ["rewind", str(store), "--to", "127.0.0.1:1"])
+        self.assertEqual(result.exit_code, ExitCode.CORRUPT, result.output)
+        self.assertIn(f"'rmqha recover {store} --apply --force'", result.stderr)
+        self.assertIn("Then type the same rewind again", result.stderr)
+        self.assertEqual(b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir())[:2]), before)
+
     def test_a_disk_without_room_for_what_is_cut(self) -> None:
         folder = new_folder(self)
         free = rewinding.ROOM_LEFT_BYTES + 1000

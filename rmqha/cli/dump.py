@@ -27,7 +27,7 @@ from rmqha.cli.shared import (
 )
 from rmqha.exitcodes import ExitCode
 from rmqha.progress import progress
-from rmqha.store.derived.derived import open_queues
+from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.offline.restore import KeptReader, kept_file
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.times import parse_time

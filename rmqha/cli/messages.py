@@ -18,6 +18,7 @@ from rmqha.cli.shared import (
     Interrupted,
     Trouble,
     make_client,
+    parsed_time,
     print_json,
     record_line,
     run_client,
@@ -29,7 +30,6 @@ from rmqha.client import Message, Producer, PullConsumer, SendResult, SendStatus
 from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.client.replay import Wanted
 from rmqha.exitcodes import ExitCode
-from rmqha.times import parse_time
 from rmqha.wire.delay import DEFAULT_DELAY_LEVELS
 from rmqha.wire.record import Record
 
@@ -145,10 +145,7 @@ def _start_from(_: click.Context, __: click.Parameter, text: str) -> Edge | Stor
         return int(text)
     if text in {edge.value for edge in Edge}:
         return Edge(text)
-    try:
-        return StoredSince(parse_time(text))
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither min, nor max, nor an offset: {error}") from None
+    return StoredSince(parsed_time(text, "min, nor max, nor an offset"))
 
 
 @click.command()

@@ -6,16 +6,19 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, opening_bar, print_json, progress_bar, say, settings_of
+from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, opening_bar, print_json, say, settings_of
 from rmqha.exitcodes import ExitCode
+from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild_in_place
 from rmqha.progress import progress
 from rmqha.settings import Settings
 from rmqha.store.errors import StoreInUse
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.log.recovery import Damage, LogDamaged, MayCut, Recovery
 from rmqha.store.messagestore import LOCK_FILE, MessageStore, examine_store
 from rmqha.store.nodestate import NodeState
+from rmqha.store.opening import OpeningPhase
 
 
 @click.command()
@@ -148,20 +151,32 @@ def _as_json(found: Found) -> dict[str, Any]:
 def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
     """Rebuild consume queues and index from the log, after recovery.
 
-    The old ones are removed without being read, so any damage to them does not matter. The new files have the sizes
-    that --set or --conf give. Without these they have the sizes of the old files if known, or else the default.
+    The old ones are not read, so any damage to them does not matter. They stay until the new ones are complete, so the
+    disk needs room for both. Stop it with Ctrl-C at any time: the old ones stay then. The new files have the sizes that
+    --set or --conf give. Without these they have the sizes of the old files if known, or else the default.
+
+    rmqha job rebuild builds the same files, also on a cluster, or in another folder while a node runs.
     """
     settings = settings_of(store, conf, sets)
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
+    found: list[Rebuilt] = []
     with opening_bar() as opening:
-        opened = MessageStore(settings, opening, without_derived=True)
-    log = opened.commit_log
-    with progress_bar("rebuilding", log.min_offset, log.verified_offset) as progress:
-        opened.rebuild(progress)
-    count, end = len(opened.derived.queues.queues), log.verified_offset
+
+        def build(log: CommitLog, settings: Settings) -> None:
+            def reached(offset: int) -> None:
+                opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
+
+            found.append(rebuild_in_place(store, log, settings, reached))
+
+        opened = MessageStore(settings, opening, build_derived=build)
+    (built,) = found
+    end = opened.commit_log.verified_offset
     confirmed = min(end, opened.node_state.offsets.confirmed)
     final_state = replace(opened.node_state, offsets=opened.offsets(confirmed))  # opening it has written another state
     had_state = NodeState.read(opened.root) is not None
     opened.close_now(final_state=(lambda: final_state) if had_state else None)
-    say(f"rebuilt {count} queues and the index from {log.min_offset} to {end}")
+    what = f"{built.queues} queues and the index" if settings.message_index_enable else f"{built.queues} queues"
+    say(f"rebuilt {what} from {built.start} to {built.end}")
+    if built.skipped:
+        say(f"{built.skipped} parts of the log are not records, and were skipped: 'rmqha verify {store}' shows them")

@@ -94,7 +94,11 @@ def rewind(
     with progress(str(store)) as show:
         examined = examine_store(settings, lambda at, end: show(at, end))
     if examined.damage is not None:
-        raise LogDamaged(store, examined.damage)
+        raise Trouble(
+            ExitCode.CORRUPT,
+            f"{LogDamaged(store, examined.damage)}. Then type the same rewind again. A rewind cuts all that follows "
+            "the place where the logs part: if the damage is after it, 'recover' cuts nothing that a rewind would not",
+        )
     way = Way(master, master_remoting, tls)
     log = open_log(settings, owned=False)
     try:

@@ -20,7 +20,7 @@ from rmqha.progress import from_offset, progress
 from rmqha.settings import Settings
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import Opening
-from rmqha.times import iso_time
+from rmqha.times import iso_time, parse_time
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
@@ -121,6 +121,14 @@ def opening_bar() -> Iterator[Opening]:
     """What to pass to a MessageStore that a command opens: it shows on stderr how far opening is."""
     with progress("opening the store") as show:
         yield Opening(of_node=False, reporting=lambda phase, done, total: show(done, total, phase.value))
+
+
+def parsed_time(text: str, expected: str) -> int:
+    """The time, in ms since 1970, that a user typed. Raises BadParameter, which says what was ``expected`` instead."""
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither {expected}: {error}") from None
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from rmqha.cli.shared import (
     Interrupted,
     Trouble,
     make_client,
+    parsed_time,
     record_line,
     run_client,
     say,
@@ -20,7 +21,6 @@ from rmqha.client import PullConsumer
 from rmqha.client.bulk import Edge, StoredSince
 from rmqha.client.follow import Follower, Wanted
 from rmqha.exitcodes import ExitCode
-from rmqha.times import parse_time
 from rmqha.wire.record import Record
 
 DEFAULT_LAST = 10
@@ -30,10 +30,7 @@ EDGES = {"first": Edge.MIN, "last": Edge.MAX}
 def _start(_: click.Context, __: click.Parameter, text: str | None) -> Edge | StoredSince | None:
     if text is None or text in EDGES:
         return None if text is None else EDGES[text]
-    try:
-        return StoredSince(parse_time(text))
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither first, nor last, nor a time: {error}") from None
+    return StoredSince(parsed_time(text, "first, nor last, nor a time"))
 
 
 @click.command()

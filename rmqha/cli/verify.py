@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, open_store, print_json, progress_bar, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import Settings
-from rmqha.store.errors import StoreError
-from rmqha.store.offline.audit import Audit, audit
+from rmqha.store.offline.audit import QueueFindings, audit_proved, audited_end
 from rmqha.store.offline.findings import (
     Comparison,
     Verification,
@@ -28,12 +26,11 @@ from rmqha.store.offline.storereader import StoreReader
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found in one store. ``audit`` is None if queues and index could not be read because of ``trouble``."""
+    """What was found in one store."""
 
     path: Path
     proof: Verification
-    audit: Audit | None = None
-    trouble: str | None = None
+    queues: QueueFindings = QueueFindings()
 
 
 @click.command()
@@ -64,7 +61,7 @@ def verify(
                     comparison = reader.compare(ours.end, other, theirs.end, progress)
     if as_json:
         against_json = {} if comparison is None else {"against": comparison_as_json(comparison)}
-        print_json({**verification_as_json(looks[0].proof), **_audit_as_json(looks[0]), **against_json})
+        print_json({**verification_as_json(looks[0].proof), **looks[0].queues.as_json(), **against_json})
     else:
         for line in _lines(looks, comparison):
             say(line)
@@ -81,16 +78,8 @@ def _verify(reader: StoreReader, path: Path) -> Verification:
 
 
 def _audited(reader: StoreReader, look: Look, settings: Settings) -> Look:
-    proof = look.proof
-    has_lost_end = proof.torn_end is not None or bool(proof.stretches and proof.stretches[-1].start == proof.end)
-    stretches = [bad for bad in proof.stretches if bad.start < proof.end]
-    end = proof.end if proof.stretch_count <= len(proof.stretches) else stretches[-1].start
-    try:
-        with progress_bar("queues and index", reader.log.min_offset, end) as progress:
-            lost_from = end if has_lost_end or end < proof.end else None
-            return replace(look, audit=audit(reader, end, settings, progress, stretches, lost_from))
-    except StoreError as error:
-        return replace(look, trouble=str(error))
+    with progress_bar("queues and index", reader.log.min_offset, audited_end(look.proof)) as progress:
+        return replace(look, queues=audit_proved(reader.root, reader.log, look.proof, settings, progress))
 
 
 def _lines(looks: list[Look], comparison: Comparison | None) -> Iterator[str]:
@@ -98,44 +87,14 @@ def _lines(looks: list[Look], comparison: Comparison | None) -> Iterator[str]:
     yield sound_line(looks[0].proof)
     for look in looks:
         yield from stretch_lines(look.path, look.proof)
-    audited = looks[0].audit
-    if audited is not None:
-        yield from _audit_lines(looks[0], audited)
+    yield from looks[0].queues.lines(looks[0].path)
     if comparison is not None:
         line = comparison_line(looks[0].path, looks[1].path, comparison)
         if line is not None:
             yield line
 
 
-def _audit_lines(look: Look, audited: Audit) -> Iterator[str]:
-    if not audited.problems:
-        line = f"{audited.queues} queues agree with the log up to {audited.built_until}"
-        if audited.missing_keys:
-            line += f"; {audited.missing_keys} keys are missing in the index ('rmqha rebuild {look.path}' adds them)"
-        yield line
-    if audited.lost_units:
-        yield f"{audited.lost_units} units of queues point to bytes that are not records, because of the damage above"
-
-
 def _problems(look: Look) -> Iterator[str]:
     """The problems that make the status 1: one text for all bad stretches, and problems of queues and index."""
     yield from log_problems(look.path, look.proof)
-    if look.trouble is not None:
-        yield look.trouble
-    if look.audit is not None and look.audit.problems:
-        yield from look.audit.problems
-        more = look.audit.problem_count - len(look.audit.problems)
-        yield f"{f'and {more} more; ' if more else ''}'rmqha rebuild {look.path}' rebuilds queues and index"
-
-
-def _audit_as_json(look: Look) -> dict[str, Any]:
-    audited = look.audit
-    if audited is None:
-        return {"queues": None, "queuesProblem": look.trouble}
-    return {
-        "queues": audited.queues,
-        "queuesBuiltUntil": audited.built_until,
-        "queueProblems": audited.problem_count,
-        "missingKeys": audited.missing_keys,
-        "lostUnits": audited.lost_units,
-    }
+    yield from look.queues.problems(look.path)

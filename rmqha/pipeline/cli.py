@@ -19,7 +19,7 @@ from rmqha.confkeys import with_nearest
 from rmqha.exitcodes import ExitCode
 from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
 from rmqha.printing import printable_json
-from rmqha.progress import Show, Unit, progress
+from rmqha.progress import Show, Unit, from_offset, progress
 
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
     from rmqha.pipeline.jobs.chart import Draw
@@ -220,24 +220,33 @@ def _print_json(content: dict[str, Any]) -> None:
 @job.command(cls=Job, takes=(*RANGE, *(name for name in READING if name != "readUpTo"), "boundaries", "dropBehind"))
 @_with_log_options
 def verify(asked: Asked) -> None:
-    """Prove every record of a log: its magic code, lengths, own offset, and the CRC of its body.
+    """Prove every record of a log: its magic code, lengths, own offset, and the CRC of its body; then queues and index.
 
-    It finds in the log what rmqha verify finds, and judges as far: the whole log; of a running node, what it has
-    verified. Queues and index are not checked: rmqha verify does that. Exit code 1 if some bytes are not records.
+    It finds what rmqha verify finds, and judges as far: the whole log; of a running node, what it has verified. Queues
+    and index are compared with the log in this process, with either engine, and only if no -o leaves out a part of the
+    log. Exit code 1 if some bytes are not records, or if queues or index do not agree with the log.
     """
+    from rmqha.pipeline.jobs.verify import is_of_whole_log, verify_queues
     from rmqha.pipeline.jobs.verify import verify as verify_log
+    from rmqha.store.offline.audit import QueueFindings, audited_end
     from rmqha.store.offline.findings import log_problems, sound_line, stretch_lines, verification_as_json
 
     options = _options(asked)
     with _engine(asked) as running, _progress("verify") as shown:
         found = verify_log(options, running, shown)
+    queues = QueueFindings()
+    if is_of_whole_log(options):
+        with progress("queues and index") as show:
+            queues = verify_queues(options, found, from_offset(show, found.min_offset, audited_end(found)))
     if asked.as_json:
-        _print_json(verification_as_json(found))
+        _print_json({**verification_as_json(found), **queues.as_json()})
     else:
         say(sound_line(found))
         for line in stretch_lines(asked.store, found):
             say(line)
-    problems = list(log_problems(asked.store, found))
+        for line in queues.lines(asked.store):
+            say(line)
+    problems = [*log_problems(asked.store, found), *queues.problems(asked.store)]
     if problems:
         raise Trouble(ExitCode.CORRUPT, "; ".join(problems))
 

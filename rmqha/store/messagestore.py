@@ -17,16 +17,9 @@ from twisted.python.failure import Failure
 from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
-from rmqha.store.derived.derived import (
-    Derived,
-    forget_sizes,
-    note_dispatched_until,
-    note_sizes,
-    noted_sizes,
-    remove_derived,
-    settings_for_rebuild,
-)
+from rmqha.store.derived.derived import Derived, remove_derived
 from rmqha.store.derived.dispatch import MessageArrived
+from rmqha.store.derived.replacing import forget_sizes, noted_sizes
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
@@ -64,6 +57,9 @@ CUT_FOLDER = "cut"
 LAST_DISPATCH_SECONDS = 5.0
 """How long queues may catch up with the log when a store closes. The next start dispatches the rest."""
 
+BuildDerived = Callable[[CommitLog, Settings], object]
+"""Builds queues and index of a recovered log, and puts them in place of the old ones."""
+
 
 def open_log(settings: Settings, owned: bool = True, disk: Disk = DISK) -> CommitLog:
     """Open the log of a store. Its files show the segment size. Raises StoreError, OSError."""
@@ -100,21 +96,21 @@ class MessageStore:
         settings: Settings,
         opening: Opening | None = None,
         may_cut: MayCut = MayCut.TORN_END,
-        without_derived: bool = False,
+        build_derived: BuildDerived | None = None,
         disk: Disk = DISK,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         """Opens it. Recovery cuts what ``may_cut`` allows. ``now_ms`` gives the STORETIMESTAMP of puts.
 
-        With ``without_derived`` queues and index are removed without being read. Call ``rebuild`` next: it makes them
-        again from the log.
+        ``build_derived`` puts new queues and index in place of the old ones, which are not read. It is called after
+        recovery. If it raises, the store is closed, and a store that was closed cleanly before counts as such again.
 
         A node passes its ``opening``. Then state.json says how far opening is, even if the store had no state yet.
 
         Raises StoreInUse, LogDamaged and other StoreErrors, OSError. Raises OpeningStopped if ``opening`` is stopped.
         """
         self.settings = settings
-        self._without_derived = without_derived
+        self._build_derived = build_derived
         self._is_a_nodes = opening is not None and opening.is_of_node
         self._opening = Opening() if opening is None else opening
         self.root = settings.store_path_root_dir
@@ -127,7 +123,8 @@ class MessageStore:
             self._check_log(may_cut)
             self._open()
         except BaseException as error:  # of any kind: release the lock, then raise it again
-            if isinstance(error, OpeningStopped | LogDamaged) and disk.exists(state_path(self.root)):
+            is_expected = isinstance(error, OpeningStopped | LogDamaged) or build_derived is not None
+            if is_expected and disk.exists(state_path(self.root)):
                 self.node_state.write(self.root, disk)
             self._lock_file.release()
             raise
@@ -173,14 +170,23 @@ class MessageStore:
         self.disk.sync_folder(self.root)
         try:
             self.settings = noted_sizes(self.root, self.settings, self.disk)
-            if self._without_derived:
-                self._remove_derived()
-            self._open_derived(self.recovery)
-            if not self._without_derived and self.derived.shows_sizes:
+            recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
+            self._open_derived(recovery)
+            if self.derived.shows_sizes:
                 forget_sizes(self.root, self.disk)
         except OpeningStopped:
             self._stop_opening()
             raise
+
+    def _build(self, build_derived: BuildDerived) -> Recovery:
+        """Have queues and index built again. Returns a recovery after a clean stop: that is how they are opened."""
+        try:
+            build_derived(self.commit_log, self.settings)
+        except BaseException:  # of any kind: close the store, then raise it again
+            self._stop_opening()
+            raise
+        end = self.commit_log.verified_offset
+        return Recovery(True, self.commit_log.min_offset, checked_from=end, end=end, messages=0)
 
     def _write_opening_state(self, phase: OpeningPhase) -> None:
         """Write the phase of opening to state.json. All else stays as the last run left it. Raises OSError."""
@@ -202,17 +208,16 @@ class MessageStore:
         self.disk.sync_folder(self.root)
         self.commit_log.close()
 
-    def _open_derived(self, recovery: Recovery, progress: Callable[[int], None] = lambda _: None) -> None:
+    def _open_derived(self, recovery: Recovery) -> None:
         log = self.commit_log
         self.derived = Derived(self.root, self.settings, log, recovery, self._opening.check)
         for message_arrived in self._arrival_listeners:
             self.derived.dispatcher.subscribe(message_arrived)
 
         def reached(offset: int) -> None:
-            progress(offset)
             self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
 
-        if not self.is_slave and not self._without_derived:  # puts need each queue's end; a slave takes no puts
+        if not self.is_slave:  # puts need each queue's end; a slave takes no puts
             self.derived.dispatcher.catch_up(reached)
         self.appender = Appender(
             self.commit_log,
@@ -425,30 +430,6 @@ class MessageStore:
             return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
         self._log.error("refused a message, because the disk is full: {error}", error=str(error))
         return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
-
-    def rebuild(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Build queues and index from the log again, and return when they are complete. Raises OSError.
-
-        The settings give the sizes of their files. If they do not, the sizes stay as they were.
-        """
-        self._without_derived = False
-        self.derived.close()
-        self._remove_derived()
-        min_offset, end = self.commit_log.min_offset, self.commit_log.verified_offset
-        self._open_derived(Recovery(True, min_offset, checked_from=end, end=end, messages=0), progress)
-        self.derived.dispatcher.catch_up(progress)  # a slave's too
-        forget_sizes(self.root, self.disk)
-
-    def _remove_derived(self) -> None:
-        """Remove queues and index. New ones get the configured sizes, else the sizes of these. Raises OSError.
-
-        The sizes are noted on the disk, so that they also hold for the next start if the rebuild is interrupted. So is
-        that nothing is dispatched, for the checkpoint says that all is.
-        """
-        self.settings = settings_for_rebuild(self.root, self.settings, self.disk)
-        note_sizes(self.root, self.settings, self.disk)
-        note_dispatched_until(self.root, 0, self.disk)
-        remove_derived(self.root, self.disk)
 
     def adopt_segment_size(self, size: int) -> None:
         """Use the master's segment size for a log that has no segments yet."""

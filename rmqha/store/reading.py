@@ -8,8 +8,8 @@ from enum import Enum
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
 from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
-from rmqha.store.derived.dispatch import QueueTable
 from rmqha.store.derived.index import KeyIndex
+from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.record import (

@@ -14,8 +14,8 @@ from twisted.logger import Logger
 
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
-from rmqha.store.derived.dispatch import QueueTable
 from rmqha.store.derived.index import KeyIndex
+from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.nodestate import NODE_FOLDER, replace_file

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import orjson
 from prometheus_client.metrics_core import Metric as Family
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 
@@ -20,7 +19,7 @@ from rmqha.steps import Steps
 from rmqha.web.exposition import Common, Format, ManySeries, capped, exposing
 from rmqha.web.nodemetrics import build_info, of_process
 from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of
-from rmqha.web.page import REFRESH_SECONDS, Facts, environment, security_headers, shown
+from rmqha.web.page import Facts, FactsPage, environment, security_headers, shown
 from rmqha.web.sampling import RecentWarnings, time_turns
 from rmqha.web.server import Handler, Server, text_page
 from rmqha.web.sharing import SharedWork
@@ -72,8 +71,8 @@ def _families(facts: NameServerFacts, server: Server) -> Iterator[Family | ManyS
     yield from of_process(common, facts.ports(server), facts)
 
 
-class ClusterPage:
-    """The page, and the same facts as JSON."""
+class ClusterPage(FactsPage):
+    """The page of a name server."""
 
     def __init__(
         self, facts: NameServerFacts, server: Callable[[], Server], wall_clock: Callable[[], float] = time.time
@@ -82,21 +81,10 @@ class ClusterPage:
         self._server = server
         self._wall_clock = wall_clock
         self._template = environment().get_template("cluster.html")
-        self.headers = security_headers(self._template.render(s=self._facts_of([], {}), refresh=REFRESH_SECONDS))
-
-    def json(self) -> Steps[bytes]:
-        """The facts as JSON."""
-        found = yield from self.status()
-        return orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n"
-
-    def html(self, refresh: int = REFRESH_SECONDS) -> Steps[bytes]:
-        """The page, whose browser asks for it again every ``refresh`` seconds; 0 for never."""
-        found = yield from self.status()
-        yield
-        return self._template.render(s=found, refresh=refresh).encode()
+        self.headers = security_headers(self._template.render(self._page_of(self._facts_of([], {}))))
 
     def status(self) -> Steps[Facts]:
-        """All facts, in steps."""
+        """See ``FactsPage``."""
         brokers = self._facts.routes.live_brokers(MAX_BROKERS)
         yield
         ports = {

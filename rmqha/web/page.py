@@ -9,11 +9,12 @@ import base64
 import hashlib
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import orjson
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 import rmqha
 from rmqha.ha.slave.contact import iso_of
@@ -117,7 +118,33 @@ def security_headers(template: str) -> dict[str, str]:
     }
 
 
-class StatusPage:
+class FactsPage(ABC):
+    """A page, and the same facts as JSON. Subclasses find the facts, and set the template."""
+
+    _template: Template
+
+    @abstractmethod
+    def status(self) -> Steps[Facts]:
+        """All facts, by the names that status.json uses. Found in steps."""
+
+    @staticmethod
+    def _page_of(found: Facts, refresh: int = REFRESH_SECONDS) -> Facts:
+        """What the template shows."""
+        return {"s": found, "refresh": refresh}
+
+    def json(self) -> Steps[bytes]:
+        """The facts as JSON, found in steps."""
+        found = yield from self.status()
+        return orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n"
+
+    def html(self, refresh: int = REFRESH_SECONDS) -> Steps[bytes]:
+        """The page, whose browser asks for it again every ``refresh`` seconds; 0 for never."""
+        found = yield from self.status()
+        yield
+        return self._template.render(self._page_of(found, refresh)).encode()
+
+
+class StatusPage(FactsPage):
     """Makes the page and the JSON. ``server`` gives the HTTP server, whose limits are shown too."""
 
     def __init__(
@@ -130,17 +157,6 @@ class StatusPage:
         made = environment()
         self._template = made.get_template("node.html")
         self.headers = security_headers(self._template.render(self._page_of(_no_facts())))
-
-    def json(self) -> Steps[bytes]:
-        """The facts as JSON, found in steps."""
-        found = yield from self.status()
-        return orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n"
-
-    def html(self, refresh: int = REFRESH_SECONDS) -> Steps[bytes]:
-        """The page, whose browser asks for it again every ``refresh`` seconds; 0 for never."""
-        found = yield from self.status()
-        yield
-        return self._template.render(self._page_of(found, refresh)).encode()
 
     @staticmethod
     def _page_of(found: Facts, refresh: int = REFRESH_SECONDS) -> Facts:
@@ -169,7 +185,7 @@ class StatusPage:
         }
 
     def status(self) -> Steps[Facts]:
-        """All facts, by the names that status.json uses. Found in steps."""
+        """See ``FactsPage``."""
         live = self._facts.live()
         lags = {} if live is None else (yield from consumer_lags(live))
         if self._facts.live() is not live:

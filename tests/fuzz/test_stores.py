@@ -30,14 +30,13 @@ PLANTED = {
     """,
     "rebuild forgets a queue": """
         from shutil import rmtree
-        from rmqha.store.messagestore import MessageStore
-        rebuild = MessageStore.rebuild
-        def spoilt(store, *arguments):
-            rebuild(store, *arguments)
-            for key, queue in list(store.derived.queues.queues.items())[:1]:
-                store.derived.queues.forget(*key)
-                rmtree(store.derived.queues.folder_of(*key))
-        MessageStore.rebuild = spoilt
+        from rmqha.pipeline.jobs import rebuild
+        swap = rebuild.swap
+        def spoilt(staged, *arguments):
+            for queue in sorted(staged.glob("consumequeue/*/*"))[:1]:
+                rmtree(queue)
+            swap(staged, *arguments)
+        rebuild.swap = spoilt
     """,
     "recovery cuts before sound records": """
         from rmqha.store import messagestore

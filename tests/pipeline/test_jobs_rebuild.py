@@ -19,7 +19,8 @@ from rmqha.pipeline.jobs.engine import Engine, LocalEngine, Progress, SparkEngin
 from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild
 from rmqha.pipeline.segments import Split
 from rmqha.settings import Settings
-from rmqha.store.derived.dispatch import Dispatcher, QueueTable
+from rmqha.store.derived.dispatch import Dispatcher
+from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
@@ -89,7 +90,7 @@ class RebuildTests(SynchronousTestCase):
         rebuilt(store, splitBytes="50k")
         reader = StoreReader(store)
         self.addCleanup(reader.close)
-        found = audit(reader, reader.limit, Settings(), lambda _: None)
+        found = audit(reader.root, reader.log, reader.limit, Settings(), lambda _: None)
         self.assertEqual((found.problems, found.missing_keys), ((), 0))
 
     def test_a_store_in_use_is_built_elsewhere_only(self) -> None:

@@ -24,7 +24,9 @@ from rmqha.store.log.lockfile import LockFile
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.findings import Comparison, Verification
 from rmqha.store.offline.storereader import StoreReader
-from tests.fixtures import unpacked
+from rmqha.testing.records import make_record
+from tests.fixtures import copy_of, unpacked
+from tests.pipeline import stores
 from tests.pipeline.lake import SEGMENT_SIZE, make_store, overwrite
 from tests.store.damages import UNHURRIED, damages, logs, on_disk
 
@@ -57,8 +59,7 @@ def test_a_damaged_log_gives_the_same_findings(
             (folder.parent / "abort").touch()
         places = st.sampled_from([0, *(end for _, end in made.pieces)])
         if data.draw(st.booleans()):
-            # Open finding: where a running node has verified less, the job may end a bad stretch too early.
-            verified, confirmed = made.end, data.draw(places)
+            verified, confirmed = data.draw(places), data.draw(places)
             offsets = Offsets(0, made.end, verified, verified, min(verified, confirmed))
             NodeState("id", offsets=offsets).write(folder.parent)
         if data.draw(st.booleans()):
@@ -149,22 +150,79 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def without_queues(text: str) -> str:
-    """The lines that are about the log. Only ``rmqha verify`` looks at queues and index."""
-    return "".join(line for line in text.splitlines(keepends=True) if "queues agree" not in line)
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_both_commands_print_the_same(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     store = make_store(tmp_path / "store")
     damage(store)
     command, job = run("verify", store), run("job", "verify", store, "-o", "splitBytes=5000")
     assert job.exit_code == command.exit_code == (0 if damage in (nothing, a_torn_end) else 1)
-    assert (job.stdout, job.stderr) == (without_queues(command.stdout), command.stderr)
+    assert (job.stdout, job.stderr) == (command.stdout, command.stderr)
     as_json: list[dict[str, Any]] = [
         json.loads(run(*words, store, "--json").stdout) for words in (("verify",), ("job", "verify"))
     ]
-    assert {name: as_json[0][name] for name in as_json[1]} == as_json[1]
+    assert as_json[0] == as_json[1]
+
+
+def a_wrong_unit(store: Path) -> None:
+    (path, *_) = sorted(store.glob("consumequeue/*/*/*"))
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+
+
+def a_queue_of_another_length(store: Path) -> None:
+    (path, *_) = sorted(store.glob("consumequeue/*/*/*"))
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def a_missing_queue(store: Path) -> None:
+    shutil.rmtree(min(store.glob("consumequeue/*/*")))
+
+
+def an_index_of_noise(store: Path) -> None:
+    (path, *_) = sorted(store.glob("index/*"))
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def no_index(store: Path) -> None:
+    shutil.rmtree(store / "index")
+
+
+def a_body_below_its_unit(store: Path) -> None:
+    at = int.from_bytes(min(store.glob("consumequeue/*/*/*")).read_bytes()[:8], "big")
+    size = min((store / "commitlog").iterdir()).stat().st_size
+    with (store / "commitlog" / f"{at - at % size:020d}").open("r+b") as file:
+        file.seek(at % size)
+        file.write(b"\xff" * 20)
+
+
+QUEUE_DAMAGES = [a_wrong_unit, a_queue_of_another_length, a_missing_queue, an_index_of_noise, no_index]
+
+
+@pytest.mark.parametrize("damage", [nothing, *QUEUE_DAMAGES, a_body_below_its_unit])
+def test_both_commands_find_the_same_in_queues_and_index(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    store = copy_of("slave", tmp_path / "store")
+    damage(store)
+    command, job = run("verify", store), run("job", "verify", store, "-o", "splitBytes=300k")
+    assert command.exit_code == (0 if damage in (nothing, no_index) else 1), command.stderr
+    assert (job.exit_code, job.stdout, job.stderr) == (command.exit_code, command.stdout, command.stderr)
+    as_json = [json.loads(run(*words, store, "--json").stdout) for words in (("verify",), ("job", "verify"))]
+    assert as_json[0] == as_json[1]
+    assert damage is not no_index or as_json[0]["missingKeys"] > 0
+
+
+def test_a_part_of_the_log_says_nothing_of_queues(tmp_path: Path) -> None:
+    store = copy_of("slave", tmp_path / "store")
+    a_wrong_unit(store)
+    for part in (
+        "startingOffset=1",
+        "endingOffset=5000",
+        "startingTimestamp=0",
+        "endingTimestamp=2030-01-01T00:00:00Z",
+    ):
+        done = run("job", "verify", store, "-o", part, "--json")
+        assert done.exit_code == 0, (part, done.stderr)
+        assert json.loads(done.stdout)["queues"] is None
 
 
 @pytest.mark.parametrize("damage", [nothing, a_body, across_a_segments_end])
@@ -200,7 +258,7 @@ def test_the_job_compares_a_range_and_says_who_has_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_local_engine_needs_no_extra() -> None:
+def test_the_local_engine_needs_no_extra(tmp_path: Path) -> None:
     """The jobs that the commands share run where only the dependencies of rmqha are installed."""
     script = (
         "import sys\n"
@@ -208,10 +266,34 @@ def test_the_local_engine_needs_no_extra() -> None:
         "from rmqha.cli import main\n"
         "main(sys.argv[1:])"
     )
-    store = unpacked("slave")
-    commands: list[list[str | Path]] = [["verify"], ["compare", "--against", store]]
+    store = copy_of("slave", tmp_path / "store")
+    commands: list[list[str | Path]] = [
+        ["job", "verify", store],
+        ["job", "compare", store, "--against", unpacked("slave")],
+        ["job", "rebuild", store],
+        ["rebuild", store],
+    ]
     for words in commands:
-        done = subprocess.run(
-            [sys.executable, "-c", script, "job", words[0], store, *words[1:]], capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("damage", [b"\x7f", b"\x00\x00\x10"])
+def test_what_a_running_node_has_not_verified_changes_no_finding(tmp_path: Path, damage: bytes) -> None:
+    """The last bytes of a bad record may be zeros, and it may claim bytes that are not judged."""
+    store = tmp_path / "store"
+    end = stores.end_of(stores.make_store(store, [replace(make_record(0, b"b" * 50), properties_stored="")]))
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
+        content = file.read(end)
+        assert content.endswith(b"\0\0")
+        file.write(content)
+        file.seek(0)
+        file.write(damage)
+    NodeState("id", offsets=Offsets(0, 2 * end, end, end, end)).write(store)
+    lock = LockFile(store / "lock")
+    try:
+        found = by_job(store, "1m")
+        assert found == by_command(store)
+    finally:
+        lock.release()
+    assert [(bad.start, bad.end) for bad in found.stretches] == [(0, end)]

@@ -19,7 +19,7 @@ from rmqha.cli import main
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store import opening
-from rmqha.store.derived.derived import open_queues
+from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import segment_size_of

@@ -205,11 +205,6 @@ class ReadingTests(LimitedStoreTestCase):
         self.limit.grow(record.physical_offset + record.total_size)
         self.assertEqual(self.store.reader.get_message("T", 0, 1, 32).status, GetMessageStatus.OFFSET_OVERFLOW_ONE)
 
-    def test_a_rebuild_keeps_the_limit(self) -> None:
-        self.put(b"1", b"2")
-        self.store.rebuild()
-        self.assertEqual(self.queue_ends(), (0, 2))
-
     def test_an_emptied_log_is_confirmed_anew(self) -> None:
         (record,) = self.put(b"1")
         self.limit.grow(record.total_size)

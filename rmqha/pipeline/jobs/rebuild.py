@@ -3,43 +3,56 @@
 A message contains its position in its queue. Each split therefore writes its units directly into the new files, and no
 two splits write the same bytes. If the offsets of a queue have a gap or step back, the queue is corrected afterwards by
 the rules of dispatch. Keys go through small files of hashes into the index, in one chain. The rules are those of
-dispatch (``rmqha.store.derived.bulk``).
+dispatch (``rmqha.store.derived.bulk``), and what is built is what a node's dispatcher makes of the log.
+
+``rmqha rebuild`` calls ``rebuild_in_place``, and ``rmqha job rebuild`` calls ``rebuild``. Both build into a folder of
+their own first, so the old files stay until the new ones are complete.
 """
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from rmqha.pipeline.errors import CorruptLogError
 from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progress
-from rmqha.pipeline.options import Boundaries, Options
-from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.pipeline.options import Boundaries, OnCorrupt, Options
+from rmqha.pipeline.plan import LogPlan, log_files, open_log
 from rmqha.pipeline.segments import Split, read_records
+from rmqha.settings import Settings
+from rmqha.store.derived import consumequeue
 from rmqha.store.derived.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
 from rmqha.store.derived.consumequeue import (
-    BLANKS_ALLOWED_BYTES,
     CONSUME_QUEUE_FOLDER,
     CQ_STORE_UNIT_SIZE,
+    HOLE_FILE_COST_BYTES,
     PRE_BLANK,
+    BlankBudget,
     ConsumeQueue,
+    Marks,
     Unit,
-    new_queue_size,
 )
 from rmqha.store.derived.geometry import Geometry
-from rmqha.store.derived.index import HASHED_KEY_DTYPE, INDEX_FOLDER, KeyIndex, new_geometry
+from rmqha.store.derived.index import HASHED_KEY_DTYPE, INDEX_FOLDER, KeyIndex
+from rmqha.store.derived.replacing import index_geometry, noted_sizes, settings_for_rebuild, swap
+from rmqha.store.errors import name_file
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
-from rmqha.store.log.mappedfile import file_name, sync_folder
+from rmqha.store.log.mappedfile import file_name, sync_file_system
 from rmqha.store.nodestate import NODE_FOLDER
 
 QueueKey = tuple[str, int]
+STAGING_FOLDER = "rebuild"
+"""Below ``rmqha``: new queues and index, until they are complete."""
 PARTS_FOLDER = "keys"
 BLANKS_AT_ONCE = 4096
 MAX_GAPS = 1000
@@ -79,18 +92,22 @@ Runs = dict[QueueKey, Run]
 
 @dataclass(frozen=True, slots=True)
 class RebuiltSplit:
-    """What a split has written: its runs, and a file with its keys. ``refused`` messages fit into no queue."""
+    """What a split has written: its runs, and a file with its keys. ``refused`` messages fit into no queue.
+
+    ``skipped`` counts parts of the log that are not records.
+    """
 
     messages: int
     refused: int
     keys: int
     runs: Runs
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """What was built from ``start`` to ``end`` of the log. ``mended`` counts queues whose offsets had gaps or were out
-    of order. ``ends`` are the next offsets of all queues.
+    of order. ``ends`` are the next offsets of all queues. ``skipped`` counts parts of the log that are not records.
     """
 
     start: int
@@ -101,6 +118,7 @@ class Rebuilt:
     mended: int
     keys: int
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
+    skipped: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The output of ``rmqha job rebuild --json``."""
@@ -115,18 +133,43 @@ class Rebuilt:
         }
 
 
-def rebuild_split(split: Split, folder: str, file_size: int, options: Options) -> RebuiltSplit:
+Reached = Callable[[int], None]
+"""Called with each offset of the log up to which the work is done."""
+
+
+def nobody_watches(_: int) -> None:
+    """Progress within a split that nobody watches."""
+
+
+def rebuild_split(
+    split: Split, folder: str, file_size: int, options: Options, reached: Reached = nobody_watches
+) -> RebuiltSplit:
     """Write the units and keys of a split into ``folder``. Raises StoreError, OSError."""
     dispatch = BulkDispatch(options.settings.message_delay_level)
     queues = _QueueWriter(Path(folder), file_size, dispatch.topics)
     messages = refused = keys = 0
-    with _part_path(Path(folder), split.start).open("wb") as part:
-        for found in map(dispatch, read_records(split, options.batch_bytes)):
+    damages = _Damages(options)
+    path = _part_path(Path(folder), split.start)
+    with path.open("wb", buffering=0) as part:
+        for records in read_records(split, options.batch_bytes, skipped=damages.skipped):
+            found = dispatch(records)
             queues.add(found.units)
-            part.write(found.keys.tobytes())
+            _write_all(part.fileno(), path, found.keys.tobytes())
             messages, refused, keys = messages + found.messages, refused + found.refused, keys + len(found.keys)
+            reached(records.end)
     queues.write_waiting()
-    return RebuiltSplit(messages, refused, keys, queues.runs)
+    return RebuiltSplit(messages, refused, keys, queues.runs, damages.count)
+
+
+class _Damages:
+    """Counts the parts of the log that are skipped. ``skipped`` is None if damage is an error."""
+
+    def __init__(self, options: Options) -> None:
+        self.count = 0
+        self.skipped = self._skip if options.on_corrupt is OnCorrupt.SKIP else None
+
+    def _skip(self, error: CorruptLogError, end: int) -> None:
+        self.count += 1
 
 
 class _QueueWriter:
@@ -176,6 +219,16 @@ def _part_path(folder: Path, start: int) -> Path:
     return folder / PARTS_FOLDER / f"{start:020d}"
 
 
+def _write_all(fd: int, path: Path, data: bytes) -> None:
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError as error:
+        name_file(error, path)
+        raise
+
+
 def _write(folder: Path, file_size: int, first: int, units: bytes) -> None:
     """Write units from queue offset ``first`` on into the queue's files, which are created as needed. Raises
     OSError.
@@ -185,10 +238,14 @@ def _write(folder: Path, file_size: int, first: int, units: bytes) -> None:
     while units:
         base = position - position % file_size
         piece = units[: base + file_size - position]
-        fd = os.open(folder / file_name(base), os.O_WRONLY | os.O_CREAT, 0o644)
+        path = folder / file_name(base)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.ftruncate(fd, file_size)
             written = os.pwrite(fd, piece, position - base)  # only a part, if the disk is filling up
+        except OSError as error:
+            name_file(error, path)
+            raise
         finally:
             os.close(fd)
         units, position = units[written:], position + written
@@ -203,53 +260,119 @@ def merge_runs(parts: Iterable[RebuiltSplit]) -> Runs:
     return merged
 
 
+class OnSplit(Protocol):
+    """What is done with each split; see ``rebuild_split``."""
+
+    def __call__(self, split: Split, *, reached: Reached = nobody_watches) -> RebuiltSplit: ...
+
+
+Runner = Callable[[OnSplit, Callable[[], None]], list[RebuiltSplit]]
+"""Runs the splits of a log. Before it runs them again it calls its second argument, which removes what they wrote."""
+
+
 def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) -> Rebuilt:
     """Build the queues and the index of the store ``options.path``, in place of its own or in ``options.output``.
 
-    In place, nobody may have the store open. If the job is killed, the store is unchanged, or without queues and index;
-    its node then builds them. Raises StoreError, OSError.
+    In place, nobody may have the store open. If the job fails or is interrupted, the store is unchanged. If it is
+    killed while it replaces the files, the store is without queues; its node then builds them. Raises StoreError,
+    OSError.
     """
     plan = open_log(options)
-    root = plan.store
-    target = options.output or root
     with ExitStack() as held:
         if options.output is None:
-            held.callback(LockFile(root / "lock").release)
-        folder = target / NODE_FOLDER / "rebuild"
-        done = _build(plan, engine, progress, root, folder)
-        _swap(folder, target)
-    return done
+            held.callback(LockFile(plan.store / "lock").release)
+        start, end = plan.start(), plan.stop()
+
+        def run(on_split: OnSplit, afresh: Callable[[], None]) -> list[RebuiltSplit]:
+            try:
+                return engine.run(on_split, plan.splits(start, end), progress)
+            except WrongBoundary:  # splits with wrong boundaries have written wrong units
+                afresh()
+                return engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
+
+        return _replace(plan, start, end, run)
 
 
-def _build(plan: LogPlan, engine: Engine, progress: Progress, root: Path, folder: Path) -> Rebuilt:
-    start, end = plan.start(), plan.stop()
-    settings = plan.options.settings
-    file_size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue)
-    on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, options=plan.options)
-    _begin(folder)
+def rebuild_in_place(root: Path, log: CommitLog, settings: Settings, reached: Reached = nobody_watches) -> Rebuilt:
+    """Build the queues and the index of a recovered log in this process, in place of those below ``root``.
+
+    The caller has locked the store. Parts of the log that are not records are skipped, and counted. As ``rebuild``,
+    if it fails. Raises StoreError, OSError.
+    """
+    options = Options(path=root, settings=settings, on_corrupt=OnCorrupt.SKIP)
+    plan = LogPlan(root, log.folder, log_files(log.folder, log.segment_size), log.verified_offset, None, options)
+
+    def run(on_split: OnSplit, _: Callable[[], None]) -> list[RebuiltSplit]:
+        return [on_split(piece, reached=reached) for piece in plan.pieces(plan.min_offset, plan.end)]
+
+    return _replace(plan, plan.min_offset, plan.end, run)
+
+
+def _replace(plan: LogPlan, start: int, end: int, run: Runner) -> Rebuilt:
+    """Build queues and index in a folder of their own. If all are complete, put them in place of the old ones."""
+    root, options = plan.store, plan.options
+    target = options.output or root
+    folder = target / NODE_FOLDER / STAGING_FOLDER
+    settings = settings_for_rebuild(root, noted_sizes(root, options.settings))
     try:
-        parts = engine.run(on_split, plan.splits(start, end), progress)
-    except WrongBoundary:  # splits with wrong boundaries have written wrong units
-        _begin(folder)
-        parts = engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
+        done = _build(replace(plan, options=replace(options, settings=settings)), start, end, run, folder)
+        sync_file_system(folder)
+        with ThreadPoolExecutor(1) as thread:  # Ctrl-C does not interrupt it halfway
+            thread.submit(swap, folder, target, settings).result()
+        return done
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # it is not empty
+            folder.parent.rmdir()
+
+
+def _build(plan: LogPlan, start: int, end: int, run: Runner, folder: Path) -> Rebuilt:
+    options, settings = plan.options, plan.options.settings
+    file_size = settings.mapped_file_size_consume_queue
+    assert file_size is not None, "settings_for_rebuild has set it"
+    _begin(folder)
+    on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, options=options)
+    parts = run(on_split, partial(_begin, folder))
     runs = merge_runs(parts)
-    units_a_file = file_size // CQ_STORE_UNIT_SIZE
-    irregular = {key for key, run in runs.items() if not run.is_regular or run.longest_gap > units_a_file}
-    allowed_bytes = BLANKS_ALLOWED_BYTES + end - start
-    for key in sorted(runs.keys() - irregular):
-        allowed_bytes -= _fill_gaps(_queue_folder(folder, key), file_size, runs[key], allowed_bytes)
-    _dispatch_again(list(plan.pieces(start, end)), irregular, folder, file_size, plan.options)
-    _build_index(folder, new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num))
+    slow = _runs_for_dispatch(runs, file_size, end - start)
+    for key in sorted(runs.keys() - slow):
+        _fill_gaps(_queue_folder(folder, key), file_size, runs[key])
+    refused = _dispatch_again(list(plan.pieces(start, end)), slow, folder, end - start, options)
+    if settings.message_index_enable:
+        _build_index(folder, index_geometry(plan.store, settings))
+    shutil.rmtree(folder / PARTS_FOLDER)
     return Rebuilt(
         start,
         end,
         messages=sum(part.messages for part in parts),
-        refused=sum(part.refused for part in parts),
+        refused=sum(part.refused for part in parts) + refused,
         queues=len(runs),
         mended=sum(not run.is_regular or bool(run.gaps) for run in runs.values()),
-        keys=sum(part.keys for part in parts),
+        keys=sum(part.keys for part in parts) if settings.message_index_enable else 0,
         ends={key: run.end for key, run in runs.items()},
+        skipped=sum(part.skipped for part in parts),
     )
+
+
+def _runs_for_dispatch(runs: Runs, file_size: int, log_bytes: int) -> set[QueueKey]:
+    """The queues that must be built message by message.
+
+    Offsets stepped back there, or a gap is so long that dispatch leaves holes. If all queues together may need more
+    blanks than dispatch allows, it depends on the order of the messages which queue gets them; so these are all queues
+    that need some.
+    """
+    units_a_file = file_size // CQ_STORE_UNIT_SIZE
+    slow = {key for key, run in runs.items() if not run.is_regular or run.longest_gap > units_a_file}
+    needed = 0
+    for key, run in runs.items():
+        head = run.first % units_a_file
+        blanks = head + (run.end - run.first if key in slow else sum(end - first for first, end in run.gaps))
+        needed += blanks * CQ_STORE_UNIT_SIZE
+        if key in slow:
+            needed += blanks // units_a_file * max(0, HOLE_FILE_COST_BYTES - file_size)
+    if needed > consumequeue.BLANKS_ALLOWED_BYTES + log_bytes:
+        slow |= {key for key, run in runs.items() if run.gaps or run.first % units_a_file}
+    return slow
 
 
 def _begin(folder: Path) -> None:
@@ -258,40 +381,44 @@ def _begin(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
 
 
-def _fill_gaps(folder: Path, file_size: int, run: Run, allowed_bytes: int) -> int:
-    """Fill gaps with blanks, also before the first unit in its file; returns the number of bytes.
-
-    If there is no room for blanks before the first unit, a hole remains there, as dispatch leaves one.
-    """
-    units_a_file, written = file_size // CQ_STORE_UNIT_SIZE, 0
-    before = run.first - run.first % units_a_file, run.first
-    head = (before,) if (run.first - before[0]) * CQ_STORE_UNIT_SIZE <= allowed_bytes else ()
-    for first, end in (*head, *run.gaps):
+def _fill_gaps(folder: Path, file_size: int, run: Run) -> None:
+    """Fill gaps with blanks, also before the first unit in its file."""
+    head = run.first - run.first % (file_size // CQ_STORE_UNIT_SIZE), run.first
+    for first, end in (head, *run.gaps):
         for at in range(first, end, BLANKS_AT_ONCE):
             _write(folder, file_size, at, PRE_BLANK * min(BLANKS_AT_ONCE, end - at))
-        written += (end - first) * CQ_STORE_UNIT_SIZE
-    return written
 
 
 def _dispatch_again(
-    splits: Sequence[Split], keys: set[QueueKey], folder: Path, file_size: int, options: Options
-) -> None:
-    """Build some queues message by message, like dispatch."""
+    splits: Sequence[Split], keys: set[QueueKey], folder: Path, log_bytes: int, options: Options
+) -> int:
+    """Build some queues message by message, like dispatch. Returns how many messages fit into none of them."""
     if not keys:
-        return
+        return 0
     for key in keys:
         shutil.rmtree(_queue_folder(folder, key))
-    queues = {key: ConsumeQueue(_queue_folder(folder, key), *key, file_size) for key in keys}
+    file_size = options.settings.mapped_file_size_consume_queue
+    assert file_size is not None, "settings_for_rebuild has set it"
+    marks, blanks, refused = Marks(), BlankBudget(), 0
+    queues = {key: ConsumeQueue(_queue_folder(folder, key), *key, file_size, marks=marks) for key in keys}
     dispatch = BulkDispatch(options.settings.message_delay_level)
     for split in splits:
-        for records in read_records(split, options.batch_bytes):
+        for records in read_records(split, options.batch_bytes, skipped=_Damages(options).skipped):
             for topic, queue_id, queue_offset, unit in dispatch(records).units.tolist():
                 queue = queues.get((dispatch.topics[topic], queue_id))
-                if queue is not None:
+                if queue is None:
+                    continue
+                if blanks.has_room(queue, queue_offset, log_bytes):
                     queue.put(queue_offset, Unit(*unit))
+                else:
+                    refused += 1
+            for queue in list(marks.dirty):
+                queue.write_pending()
+                queue.release_files()
+            marks.dirty.clear()
     for queue in queues.values():
-        queue.write_pending()
         queue.close()
+    return refused
 
 
 def _build_index(folder: Path, geometry: Geometry) -> None:
@@ -302,15 +429,3 @@ def _build_index(folder: Path, geometry: Geometry) -> None:
             while len(keys := np.fromfile(part, HASHED_KEY_DTYPE, ROWS_AT_ONCE)):
                 index.put_hashed(keys, datetime.now())
     index.close()
-    shutil.rmtree(folder / PARTS_FOLDER)
-
-
-def _swap(folder: Path, target: Path) -> None:
-    """Bring the new queues and index to the disk, and put them in place of the old ones. Raises OSError."""
-    os.sync()
-    for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
-        if (target / name).exists():
-            (target / name).rename(folder / f"old-{name}")
-        (folder / name).rename(target / name)
-    sync_folder(target)
-    shutil.rmtree(folder)

@@ -1,21 +1,24 @@
 """Proves every record of the log: its magic code, its lengths, its own offset and the CRC of its body.
 
 What is found, and the words for it, are those of ``rmqha verify``: ``stretches.look`` looks at each split, and
-``stretches.merge`` joins what it found. This module only spreads the work over splits.
+``stretches.merge`` joins what it found. This module only spreads the work over splits. It compares queues and index
+with the log in this process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from rmqha.pipeline.errors import BoundaryError, DataLossError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
-from rmqha.pipeline.options import OnCorrupt, Options
+from rmqha.pipeline.options import EARLIEST, LATEST, OnCorrupt, Options
 from rmqha.pipeline.pagecache import is_hot
-from rmqha.pipeline.plan import LogFile, LogPlan, open_log
+from rmqha.pipeline.plan import LogFile, LogPlan, log_folder, open_log
 from rmqha.pipeline.segments import SegmentReader, Split
+from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.stretches import BadStretch, Part, Survey, look, merge
+from rmqha.store.offline.audit import QueueFindings, audit_proved
 from rmqha.store.offline.findings import Circumstances, Verification, judge
 from rmqha.wire.record import IncompleteRecord, RecordError, check_record
 from rmqha.wire.scan import Scan, scan_records
@@ -26,11 +29,15 @@ WINDOW_BYTES = 1 << 22
 class SplitLog:
     """A split as ``stretches`` reads a log. The file is read; only a search for sound records after bad ones maps it.
 
-    If a sound message continues after the split, the split's end is not a boundary of records.
+    If a sound message continues after the split, the split's end is not a boundary of records. Bytes from ``judged_to``
+    on are not read.
     """
 
-    def __init__(self, split: Split, segment: SegmentReader, drop_behind: bool = False) -> None:
+    def __init__(
+        self, split: Split, segment: SegmentReader, drop_behind: bool = False, judged_to: int | None = None
+    ) -> None:
         self._split = split
+        self._judged_to = split.segment_end if judged_to is None else min(judged_to, split.segment_end)
         self._segment = segment
         self._mapped: memoryview | None = None
         self._behind = segment.pages_behind(split.start, split.end) if drop_behind and not is_hot(split.path) else None
@@ -58,9 +65,9 @@ class SplitLog:
 
     def _problem_beyond(self, at: int) -> str | None:
         """What is wrong with a record that reaches beyond the split. Raises BoundaryError if nothing is."""
-        room = self._split.segment_end - at
         try:
-            check_record(self._segment.read(at, room).data, 0, at, room)
+            data = self._segment.read(at, self._judged_to - at).data
+            check_record(data, 0, at, self._split.segment_end - at)
         except IncompleteRecord:
             return None
         except RecordError as error:
@@ -102,10 +109,13 @@ class SplitFindings:
         return stretches
 
 
-def verify_split(split: Split, drop_behind: bool = False) -> SplitFindings:
-    """Prove the records of one split. Raises BoundaryError, DataLossError, OSError."""
+def verify_split(split: Split, drop_behind: bool = False, judged_to: int | None = None) -> SplitFindings:
+    """Prove the records of one split. Bytes of the log from ``judged_to`` on are not read.
+
+    Raises BoundaryError, DataLossError, OSError.
+    """
     with SegmentReader(split.path, split.base) as segment:
-        part = look(SplitLog(split, segment, drop_behind), split.start, split.end)
+        part = look(SplitLog(split, segment, drop_behind, judged_to), split.start, split.end)
         end = merge(split.start, [part]).end
         ends_with_zeros = split.end == split.segment_end and _nonzero_end(segment, end, split.end) is None
         return SplitFindings(split.start, split.end, part, ends_with_zeros)
@@ -123,10 +133,30 @@ def verify(options: Options, engine: Engine, progress: Progress = no_progress) -
     is_whole = end == plan.end
     if is_whole and not (live and plan.state is not None):
         end = _end_of_last_file(plan)
-    on_split = partial(verify_split, drop_behind=options.drop_behind)
+    on_split = partial(verify_split, drop_behind=options.drop_behind, judged_to=end)
     parts = run_range(engine, on_split, plan, start, end, progress)
     looked = merge(start, [found.part for found in parts])
     return judge(looked, _circumstances(plan, looked.end, end, live, is_whole))
+
+
+def is_of_whole_log(options: Options) -> bool:
+    """Whether the options leave out no part of the log."""
+    starts = options.starting_offset == EARLIEST and options.starting_timestamp is None
+    return starts and options.ending_offset == LATEST and options.ending_timestamp is None
+
+
+def verify_queues(options: Options, proof: Verification, progress: Callable[[int], None]) -> QueueFindings:
+    """Compare queues and index with the log, in which ``verify`` found ``proof``, as ``rmqha verify`` does.
+
+    Each record is read here, one after the other. Raises StoreError, OSError.
+    """
+    configured = options.settings.mapped_file_size_commit_log
+    folder = log_folder(options.path, options.settings.store_path_commit_log)
+    log = CommitLog(folder, segment_size_of(folder, configured), owned=False)
+    try:
+        return audit_proved(options.path, log, proof, options.settings, progress)
+    finally:
+        log.close()
 
 
 def _plan(options: Options) -> tuple[LogPlan, bool]:
@@ -160,12 +190,16 @@ def _end_of_last_file(plan: LogPlan) -> int:
 
 
 def _written_end(plan: LogPlan, start: int, end: int) -> int:
-    """The offset after the last byte other than zero from ``start`` to before ``end``; ``start`` if there is none."""
+    """The end of the bytes from ``start`` to ``end`` that were written; ``start`` if there are none.
+
+    Bytes were written if they, or any later bytes of the log, are not zero. A running node may have written bytes after
+    ``end``, which are not judged; so zeros before ``end`` are written bytes too.
+    """
     for file in reversed(plan.files):
-        if file.base < end and file.end > start:
-            found = _last_nonzero(file, start, end)
+        if start < end and file.end > start:
+            found = _last_nonzero(file, start, file.end)
             if found is not None:
-                return found
+                return min(found, end)
     return start
 
 

@@ -6,8 +6,10 @@ In reading order:
 - ``consumequeue``: consume queues, which say where each message of a queue is in the log.
 - ``index``: index files, which find messages by key.
 - ``geometry``: how many slots and entries an index file has.
+- ``queuetable``: all queues of a store.
 - ``bulk``: makes units and keys of many messages at once.
 - ``dispatch``: builds queues and index from the log.
 - ``queueends``: where each queue ended at the last clean stop.
+- ``replacing``: puts rebuilt queues and index in place of the old ones.
 - ``derived``: opens, recovers and removes queues and index together.
 """

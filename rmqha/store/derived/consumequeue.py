@@ -516,6 +516,28 @@ class ConsumeQueue:
         self._queue.close()
 
 
+class BlankBudget:
+    """Limits the blanks of all queues of a log together, because a hostile master invents offsets."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def has_room(self, queue: ConsumeQueue, queue_offset: int, log_bytes: int) -> bool:
+        """Whether the queue of a log of this many bytes may have blanks up to ``queue_offset``. Counts them then.
+
+        If not, a queue with units cannot have the message. A queue without files starts there, without blanks. Raises
+        OSError.
+        """
+        blank_bytes = queue.blank_bytes_before(queue_offset)
+        if blank_bytes and blank_bytes + self._taken > BLANKS_ALLOWED_BYTES + log_bytes:
+            if queue.max_offset:
+                return False
+            queue.begin_without_blanks(queue_offset)
+            return True
+        self._taken += blank_bytes
+        return True
+
+
 class UnflushedQueues:
     """Files of very many queues that are to be flushed. The flushing thread lists them."""
 

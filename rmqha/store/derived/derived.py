@@ -3,13 +3,10 @@
 import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
-import orjson
 from twisted.logger import Logger
 
 from rmqha.settings import BrokerRole, Settings
@@ -18,15 +15,14 @@ from rmqha.store.derived.consumequeue import (
     ConsumeQueue,
     QueueDamaged,
     Unit,
-    new_queue_size,
     queue_file_size,
-    queue_size_of,
 )
-from rmqha.store.derived.dispatch import Dispatcher, QueueKey, QueueTable
+from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.dispatchrequest import read_dispatch_request, read_place
 from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometry, new_geometry, used_index_paths
 from rmqha.store.derived.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
+from rmqha.store.derived.queuetable import QueueKey, open_queues
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
@@ -38,27 +34,8 @@ QUEUES_A_TURN = 16
 """How many queues a thread recovers before it takes the next ones."""
 MAX_OPEN_SEGMENTS = 64
 MARK_FILE = "dispatched-from"
-SIZES_FILE = "derived-sizes.json"
-"""In ``rmqha`` during a rebuild: the file sizes of queues and index, which the old files had."""
-NOTED_SIZES = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
 MARKED_BYTES = 16 << 20
 """If more of the log than this is to be dispatched, a mark shows the next start that this did not end."""
-
-
-def open_queues(
-    root: Path,
-    settings: Settings,
-    owned: bool = True,
-    problems: dict[QueueKey, str] | None = None,
-    disk: Disk = DISK,
-) -> QueueTable:
-    """The consume queues below ``root``. Raises StoreError, OSError.
-
-    With ``problems`` damaged queues are added to it, and left out.
-    """
-    folder = root / CONSUME_QUEUE_FOLDER
-    size = queue_size_of(folder, settings.mapped_file_size_consume_queue, disk)
-    return QueueTable(folder, size, owned, problems, disk)
 
 
 def new_folder_aside(root: Path, name: str, disk: Disk = DISK) -> Path:
@@ -93,43 +70,6 @@ def open_index(
         except UnprovedIndexFile as error:
             damaged.append((path, str(error)))
     return KeyIndex(folder, *made, files, disk), damaged
-
-
-def settings_for_rebuild(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
-    """The settings with the file sizes for a rebuild: as configured, else as the files are. Raises OSError."""
-    made = index_geometry(root, settings, disk)
-    size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue, disk)
-    return replace(
-        settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
-    )
-
-
-def note_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> None:
-    """Write the sizes for a rebuild to a file, before the files that show them are removed. Raises OSError."""
-    sizes = {name: getattr(settings, name) for name in NOTED_SIZES}
-    disk.replace(root / NODE_FOLDER / SIZES_FILE, orjson.dumps(sizes))
-
-
-def noted_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
-    """The settings. Sizes that are not configured are those of a rebuild that did not end. Raises OSError."""
-    try:
-        noted = orjson.loads(disk.read(root / NODE_FOLDER / SIZES_FILE))
-        sizes: dict[str, Any] = {name: int(noted[name]) for name in NOTED_SIZES if getattr(settings, name) is None}
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was interrupted, or the file is damaged
-        return settings
-    return replace(settings, **sizes) if all(size > 0 for size in sizes.values()) else settings
-
-
-def forget_sizes(root: Path, disk: Disk = DISK) -> None:
-    """Remove the written sizes, once the new files show them. Raises OSError."""
-    if disk.exists(root / NODE_FOLDER / SIZES_FILE):
-        disk.remove(root / NODE_FOLDER / SIZES_FILE)
-    disk.remove_if_empty(root / NODE_FOLDER)
-
-
-def index_geometry(root: Path, settings: Settings, disk: Disk = DISK) -> Geometry:
-    """The geometry of new index files. Raises OSError."""
-    return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num, disk)
 
 
 class _LogHeads:
@@ -208,7 +148,7 @@ class Derived:
         self._root = root
         self._commit_log = log
         self._log_end = log.verified_offset
-        self._known_ends = read_ends(root, recovery.end, self._disk) if recovery.clean_stop else {}
+        self._known_ends = read_ends(root, recovery.end, self._warn, self._disk) if recovery.clean_stop else {}
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
         refill_from = self._log_lost_units(problems)
@@ -232,6 +172,9 @@ class Derived:
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
+
+    def _warn(self, text: str) -> None:
+        self._log.warn("{text}", text=text)
 
     def _warn_of_queue_size(self) -> None:
         configured, size = self._settings.mapped_file_size_consume_queue, self.queues.file_size

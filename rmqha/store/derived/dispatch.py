@@ -4,10 +4,8 @@ Everything built here is derived: it can be deleted and built again (spec/store.
 """
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,31 +16,26 @@ from twisted.python.failure import Failure
 from rmqha.progress import LINE_SECONDS, MIB, left_of
 from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
-    BLANKS_ALLOWED_BYTES,
+    BlankBudget,
     ConsumeQueue,
-    Marks,
-    UnflushedQueues,
     Unit,
     Units,
 )
 from rmqha.store.derived.dispatchrequest import (
     DispatchRequest,
-    is_no_folder,
     is_possible_offset,
     next_sound_position,
     read_if_sound,
 )
 from rmqha.store.derived.index import IndexedKey, KeyIndex
+from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
-from rmqha.store.log.mappedfile import DISK, MANY_FILES, MAX_UNFLUSHED_FILES, Disk
 from rmqha.store.opening import OpeningPhase
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 
-MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
-"""With more queues than this, files are opened when they are needed and closed after each slice."""
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
 SLICE_SECONDS = 0.004
@@ -78,123 +71,8 @@ FILL_BYTES = 256 * 1024
 """The maximum of blanks before a message in one slice."""
 NOTICE_SECONDS = 10.0
 
-QueueKey = tuple[str, int]
 MessageArrived = Callable[[DispatchRequest, int], None]
 """Called with a message that has its unit in a queue, and with its tagsCode."""
-
-
-class QueueTable:
-    """All consume queues of a store, by topic and queue id."""
-
-    def __init__(
-        self,
-        folder: Path,
-        file_size: int,
-        owned: bool = True,
-        problems: dict[QueueKey, str] | None = None,
-        disk: Disk = DISK,
-    ) -> None:
-        """Opens the existing queues. Raises StoreError if a queue is damaged, OSError.
-
-        With ``problems`` damaged queues are added to it instead, and left out.
-        """
-        self._folder = folder
-        self.file_size = file_size
-        self._owned = owned
-        self._recently_read: OrderedDict[ConsumeQueue, None] = OrderedDict()
-        self._disk = disk
-        self._marks = Marks(disk=disk)
-        self.queues: dict[QueueKey, ConsumeQueue] = {}
-        self._topic_folder = folder
-        """The folder of the last topic. Making paths is slow with many queues."""
-        for key in list_queues(folder, disk):
-            try:
-                self._open(*key)
-            except StoreError as error:
-                if problems is None:
-                    raise
-                problems[key] = str(error)
-
-    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        folder = self.folder_of(topic, queue_id)
-        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._marks)
-        self.queues[topic, queue_id] = queue
-        return queue
-
-    def folder_of(self, topic: str, queue_id: int) -> Path:
-        """Where the files of a queue are, or would be."""
-        if self._topic_folder.name != topic or self._topic_folder.parent != self._folder:
-            self._topic_folder = self._folder / topic
-        return self._topic_folder / str(queue_id)
-
-    def forget(self, topic: str, queue_id: int) -> None:
-        """Close a queue and remove it from the table."""
-        queue = self.queues.pop((topic, queue_id))
-        self._marks.forget(queue)
-        self._recently_read.pop(queue, None)
-        queue.close()
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, None if it has never had a message."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is not None and self._has_many:
-            self._recently_read[queue] = None
-            self._recently_read.move_to_end(queue)
-            if len(self._recently_read) > MAX_OPEN_QUEUES:
-                self._recently_read.popitem(last=False)[0].release_files()
-        return queue
-
-    @property
-    def _has_many(self) -> bool:
-        """Whether there are too many queues to keep all their files open."""
-        return len(self.queues) > MAX_OPEN_QUEUES
-
-    def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, which is created if it is missing. Raises StoreError if the topic cannot be a folder's name."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is None:
-            if is_no_folder(topic):
-                raise StoreError(f"topic {topic!r} cannot be a folder's name")
-            queue = self._open(topic, queue_id)
-        return queue
-
-    @property
-    def max_physical_offset(self) -> int:
-        """The end, in the log, of the last message that any queue has. -1 without messages."""
-        return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
-
-    def take_unflushed(self) -> Sequence[Syncable]:
-        """The files and folders written since the last call. Very many are one object."""
-        taken = UnflushedQueues(self._marks.take_unflushed(), self._disk)
-        return taken.files() if len(taken) <= MANY_FILES else [taken]
-
-    @property
-    def queues_to_write(self) -> int:
-        """How many queues have units that are not written yet."""
-        return len(self._marks.dirty)
-
-    def write_pending(self) -> None:
-        """Write what dispatch has added. Raises OSError."""
-        has_many = self._has_many
-        for queue in list(self._marks.dirty):
-            queue.write_pending()
-            if has_many:
-                queue.release_files()
-            del self._marks.dirty[queue]
-
-    def close(self) -> None:
-        """Close all files."""
-        for queue in self.queues.values():
-            queue.close()
-
-
-def list_queues(folder: Path, disk: Disk = DISK) -> Iterator[QueueKey]:
-    """Topic and id of each queue below ``folder``. Other names are ignored, as upstream does. Raises OSError."""
-    for topic in sorted(disk.folders_in(folder)):
-        ids = [name for name in disk.folders_in(folder / topic) if name.removeprefix("-").isdecimal()]
-        for queue_id in sorted(ids):
-            if str(int(queue_id)) == queue_id:
-                yield topic, int(queue_id)
 
 
 class _Notices:
@@ -274,7 +152,7 @@ class Dispatcher:
         self._bulk_messages = BULK_MESSAGES
         self._singly_until = 0
         """Messages before this offset are dispatched one by one."""
-        self._blank_bytes = 0
+        self._blanks = BlankBudget()
         self._filled: ConsumeQueue | None = None
         """The queue that is being filled with blanks."""
         self._notices = _Notices()
@@ -589,18 +467,12 @@ class Dispatcher:
         except StoreError as error:
             self._refuse(request, str(error))
             return None
-        blank_bytes = 0 if queue is self._filled else queue.blank_bytes_before(request.queue_offset)
-        log = self._commit_log
-        if blank_bytes and blank_bytes + self._blank_bytes > BLANKS_ALLOWED_BYTES + log.max_offset - log.min_offset:
-            if queue.max_offset:
-                self._refuse(
-                    request, f"queue {request.queue_id} of {request.topic} would need {blank_bytes} more bytes"
-                )
-                return None
-            queue.begin_without_blanks(request.queue_offset)
+        log_bytes = self._commit_log.max_offset - self._commit_log.min_offset
+        if queue is self._filled or self._blanks.has_room(queue, request.queue_offset, log_bytes):
             return queue
-        self._blank_bytes += blank_bytes
-        return queue
+        blank_bytes = queue.blank_bytes_before(request.queue_offset)
+        self._refuse(request, f"queue {request.queue_id} of {request.topic} would need {blank_bytes} more bytes")
+        return None
 
     def _make_room(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
         """Add blanks for units missing before the message. False if more blanks are needed."""

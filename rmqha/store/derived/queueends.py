@@ -7,11 +7,9 @@ broker, or by an older version, has no such file, or an old one. The ends in an 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from twisted.logger import Logger
 
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import is_possible_offset
@@ -19,7 +17,6 @@ from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NODE_FOLDER
 
 ENDS_FILE = "queue-ends.json"
-_log = Logger()
 
 
 class QueueEnd(NamedTuple):
@@ -50,11 +47,11 @@ def write_ends(root: Path, queues: Iterable[ConsumeQueue], log_end: int, disk: D
     disk.replace(ends_path(root), json.dumps({"logEnd": log_end, "queues": topics}).encode("ascii"))
 
 
-def read_ends(root: Path, log_end: int, disk: Disk = DISK) -> QueueEnds:
+def read_ends(root: Path, log_end: int, warn: Callable[[str], None], disk: Disk = DISK) -> QueueEnds:
     """The ends that the last clean stop wrote, empty if there are none. ``log_end`` is where the log ends now.
 
     Ends of a longer log are ignored: it was cut since. An end that no queue of this log can have is ignored too. A
-    file that cannot be read is logged and ignored. Raises OSError.
+    file that cannot be read is ignored; ``warn`` is called with the reason. Raises OSError.
     """
     try:
         content = json.loads(disk.read(ends_path(root)))
@@ -64,11 +61,9 @@ def read_ends(root: Path, log_end: int, disk: Disk = DISK) -> QueueEnds:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.warn(
-            "{path} cannot be read: {error}; the ends of the queues are not compared with it, and the next clean stop "
-            "replaces it",
-            path=str(ends_path(root)),
-            error=str(error),
+        warn(
+            f"{ends_path(root)} cannot be read: {error}; the ends of the queues are not compared with it, and the next "
+            "clean stop replaces it"
         )
         return {}
     return {key: end for key, end in ends.items() if is_possible_offset(end.max_offset - 1, log_end)}

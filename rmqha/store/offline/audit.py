@@ -4,20 +4,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
-from rmqha.store.derived.derived import index_geometry, open_queues
-from rmqha.store.derived.dispatch import QueueTable
 from rmqha.store.derived.dispatchrequest import DispatchRequest, is_possible_offset, read_dispatch_request
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries
+from rmqha.store.derived.queuetable import QueueTable, open_queues
+from rmqha.store.derived.replacing import index_geometry
+from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.stretches import BadStretch, Progress
-from rmqha.store.offline.storereader import StoreReader
+from rmqha.store.offline.findings import Verification
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
 
@@ -41,6 +43,76 @@ class Audit:
     missing_keys: int
     built_until: int
     lost_units: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFindings:
+    """What was found in queues and index, and the words for it. ``rmqha verify`` and ``rmqha job verify`` share them.
+
+    ``audit`` is None if they could not be read because of ``trouble``, or if they were not checked.
+    """
+
+    audit: Audit | None = None
+    trouble: str | None = None
+
+    def lines(self, store: Path) -> Iterator[str]:
+        """The findings as lines for people."""
+        audited = self.audit
+        if audited is None:
+            return
+        if not audited.problems:
+            line = f"{audited.queues} queues agree with the log up to {audited.built_until}"
+            if audited.missing_keys:
+                line += f"; {audited.missing_keys} keys are missing in the index ('rmqha rebuild {store}' adds them)"
+            yield line
+        if audited.lost_units:
+            yield (
+                f"{audited.lost_units} units of queues point to bytes that are not records, because of the damage above"
+            )
+
+    def problems(self, store: Path) -> Iterator[str]:
+        """What makes the exit status 1."""
+        if self.trouble is not None:
+            yield self.trouble
+        if self.audit is not None and self.audit.problems:
+            yield from self.audit.problems
+            more = self.audit.problem_count - len(self.audit.problems)
+            yield f"{f'and {more} more; ' if more else ''}'rmqha rebuild {store}' rebuilds queues and index"
+
+    def as_json(self) -> dict[str, Any]:
+        """The findings for ``--json``."""
+        audited = self.audit
+        if audited is None:
+            return {"queues": None, "queuesProblem": self.trouble}
+        return {
+            "queues": audited.queues,
+            "queuesBuiltUntil": audited.built_until,
+            "queueProblems": audited.problem_count,
+            "missingKeys": audited.missing_keys,
+            "lostUnits": audited.lost_units,
+        }
+
+
+def audited_end(proof: Verification) -> int:
+    """Up to where queues and index of a log can be compared with what was found in the log."""
+    return proof.end if proof.stretch_count <= len(proof.stretches) else _inner_stretches(proof)[-1].start
+
+
+def _inner_stretches(proof: Verification) -> list[BadStretch]:
+    return [bad for bad in proof.stretches if bad.start < proof.end]
+
+
+def audit_proved(
+    root: Path, log: CommitLog, proof: Verification, settings: Settings, progress: Progress
+) -> QueueFindings:
+    """Compare the queues and the index below ``root`` with their log, in which ``proof`` was found. Raises OSError."""
+    has_lost_end = proof.torn_end is not None or bool(proof.stretches and proof.stretches[-1].start == proof.end)
+    end = audited_end(proof)
+    lost_from = end if has_lost_end or end < proof.end else None
+    try:
+        return QueueFindings(audit(root, log, end, settings, progress, _inner_stretches(proof), lost_from))
+    except StoreError as error:
+        return QueueFindings(trouble=str(error))
 
 
 class _Auditor:
@@ -119,38 +191,39 @@ class _BadBytes:
 
 
 def audit(
-    store: StoreReader,
+    root: Path,
+    log: CommitLog,
     end: int,
     settings: Settings,
     progress: Progress,
     stretches: Sequence[BadStretch] = (),
     lost_from: int | None = None,
 ) -> Audit:
-    """Compare queues and index with the log's records before ``end``. Raises StoreError, OSError.
+    """Compare queues and index below ``root`` with the log's records before ``end``. Raises StoreError, OSError.
 
     ``stretches`` are not records, and neither is anything from ``lost_from`` on. Units that point there are only
     counted.
     """
     bad_queues: dict[tuple[str, int], str] = {}
-    queues = open_queues(store.root, settings, owned=False, problems=bad_queues)
+    queues = open_queues(root, settings, owned=False, problems=bad_queues)
     bad = _BadBytes(stretches, lost_from)
     try:
         for queue in queues.queues.values():
             queue.find_end()
-            queue.correct_min_offset(store.log.min_offset)
+            queue.correct_min_offset(log.min_offset)
             queue.release_files()
-        end = max(store.log.min_offset, min(end, queues.max_physical_offset))
+        end = max(log.min_offset, min(end, queues.max_physical_offset))
         auditor = _Auditor(queues, settings.message_delay_level, bad)
         for (topic, queue_id), problem in bad_queues.items():
             auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild rebuilds it)")
-        index = _IndexEntries(store.root, settings, auditor.complain)
+        index = _IndexEntries(root, settings, auditor.complain)
         missing_keys = 0
-        for start, stop in _sound_ranges(store.log.min_offset, end, stretches):
+        for start, stop in _sound_ranges(log.min_offset, end, stretches):
             at = start
             while at < stop:
                 keys: list[str] = []
                 offsets: list[int] = []
-                before, at = at, _audit_some(store.log, at, stop, auditor, keys, offsets)
+                before, at = at, _audit_some(log, at, stop, auditor, keys, offsets)
                 expected = Counter(zip(offsets, index_hashes(keys).tolist(), strict=True)) if keys else Counter()
                 missing_keys += (expected - index.between(before, at)).total()
                 progress(at)

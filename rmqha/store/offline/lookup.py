@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rmqha.settings import Settings
-from rmqha.store.derived.derived import index_geometry, open_queues
-from rmqha.store.derived.dispatch import QueueTable
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries
+from rmqha.store.derived.queuetable import QueueTable, open_queues
+from rmqha.store.derived.replacing import index_geometry
 from rmqha.store.errors import StoreError
 from rmqha.store.log.stretches import Progress
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TableFile

@@ -13,7 +13,7 @@ from typing import Any
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
-from rmqha.store.derived.derived import open_queues
+from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog

@@ -14,7 +14,7 @@ from rmqha.broker.background.schedule import (
     FIRST_DELAY_SECONDS,
     ScheduleMessageService,
 )
-from rmqha.store.derived.dispatch import QueueTable
+from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.reading import MessageReader

@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.store.derived import dispatch
+from rmqha.store.derived import consumequeue, dispatch
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.derived.dispatch import (
     BULK_PAUSE_SECONDS,
@@ -21,10 +21,10 @@ from rmqha.store.derived.dispatch import (
     SLICE_BYTES,
     SLICE_MESSAGES,
     Dispatcher,
-    QueueTable,
 )
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request, read_if_sound
 from rmqha.store.derived.index import IndexFile, KeyIndex
+from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import MappedFile, UnflushedFolder
@@ -459,7 +459,7 @@ class ImpossibleOffsetTests(DispatchTestCase):
         self.dispatcher.stop()
 
     def test_blanks_of_made_up_offsets_do_not_fill_the_disk(self) -> None:
-        self.patch(dispatch, "BLANKS_ALLOWED_BYTES", 0)
+        self.patch(consumequeue, "BLANKS_ALLOWED_BYTES", 0)
         self.queues.file_size = 100_000
         self.writer.put(body=bytes(400_000))
         self.writer.put("Old")

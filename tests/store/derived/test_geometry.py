@@ -119,7 +119,9 @@ class GeometryTests(SynchronousTestCase):
     def check_sound(self) -> None:
         reader = StoreReader(self.root)
         proof = reader.verify(lambda _: None)
-        audited = audit(reader, proof.end, make_settings({"storePathRootDir": str(self.root)}), lambda _: None)
+        audited = audit(
+            reader.root, reader.log, proof.end, make_settings({"storePathRootDir": str(self.root)}), lambda _: None
+        )
         reader.close()
         self.assertEqual((audited.problems, audited.missing_keys), ((), 0))
 
@@ -131,7 +133,10 @@ class GeometryTests(SynchronousTestCase):
         self.check_sound()
         store = self.open()
         check_derived(self, store.commit_log, store.derived)
-        store.rebuild()
+        self.successResultOf(store.close())
+        result = CliRunner().invoke(main, ["rebuild", str(self.root)])
+        self.assertEqual(result.exit_code, 0, result.stderr)
+        store = self.open()
         check_derived(self, store.commit_log, store.derived)
         self.successResultOf(store.close())
         self.assertEqual({path.stat().st_size for path in index_paths(self.root / "index")}, sizes)
@@ -204,7 +209,9 @@ class GeometryTests(SynchronousTestCase):
         self.check_sound()
         reader = StoreReader(self.root)
         end = reader.verify(lambda _: None).end
-        audited = audit(reader, end, make_settings({"storePathRootDir": str(self.root)}), lambda _: None)
+        audited = audit(
+            reader.root, reader.log, end, make_settings({"storePathRootDir": str(self.root)}), lambda _: None
+        )
         reader.close()
         self.assertEqual(audited.built_until, end)
 

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import make_settings
-from rmqha.store.derived import dispatch
+from rmqha.store.derived import queuetable
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
@@ -23,7 +23,7 @@ class ManyQueuesTests(SynchronousTestCase):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.open_before = len(os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_before + FILES_ALLOWED, hard))
-        self.patch(dispatch, "MAX_OPEN_QUEUES", 100)  # it goes by the limit at the process's start
+        self.patch(queuetable, "MAX_OPEN_QUEUES", 100)  # it goes by the limit at the process's start
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         self.settings = make_settings(
             {"storePathRootDir": self.mktemp(), "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "1000"}

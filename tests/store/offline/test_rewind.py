@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import BrokerRole, Settings, make_settings
+from rmqha.store.derived.derived import note_dispatched_until, remove_derived
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.log.mappedfile import Disk
@@ -50,7 +51,7 @@ def assert_agrees(case: SynchronousTestCase, store: Path, settings: Settings, ma
         result_of(opened.close())
     reader = StoreReader(store, settings)
     try:
-        found = audit(reader, end, settings, lambda _: None, [], None)
+        found = audit(reader.root, reader.log, end, settings, lambda _: None, [], None)
         case.assertEqual((found.problems, found.missing_keys), ((), 0))
     finally:
         reader.close()
@@ -90,16 +91,16 @@ class RewindTests(SynchronousTestCase):
         NodeState("1f", role="ASYNC_MASTER", offsets=Offsets(0, *[self.made.end] * 4)).write(self.store)
 
     def test_the_index_has_all_that_stays_also_after_an_unclean_stop(self) -> None:
-        """A process that rebuilt them died after it had written the queues, and before it had written the index."""
-        rebuilding = MessageStore(self.settings)
+        """A node that built them again died after it had written the queues, and before it had written the index."""
+        remove_derived(self.store)
+        note_dispatched_until(self.store, 0)
 
         def die(_: Dispatcher) -> None:
             raise KeyboardInterrupt
 
         patch = self.patch(Dispatcher, "_write_index", die)
-        self.assertRaises(KeyboardInterrupt, rebuilding.rebuild)
+        self.assertRaises(KeyboardInterrupt, MessageStore, self.settings)
         patch.restore()
-        rebuilding.abandon()
         rewind(self.settings, self.middle)
         opened = MessageStore(replace(self.settings, broker_role=BrokerRole.SLAVE))
         try:

@@ -1,0 +1,79 @@
+"""Puts rebuilt queues and index in place of the old ones. Keeps their file sizes, also if a rebuild is interrupted.
+
+Uses no reactor: ``rmqha rebuild`` and the job of this name do this.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rmqha.settings import Settings
+from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, new_queue_size
+from rmqha.store.derived.geometry import Geometry
+from rmqha.store.derived.index import INDEX_FOLDER, new_geometry
+from rmqha.store.derived.queueends import ends_path
+from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.nodestate import NODE_FOLDER
+
+SIZES_FILE = "derived-sizes.json"
+"""In ``rmqha`` during a rebuild: the file sizes of queues and index, which the old files had."""
+NOTED_SIZES = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
+
+
+def settings_for_rebuild(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
+    """The settings with the file sizes for a rebuild: as configured, else as the files are. Raises OSError."""
+    made = index_geometry(root, settings, disk)
+    size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue, disk)
+    return replace(
+        settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
+    )
+
+
+def note_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> None:
+    """Write the sizes for a rebuild to a file, before the files that show them are removed. Raises OSError."""
+    sizes = {name: getattr(settings, name) for name in NOTED_SIZES}
+    disk.replace(root / NODE_FOLDER / SIZES_FILE, orjson.dumps(sizes))
+
+
+def noted_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
+    """The settings. Sizes that are not configured are those of a rebuild that did not end. Raises OSError."""
+    try:
+        noted = orjson.loads(disk.read(root / NODE_FOLDER / SIZES_FILE))
+        sizes: dict[str, Any] = {name: int(noted[name]) for name in NOTED_SIZES if getattr(settings, name) is None}
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was interrupted, or the file is damaged
+        return settings
+    return replace(settings, **sizes) if all(size > 0 for size in sizes.values()) else settings
+
+
+def forget_sizes(root: Path, disk: Disk = DISK) -> None:
+    """Remove the written sizes, once the new files show them. Raises OSError."""
+    if disk.exists(root / NODE_FOLDER / SIZES_FILE):
+        disk.remove(root / NODE_FOLDER / SIZES_FILE)
+    disk.remove_if_empty(root / NODE_FOLDER)
+
+
+def index_geometry(root: Path, settings: Settings, disk: Disk = DISK) -> Geometry:
+    """The geometry of new index files. Raises OSError."""
+    return new_geometry(root / INDEX_FOLDER, settings.max_hash_slot_num, settings.max_index_num, disk)
+
+
+def swap(staged: Path, root: Path, settings: Settings) -> None:
+    """Move queues and index from ``staged``, where they are on the disk, to ``root``. The old ones go to ``staged``.
+
+    ``settings`` have the sizes of the new files. Old queues go first and new queues come last. So if the process is
+    killed in between there are no queues, and the node builds all of them at its next start. Raises OSError.
+    """
+    note_sizes(root, settings)
+    DISK.remove(ends_path(root), missing_ok=True)
+    for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
+        if os.path.lexists(root / name):  # also a link that leads nowhere
+            DISK.rename(root / name, staged / f"old-{name}")
+    DISK.sync_folder(root)
+    for name in (INDEX_FOLDER, CONSUME_QUEUE_FOLDER):
+        if DISK.exists(staged / name):
+            DISK.rename(staged / name, root / name)
+    DISK.sync_folder(root)
+    forget_sizes(root)
