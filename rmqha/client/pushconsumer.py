@@ -45,6 +45,8 @@ from rmqha.wire.subscription import SUB_ALL, TAG, SubscriptionData
 REBALANCE_SECONDS = 20.0
 REBALANCE_SOON_SECONDS = 1.0
 """The pause before the queues are shared out again, if something was missing this time."""
+UNKNOWN_TOPIC_SECONDS = 5.0
+"""The pause before a name server is asked again for a topic that it did not know."""
 GRACE_SECONDS = 30.0
 
 
@@ -226,8 +228,14 @@ class PushConsumer:
 
     def _share_soon(self, seconds: float = 0.0) -> None:
         """Share out the queues again, after other calls of this turn or in ``seconds``."""
-        if self._soon is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
-            self._soon = self._client.clock.callLater(seconds, self._share_now)
+        if self.state not in (ConsumerState.STARTING, ConsumerState.RUNNING):
+            return
+        due = self._client.clock.seconds() + seconds
+        if self._soon is not None and self._soon.getTime() <= due:
+            return
+        if self._soon is not None:
+            self._soon.cancel()
+        self._soon = self._client.clock.callLater(seconds, self._share_now)
 
     def _share_now(self) -> None:
         self._soon = None
@@ -261,6 +269,8 @@ class PushConsumer:
                 break
         if not complete:
             self._share_soon(REBALANCE_SOON_SECONDS)
+        elif self._unknown:
+            self._share_soon(UNKNOWN_TOPIC_SECONDS)
 
     async def _share_out_topic(self, topic: str) -> bool:
         """Take the queues of a topic that are ours, and leave the others. False if this must be tried again soon."""
@@ -289,9 +299,10 @@ class PushConsumer:
         route = await self._client.route(topic)
         if route is not None:
             self._unknown.discard(topic)
-        elif topic not in self._unknown and not topic.startswith(RETRY_PREFIX):
+        elif topic not in self._unknown:
             self._unknown.add(topic)
-            self._log.warn("no broker carries topic {topic} now; it is consumed when one does", topic=topic)
+            if not topic.startswith(RETRY_PREFIX):  # a broker makes it after the first heartbeat
+                self._log.warn("no broker carries topic {topic} now; it is consumed when one does", topic=topic)
         return route
 
     async def _clients(self, route: TopicRoute) -> list[str]:

@@ -151,7 +151,7 @@ class TransactionTests(GroupTestCase):
     def test_a_client_has_one_such_producer_of_a_group(self) -> None:
         self.assertRaises(ValueError, TransactionProducer(self.client, GROUP, self.check).start)
 
-    def test_a_message_that_only_the_master_has_is_rolled_back_and_its_transaction_does_not_run(self) -> None:
+    def test_a_message_that_only_the_master_has_is_rolled_back(self) -> None:
         self.broker.send_code = 12
         result = self.send(lambda _: COMMIT)
         self.assertEqual((result.sent.status, result.outcome), (SendStatus.FLUSH_SLAVE_TIMEOUT, ROLLBACK))
