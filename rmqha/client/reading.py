@@ -72,11 +72,7 @@ class QueueReader:
         """Read no more, and forget the messages that no handler has got yet."""
         self.is_dropped = True
         self.stop_pulling()
-        if self._cache is not None:
-            self._cache.next_offset = self.waiting[0].queue_offset if self.waiting else self._cache.next_offset
-            for record in self.waiting:
-                self._cache.finish(record.queue_offset)
-        self.waiting.clear()
+        self.waiting.clear()  # they stay unfinished: no offset after them is kept
 
     def stop_pulling(self) -> None:
         """Read no more."""

@@ -166,10 +166,11 @@ class StartTests(PushConsumerTestCase):
 
     def test_a_group_with_an_offset_goes_on_there(self) -> None:
         self.broker.put(0, *"abcd")
-        self.broker.kept[TOPIC, 0] = 3
-        self.begin()
+        self.broker.put(1, "a")
+        self.broker.kept.update({(TOPIC, 0): 3, (TOPIC, 1): 0})
+        self.begin(ConsumerOptions(start=Edge.MAX))
         self.carry()
-        self.assertEqual(self.handler.places(), [(0, 3)])
+        self.assertEqual(self.handler.places(), [(0, 3), (1, 0)])
 
     def test_a_broker_that_does_not_tell_the_offset_is_asked_again(self) -> None:
         self.broker.put(0, *"abcd")
@@ -280,9 +281,18 @@ class SharingTests(PushConsumerTestCase):
         self.broker.heartbeats.clear()
         self.server.is_up = True
         self.broker.put(0, "after")
+        asked = len(self.server.asked)
         self.pass_time(6)
-        self.assertTrue(self.broker.heartbeats)
+        self.assertEqual(self.server.asked[asked].code, RequestCode.HEART_BEAT)
         self.assertEqual([message.tags for message in self.handler.got], ["after"])
+
+    def test_a_client_that_the_broker_forgot_keeps_its_queues_and_says_so(self) -> None:
+        consumer = self.begin()
+        self.broker.known.clear()
+        before = len(self.broker.heartbeats)
+        self.pass_time(REBALANCE_SECONDS + 1)
+        self.assertEqual(len(consumer.queues), 4)
+        self.assertEqual(len(self.broker.heartbeats) - before, 1)
 
     def test_heartbeats_go_on(self) -> None:
         self.begin()
