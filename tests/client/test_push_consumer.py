@@ -194,7 +194,7 @@ class StartTests(PushConsumerTestCase):
             server.is_up = True
         self.pass_time(5)
         starting = consumer.start()
-        self.pass_time(1)
+        self.pass_time(5)
         self.successResultOf(starting)
 
     def test_a_topic_that_does_not_exist_yet_is_consumed_when_it_does(self) -> None:
@@ -282,7 +282,7 @@ class SharingTests(PushConsumerTestCase):
         self.server.is_up = True
         self.broker.put(0, "after")
         asked = len(self.server.asked)
-        self.pass_time(6)
+        self.pass_time(15)
         self.assertEqual(self.server.asked[asked].code, RequestCode.HEART_BEAT)
         self.assertEqual([message.tags for message in self.handler.got], ["after"])
 
