@@ -63,7 +63,7 @@ def test_under_twisteds_asyncio_reactor_it_uses_that_one(broker: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "SEND_OK\n", "")
 
 
-def test_a_handler_that_does_not_end_is_cancelled_as_a_task_and_its_message_comes_again(broker: str) -> None:
+def test_a_handler_that_does_not_end_is_cancelled_as_a_task(broker: str) -> None:
     async def main() -> list[str]:
         seen: list[str] = []
         started = asyncio.Event()
