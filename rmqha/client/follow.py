@@ -8,7 +8,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from rmqha.client.bulk import AGAIN_SECONDS, SUSPEND_SECONDS, Edge, StoredSince
-from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQBrokerError, MQClientError
+from rmqha.client.errors import MQBrokerError, MQClientError
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS
 from rmqha.client.message import MessageQueue
 from rmqha.client.pull import MAX_MESSAGES, PullConsumer
 from rmqha.wire.record import Record

@@ -1,18 +1,26 @@
 """MQClient: one connection for each address, and the routes of topics, for the producers and consumers of a process."""
 
+import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Self, TypeVar
+from uuid import uuid4
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
 
-from rmqha.client.route import TopicRoute
+from rmqha.client.errors import ClientStopped, InvalidAnswer, MQBrokerError, MQClientError, NoAnswer
+from rmqha.client.membership import Membership
+from rmqha.client.route import MASTER_ID, TopicRoute
+from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
 from rmqha.remoting.client import RemotingClient
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError
+from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingError, RemotingProtocol
 from rmqha.store.metadata import TopicConfigTable
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS
@@ -24,44 +32,45 @@ POLL_NAME_SERVER_SECONDS = 30.0
 REST_SECONDS = 5.0
 """How long an address that failed is tried only after all others."""
 MAX_RETRY_SECONDS = 1.0
-
+IDLE_SECONDS = 600.0
+"""A connection that is not used for this time is closed."""
+MAX_ROUTES = 1000
+"""How many routes are kept. The one that was asked for the longest ago is forgotten first."""
 
 Content = TypeVar("Content")
-
-
-class MQClientError(Exception):
-    """The queue has no known address, or no broker answers."""
-
-
-class TopicNotFound(MQClientError):
-    """No server that was asked knows the topic."""
-
-
-class MQBrokerError(Exception):
-    """A broker or a name server refuses a request: the code and the remark of its answer."""
-
-    def __init__(self, answer: RemotingCommand) -> None:
-        super().__init__(f"code {answer.code}: {answer.remark}")
-        self.code = answer.code
 
 
 FindRoute = Callable[["MQClient", str], Awaitable[TopicRoute | None]]
 """Finds a topic's route; None for an unknown topic."""
 
 
+def make_client_id() -> str:
+    """A name for this client that no other one has, as brokers list it."""
+    return f"{socket.gethostname()}@{os.getpid()}#{uuid4().hex[:12]}"
+
+
 class MQClient:
     """Sends requests to brokers and name servers. A connection is made when it is first needed."""
+
+    _log = Logger()
 
     def __init__(
         self, find_route: FindRoute, make_way: Callable[[str], IStreamClientEndpoint], clock: IReactorTime
     ) -> None:
         """``make_way`` returns the endpoint of an address, and raises ValueError if the address is invalid."""
         self.clock = clock
+        self.client_id = make_client_id()
+        self.processors: dict[int, Processor] = {}
+        """What answers the requests of brokers, by request code."""
+        self.is_stopped = False
         self._find_route = find_route
         self._make_way = make_way
         self._connections: dict[str, RemotingClient] = {}
+        self._used_at: dict[str, float] = {}
         self._rest_until: dict[str, float] = {}
         self._routes: dict[str, tuple[float, TopicRoute]] = {}
+        self.membership = Membership(self)
+        """The groups of this client, which brokers learn from its heartbeats."""
 
     @classmethod
     def of_name_servers(cls, reactor: Any, addresses: str, tls: ClientTLS | None = None, secure: bool = False) -> Self:
@@ -99,7 +108,7 @@ class MQClient:
         """Send a request and return the answer. Raises MQBrokerError, or MQClientError after ``timeout`` seconds."""
         answer = await self.ask(address, code, ext_fields, body, timeout)
         if answer.code != ResponseCode.SUCCESS:
-            raise MQBrokerError(answer)
+            raise MQBrokerError.of(answer)
         return answer
 
     async def ask(
@@ -123,19 +132,56 @@ class MQClient:
         return answer
 
     def _connection(self, address: str) -> RemotingClient:
+        if self.is_stopped:
+            raise ClientStopped("the client is stopped")
         if address not in self._connections:
             try:
                 way = self._make_way(address)
             except ValueError as error:
                 raise MQClientError(f"cannot connect to {address}: {error}") from error
-            connection = RemotingClient(way, self.clock, longest_retry_seconds=MAX_RETRY_SECONDS)
-            self._connections[address] = connection
-            connection.start()
+            self._close_unused()
+            self._connections[address] = RemotingClient(
+                way, self.clock, self.processors, partial(self._connected, address), MAX_RETRY_SECONDS
+            )
+            self._connections[address].start()
+        self._used_at[address] = self.clock.seconds()
         return self._connections[address]
 
+    def _connected(self, address: str, connection: RemotingProtocol) -> None:
+        if address in self.brokers():
+            self.membership.introduce(connection)
+
+    def _close_unused(self) -> None:
+        """Close the connections to brokers that are gone for good."""
+        since = self.clock.seconds() - IDLE_SECONDS
+        for address in [address for address, used_at in self._used_at.items() if used_at < since]:
+            self._connections.pop(address).stop()
+            del self._used_at[address]
+            self._rest_until.pop(address, None)
+
+    def master_of(self, broker_name: str) -> str | None:
+        """The address of a broker's master, from any known route."""
+        for _, route in reversed(self._routes.values()):
+            address = route.addresses.get(broker_name, {}).get(MASTER_ID)
+            if address is not None:
+                return address
+        return None
+
+    def brokers(self) -> dict[str, int]:
+        """The addresses and ids of all brokers in the known routes."""
+        routes = [route for _, route in self._routes.values()]
+        return {
+            address: broker_id
+            for route in routes
+            for addresses in route.addresses.values()
+            for broker_id, address in addresses.items()
+        }
+
     def _failed(self, address: str, error: Exception) -> MQClientError:
+        if self.is_stopped:
+            return ClientStopped("the client is stopped")
         self._rest_until[address] = self.clock.seconds() + REST_SECONDS
-        return MQClientError(f"{address} does not answer: {error or type(error).__name__}")
+        return NoAnswer(f"{address} does not answer: {reason_of(error)}")
 
     def is_resting(self, address: str) -> bool:
         """Whether the address has failed recently."""
@@ -144,28 +190,39 @@ class MQClient:
     async def route(self, topic: str) -> TopicRoute | None:
         """The route of the topic, at most half a minute old; None for an unknown topic.
 
-        Raises MQClientError, MQBrokerError.
+        If no name server answers, a known route is used longer. Raises MQClientError, MQBrokerError.
         """
-        known = self._routes.get(topic)
-        if known is not None and known[0] > self.clock.seconds():
-            return known[1]
-        found = await self._find_route(self, topic)
+        until, known = self._routes.get(topic, (0.0, None))
+        if known is not None and until > self.clock.seconds():
+            return known
+        try:
+            found = await self._find_route(self, topic)
+        except NoAnswer as error:
+            if known is None:
+                raise
+            self._log.warn("using the old route of {topic}: {error}", topic=topic, error=str(error))
+            found = known
+        self._routes.pop(topic, None)
         if found is not None:
             self._routes[topic] = self.clock.seconds() + POLL_NAME_SERVER_SECONDS, found
+            if len(self._routes) > MAX_ROUTES:
+                del self._routes[next(iter(self._routes))]
         return found
 
     def forget_route(self, topic: str) -> None:
         """Ask for the route again when it is next needed."""
-        self._routes.pop(topic, None)
+        if topic in self._routes:
+            self._routes[topic] = 0.0, self._routes[topic][1]
 
     def stop(self) -> Deferred[None]:
         """Disconnect in the next reactor turn, because the caller may run inside a callback of one of the
-        connections.
+        connections. Stop the consumers first.
         """
+        self.is_stopped = True
         connections, self._connections = self._connections, {}
 
         def disconnect() -> Deferred[list[None]]:
-            return gatherResults([connection.stop() for connection in connections.values()])
+            return gatherResults([self.membership.stop(), *(one.stop() for one in connections.values())])
 
         return deferLater(self.clock, 0, disconnect).addCallback(lambda _: None)
 
@@ -189,7 +246,7 @@ class NameServers:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
             if answer.code != ResponseCode.SUCCESS:
-                raise MQBrokerError(answer)
+                raise MQBrokerError.of(answer)
             return _content(answer, TopicRoute.from_json)
         raise failure
 
@@ -211,4 +268,4 @@ def _content(answer: RemotingCommand, parse: Callable[[Any], Content]) -> Conten
     try:
         return parse(loads_lenient(answer.body))
     except ValueError as error:
-        raise MQClientError(f"the answer cannot be read: {error}") from error
+        raise InvalidAnswer(f"the answer cannot be read: {error}") from error

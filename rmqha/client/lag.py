@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from rmqha.client.instance import MQBrokerError, MQClientError
+from rmqha.client.errors import MQBrokerError, MQClientError
 from rmqha.client.lookup import Brokers, Place
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.beans import INT_BITS, LONG_BITS, read_integer, read_mapping, read_text
@@ -122,5 +122,5 @@ def _rows(content: Any, place: Place, group: str) -> Iterator[QueueLag]:
 def _content(answer: RemotingCommand) -> Any:
     """Raises MQBrokerError, ValueError."""
     if answer.code != ResponseCode.SUCCESS:
-        raise MQBrokerError(answer)
+        raise MQBrokerError.of(answer)
     return loads_lenient(answer.body)

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from rmqha.client.instance import MQBrokerError, MQClient, MQClientError, TopicNotFound
+from rmqha.client.errors import MQBrokerError, MQClientError, TopicNotFound
+from rmqha.client.instance import MQClient
 from rmqha.client.pull import read_records
 from rmqha.remoting.asking import read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -157,7 +158,7 @@ class Brokers:
 def _records(answer: RemotingCommand) -> list[Record]:
     """The messages in an answer. Raises MQBrokerError, MQClientError."""
     if answer.code != ResponseCode.SUCCESS:
-        raise MQBrokerError(answer)
+        raise MQBrokerError.of(answer)
     try:
         return read_records(answer.body)
     except RecordError as error:

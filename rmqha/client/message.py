@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
+from rmqha.wire.beans import read_bean
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.properties import format_properties
 
 UNIQ_KEY = "UNIQ_KEY"
+RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
+"""The topics of a group's messages that are to be tried again, and of those that were tried too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class Message:
     """A message to send. ``keys`` are separated by spaces. ``delay_level`` 0 means no delay. ``properties`` holds
     further properties. If UNIQ_KEY is one of them, the message keeps that id.
 
-    ``sys_flag`` says whether the body is compressed, and how. ``reconsume_times`` counts the retries of a group.
+    ``sys_flag`` says whether the body is compressed, and how. ``reconsume_times`` counts the retries of a group,
+    and ``max_reconsume_times`` limits them; the group's limit holds if it is None.
 
     With ``wait_store_msg_ok`` the answer waits for the disk and the slaves as the broker is configured. Without it, the
     answer waits only for the broker's log.
@@ -33,6 +37,7 @@ class Message:
     wait_store_msg_ok: bool = True
     sys_flag: int = 0
     reconsume_times: int = 0
+    max_reconsume_times: int | None = None
 
     @property
     def unique_key(self) -> str:
@@ -62,6 +67,18 @@ class MessageQueue(NamedTuple):
     topic: str
     broker_name: str
     queue_id: int
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of {self.topic} at {self.broker_name}"
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """From Java's form. Raises ValueError."""
+        return read_bean(cls, content)
+
+    def to_json(self) -> dict[str, Any]:
+        """In Java's form and order."""
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
 
 class SendStatus(Enum):

@@ -1,17 +1,28 @@
 """Sending messages (spec/remoting.md 2.1, 4.2 and 8.2)."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
-from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQBrokerError, MQClient, MQClientError, TopicNotFound
+from rmqha.client.errors import (
+    InvalidAnswer,
+    MessageTooLarge,
+    MQBrokerError,
+    MQClientError,
+    NoMaster,
+    TooManyWaiting,
+    TopicNotFound,
+)
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQClient
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus, make_unique_key
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.wire.batch import BatchEntry, encode_batch
-from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.javahash import java_hash
 from rmqha.wire.properties import format_properties
 from rmqha.wire.requestfields import V2_FIELDS
 
@@ -30,6 +41,8 @@ RETRIED = (
     NOT_IN_CURRENT_UNIT,
 )
 """After one of these codes another broker may succeed."""
+HEADER_ROOM_BYTES = 4096
+"""What the other fields of a request's header take at most."""
 STORED = {status.value: status for status in SendStatus}
 
 
@@ -45,6 +58,31 @@ class _Request:
     msg_id: str
     sys_flag: int = 0
     reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+
+Select = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Chooses one of a topic's queues. They are sorted by broker and number."""
+
+
+def by_key(key: str) -> Select:
+    """Choose the same queue for all messages with this key, while the topic keeps its queues.
+
+    It is the queue that Java's SelectMessageQueueByHash chooses for the same text.
+    """
+
+    def select(queues: Sequence[MessageQueue]) -> MessageQueue:
+        return queues[abs(java_hash(key)) % len(queues)]
+
+    return select
+
+
+@dataclass(frozen=True, slots=True)
+class SendLimits:
+    """How many sends of a producer may wait for their answers at the same time, and how many bytes in their bodies."""
+
+    waiting: int = 10_000
+    waiting_bytes: int = 64 * 1024 * 1024
 
 
 class Producer:
@@ -57,12 +95,16 @@ class Producer:
         timeout: float = SEND_TIMEOUT_SECONDS,
         retry_times: int = RETRY_TIMES_WHEN_SEND_FAILED,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        limits: SendLimits = SendLimits(),
     ) -> None:
         self._client = client
         self._group = group
         self._timeout = timeout
         self._retry_times = retry_times
         self._now_ms = now_ms
+        self._limits = limits
+        self._waiting = 0
+        self._waiting_bytes = 0
         self._next_queue = count()
         self._new_topics: dict[str, tuple[float, TopicRoute]] = {}
 
@@ -70,9 +112,41 @@ class Producer:
         """Send a message, only to ``queue`` if it is given.
 
         Fails with MQBrokerError if a broker refuses the message finally, with MQClientError if no broker accepts it in
-        time (one may have stored it nevertheless), and with ValueError if a property cannot be encoded.
+        time (one may have stored it nevertheless), with TooManyWaiting, and with ValueError if the message is too large
+        or a property cannot be encoded.
         """
-        return Deferred.fromCoroutine(self._send_one(message, queue))
+        return self._counted(len(message.body), self._send_one(message, queue))
+
+    def send_ordered(self, message: Message, select: Select) -> Deferred[SendResult]:
+        """Send a message to the queue that ``select`` chooses, and to no other one, so that the order within the queue
+        is kept. Wait for the result before you send the next message of the same order.
+
+        Fails like ``send``, and with NoMaster if the topic has no queue on a master.
+        """
+        return self._counted(len(message.body), self._send_ordered(message, select))
+
+    async def _send_ordered(self, message: Message, select: Select) -> SendResult:
+        queues = sorted(await self.queues_to_write(message.topic))
+        if not queues:
+            raise NoMaster(f"topic {message.topic} has no queue on a master now")
+        return await self._send_one(message, select(queues))
+
+    def _counted(self, size: int, sending: Coroutine[Any, Any, SendResult]) -> Deferred[SendResult]:
+        """Send, if not too many sends wait already."""
+        limits = self._limits
+        if self._waiting >= limits.waiting or (self._waiting and self._waiting_bytes + size > limits.waiting_bytes):
+            sending.close()
+            what = f"{self._waiting} sends with {self._waiting_bytes} bytes wait for their answers"
+            return fail(TooManyWaiting(what))
+        self._waiting += 1
+        self._waiting_bytes += size
+
+        def over(result: Any) -> Any:
+            self._waiting -= 1
+            self._waiting_bytes -= size
+            return result
+
+        return Deferred.fromCoroutine(sending).addBoth(over)
 
     async def queues_to_write(self, topic: str) -> list[MessageQueue]:
         """The queues of masters to which messages of the topic can go; of a new topic those that it would get.
@@ -92,6 +166,7 @@ class Producer:
             key,
             message.sys_flag,
             message.reconsume_times,
+            message.max_reconsume_times,
         )
         return await self._send(request, queue)
 
@@ -101,7 +176,7 @@ class Producer:
         Fails like ``send``, and with ValueError if the messages differ in topic or ``wait_store_msg_ok``, if one is
         delayed, or if the list is empty.
         """
-        return Deferred.fromCoroutine(self._send_batch(messages, queue))
+        return self._counted(sum(len(message.body) for message in messages), self._send_batch(messages, queue))
 
     async def _send_batch(self, messages: Sequence[Message], queue: MessageQueue | None) -> SendResult:
         if len({(message.topic, message.wait_store_msg_ok) for message in messages}) != 1:
@@ -124,6 +199,9 @@ class Producer:
         return await self._send(request, queue)
 
     async def _send(self, request: _Request, queue: MessageQueue | None) -> SendResult:
+        size = len(request.body) + len(request.properties.encode("utf-8", "surrogateescape"))
+        if size > FRAME_MAX_LENGTH - HEADER_ROOM_BYTES:
+            raise MessageTooLarge(f"a message of {size} bytes; a request has at most {FRAME_MAX_LENGTH}")
         deadline = self._client.clock.seconds() + self._timeout
         failure: MQBrokerError | MQClientError = MQClientError(f"no broker was asked within {self._timeout:g} s")
         chosen, tries = queue, 1 if queue is not None else 1 + self._retry_times
@@ -175,19 +253,21 @@ class Producer:
         ]
         queues = awake or queues
         if not queues:
-            raise MQClientError(f"topic {topic} has no queue on a master now")
+            raise NoMaster(f"topic {topic} has no queue on a master now")
         return queues[next(self._next_queue) % len(queues)]
 
     async def _send_to(self, queue: MessageQueue, route: TopicRoute, request: _Request, seconds: float) -> SendResult:
         address = route.addresses.get(queue.broker_name, {}).get(MASTER_ID)
         if address is None:
-            raise MQClientError(f"broker {queue.broker_name} has no master now")
+            raise NoMaster(f"broker {queue.broker_name} has no master now")
         fields = self._fields(queue, request)
         return _result(await self._client.ask(address, request.code, fields, request.body, seconds), queue, request)
 
     def _fields(self, queue: MessageQueue, request: _Request) -> dict[str, str]:
         names = V2_FIELDS
+        limit = request.max_reconsume_times
         return {
+            **({} if limit is None else {names.max_reconsume_times: str(limit)}),
             names.producer_group: self._group,
             names.topic: request.topic,
             names.default_topic: AUTO_CREATE_TOPIC_KEY,
@@ -206,7 +286,7 @@ class Producer:
 def _result(answer: RemotingCommand, queue: MessageQueue, request: _Request) -> SendResult:
     status = STORED.get(ResponseCode(answer.code)) if answer.code in STORED else None
     if status is None:
-        raise MQBrokerError(answer)
+        raise MQBrokerError.of(answer)
     fields = answer.ext_fields
     try:
         return SendResult(
@@ -217,4 +297,4 @@ def _result(answer: RemotingCommand, queue: MessageQueue, request: _Request) -> 
             int(fields["queueOffset"]),
         )
     except (KeyError, ValueError) as error:
-        raise MQClientError(f"the answer does not say where the message is: {error!r}") from error
+        raise InvalidAnswer(f"the answer does not say where the message is: {error!r}") from error

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from rmqha.client.instance import MQBrokerError, MQClient, MQClientError, TopicNotFound
+from rmqha.client.errors import InvalidAnswer, MQBrokerError, MQClientError, TopicNotFound
+from rmqha.client.instance import MQClient
 from rmqha.client.message import MessageQueue
 from rmqha.client.route import MASTER_ID
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -49,8 +50,8 @@ class PullConsumer:
         self._suggested: dict[MessageQueue, int] = {}
 
     def fetch_queues(self, topic: str) -> Deferred[list[MessageQueue]]:
-        """The queues of a topic, on all brokers. Fails with MQClientError if the topic is unknown or no broker
-        answers.
+        """The queues of a topic, on all brokers. Fails with TopicNotFound if the topic is unknown, with
+        MQClientError if no server answers.
         """
         return Deferred.fromCoroutine(self._fetch_queues(topic))
 
@@ -101,7 +102,7 @@ class PullConsumer:
             result = _result(answer)
             self._suggested[queue] = int(answer.ext_fields["suggestWhichBrokerId"])
         except (KeyError, ValueError) as error:
-            raise MQClientError(f"the answer to a pull cannot be read: {error!r}") from error
+            raise InvalidAnswer(f"the answer to a pull cannot be read: {error!r}") from error
         if wanted is None:
             return result
         matching = [record for record in result.messages if wanted(java_hash(record.properties.get("TAGS", "")))]
@@ -144,7 +145,7 @@ class PullConsumer:
         fields = {"consumerGroup": self._group, "commitOffset": str(offset)}
         answer = await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, fields)
         if answer.code != ResponseCode.SUCCESS:
-            raise MQBrokerError(answer)
+            raise MQBrokerError.of(answer)
 
     async def _ask(
         self,
@@ -175,17 +176,17 @@ class PullConsumer:
 
 def _offset_in(answer: RemotingCommand) -> int:
     if answer.code != ResponseCode.SUCCESS:
-        raise MQBrokerError(answer)
+        raise MQBrokerError.of(answer)
     try:
         return int(answer.ext_fields["offset"])
     except (KeyError, ValueError) as error:
-        raise MQClientError(f"the answer contains no offset: {error!r}") from error
+        raise InvalidAnswer(f"the answer contains no offset: {error!r}") from error
 
 
 def _result(answer: RemotingCommand) -> PullResult:
     """Raises MQBrokerError, KeyError, ValueError."""
     if answer.code not in {status.value for status in PullStatus}:
-        raise MQBrokerError(answer)
+        raise MQBrokerError.of(answer)
     fields = answer.ext_fields
     return PullResult(
         PullStatus(answer.code),

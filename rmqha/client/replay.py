@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure as TwistedFailure
 
-from rmqha.client.instance import MQBrokerError, MQClientError, TopicNotFound
+from rmqha.client.errors import MQBrokerError, MQClientError, TopicNotFound
 from rmqha.client.message import UNIQ_KEY, Message, MessageQueue, SendStatus
 from rmqha.client.producer import Producer
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels

@@ -17,6 +17,7 @@ The network:
 - ``beans``: makes records of what ``fastjson`` has read.
 - ``requestfields``: header fields that clients send and brokers read.
 - ``subscription``: the tag expressions of consumers.
+- ``heartbeat``: the enumerations in a consumer's heartbeat.
 - ``batch``: the body of a batch of messages.
 
 And for both:

@@ -4,7 +4,27 @@ from collections import Counter
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from rmqha.client import Message, MessageQueue, MQBrokerError, MQClientError, Producer, SendResult, SendStatus
+from rmqha.client import (
+    BrokerBusy,
+    ClientStopped,
+    Message,
+    MessageQueue,
+    MessageRefused,
+    MessageTooLarge,
+    MQBrokerError,
+    MQClientError,
+    NoAnswer,
+    NoMaster,
+    NoPermission,
+    Producer,
+    SendLimits,
+    SendResult,
+    SendStatus,
+    TooManyWaiting,
+    TopicMissing,
+    TopicNotFound,
+    by_key,
+)
 from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, REST_SECONDS
 from rmqha.client.producer import SEND_TIMEOUT_SECONDS
 from rmqha.remoting.protocol import Processors, RemotingProtocol
@@ -48,6 +68,11 @@ class ProducerTestCase(ClusterTestCase):
             self.carry()
             self.clock.advance(0.25)
         return self.successResultOf(sending)
+
+    def pass_time(self) -> None:
+        for _ in range(20):
+            self.clock.advance(0.25)
+            self.carry()
 
     def tried(self) -> list[str]:
         """The brokers that were asked, sorted."""
@@ -268,3 +293,94 @@ class BatchTests(ProducerTestCase):
         ):
             self.failureResultOf(self.batch(*messages), ValueError)
         self.assertEqual(self.tried(), [])
+
+
+class OrderedTests(ProducerTestCase):
+    def test_messages_of_one_key_go_to_one_queue_and_keys_are_spread(self) -> None:
+        queues: dict[str, MessageQueue] = {}
+        for number in range(20):
+            key = f"order-{number % 5}"
+            sending = self.producer.send_ordered(MESSAGE, by_key(key))
+            self.carry()
+            queue = self.successResultOf(sending).queue
+            self.assertEqual(queues.setdefault(key, queue), queue)
+        self.assertGreater(len(set(queues.values())), 1)
+
+    def test_the_queue_is_the_one_that_java_chooses(self) -> None:
+        """Java's hash of "abc" is 96354, and that of "polygenelubricants" the smallest integer."""
+        queues = [MessageQueue("T", "a", number) for number in range(5)]
+        self.assertEqual(by_key("abc")(queues).queue_id, 96354 % 5)
+        self.assertEqual(by_key("polygenelubricants")(queues).queue_id, 2**31 % 5)
+
+    def test_it_is_not_tried_elsewhere(self) -> None:
+        self.codes = [1]
+        sending = self.producer.send_ordered(MESSAGE, lambda queues: queues[0])
+        self.carry()
+        self.failureResultOf(sending, MQBrokerError)
+        self.assertEqual(self.tried(), ["a"])
+
+    def test_without_a_master_it_fails(self) -> None:
+        self.routes["T"] = [broker_data("a", slave="a:2")], [queue_data("a", 4, 4)]
+        sending = self.producer.send_ordered(MESSAGE, by_key("k"))
+        self.carry()
+        self.failureResultOf(sending, NoMaster)
+
+
+class ErrorTests(ProducerTestCase):
+    def test_each_cause_has_its_type(self) -> None:
+        kinds: dict[int, type[MQBrokerError]] = {
+            2: BrokerBusy,
+            13: MessageRefused,
+            16: NoPermission,
+            17: TopicMissing,
+            99: MQBrokerError,
+        }
+        for code, kind in kinds.items():
+            self.codes = [code] * 3
+            self.failureResultOf(self.send(), kind)
+            self.codes.clear()
+        self.failureResultOf(self.send(Message("New", b"")), TopicNotFound)
+        self.a.go_down()
+        self.b.go_down()
+        sending = self.send()
+        self.pass_time()
+        self.failureResultOf(sending, NoAnswer)
+
+    def test_what_does_not_fit_a_request_is_refused_here(self) -> None:
+        self.failureResultOf(self.send(Message("T", bytes(1 << 24))), MessageTooLarge)
+        self.assertEqual(self.tried(), [])
+        self.successResultOf(self.send())
+
+    def test_sends_that_wait_have_a_bound(self) -> None:
+        self.a.is_mute = self.b.is_mute = True
+        for limits, message in (
+            (SendLimits(waiting=2), MESSAGE),
+            (SendLimits(waiting_bytes=10), MESSAGE),
+        ):
+            producer = Producer(self.client, "PG", limits=limits)
+            first = [producer.send(message) for _ in range(2)]
+            self.failureResultOf(producer.send(message), TooManyWaiting)
+            for sending in first:
+                sending.cancel()
+                self.failureResultOf(sending)
+            again = producer.send(message)
+            self.assertNoResult(again)
+            again.cancel()
+            self.failureResultOf(again)
+
+    def test_a_stopped_client_says_so(self) -> None:
+        self.client.stop()
+        self.failureResultOf(self.send(), ClientStopped)
+        self.client.is_stopped = False
+
+
+class OldRouteTests(ProducerTestCase):
+    def test_a_known_route_is_used_while_no_name_server_answers(self) -> None:
+        self.send()
+        for server in self.name_servers:
+            server.go_down()
+        self.clock.advance(POLL_NAME_SERVER_SECONDS)
+        sending = Producer(self.client, "PG", timeout=60).send(MESSAGE)
+        for _ in range(4):
+            self.pass_time()
+        self.assertEqual(self.successResultOf(sending).status, SendStatus.SEND_OK)

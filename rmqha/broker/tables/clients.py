@@ -7,7 +7,6 @@ each change of the group (request code 40).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Self
@@ -26,6 +25,9 @@ from rmqha.steps import Steps, at_once
 from rmqha.wire.beans import java, read_bean, read_name, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, loads_request
+from rmqha.wire.heartbeat import ConsumeFromWhere as ConsumeFromWhere
+from rmqha.wire.heartbeat import ConsumeType as ConsumeType
+from rmqha.wire.heartbeat import MessageModel as MessageModel
 from rmqha.wire.subscription import MAX_EXPRESSION_CHARS, SubscriptionData
 
 CHANNEL_EXPIRED_SECONDS = 120.0
@@ -47,31 +49,6 @@ NAMES_AT_ONCE = 1000
 """Groups handled per reactor turn."""
 CLIENTS_AT_ONCE = 64
 """Clients notified, or listed, per reactor turn."""
-
-
-class ConsumeType(Enum):
-    """Whether a consumer pulls, or is served as messages arrive. In the order of Java's ordinals."""
-
-    CONSUME_ACTIVELY = "pull"
-    CONSUME_PASSIVELY = "push"
-
-
-class MessageModel(Enum):
-    """Whether each client of a group gets all messages, or the clients share them. In the order of Java's ordinals."""
-
-    BROADCASTING = "all"
-    CLUSTERING = "shared"
-
-
-class ConsumeFromWhere(Enum):
-    """Where a group without an offset starts to read. In the order of Java's ordinals."""
-
-    CONSUME_FROM_LAST_OFFSET = "at the end"
-    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "at the end, but the first time at the start"
-    CONSUME_FROM_MIN_OFFSET = "at the smallest offset"
-    CONSUME_FROM_MAX_OFFSET = "at the largest offset"
-    CONSUME_FROM_FIRST_OFFSET = "at the start"
-    CONSUME_FROM_TIMESTAMP = "at a time"
 
 
 def _is_true(value: Any, _: Any) -> bool:

@@ -1,0 +1,193 @@
+"""The groups of a client, and the heartbeats that tell brokers about them (spec/remoting.md 2.7, 8.1)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmqha.client.errors import ClientError
+from rmqha.client.message import MessageQueue
+from rmqha.client.received import BodyError, ReceivedMessage
+from rmqha.client.route import MASTER_ID
+from rmqha.client.together import together
+from rmqha.remoting.header import refused
+from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Answer, Processor, RemotingProtocol
+from rmqha.services import PeriodicService
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import dumps_strict
+from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
+from rmqha.wire.record import Blank, RecordError, decode_record
+from rmqha.wire.subscription import SubscriptionData
+
+HEARTBEAT_SECONDS = 30.0
+LEAVE_TIMEOUT_SECONDS = 3.0
+
+
+CheckTransaction = Callable[[RemotingProtocol, RemotingCommand, ReceivedMessage], None]
+
+
+class Caller(Protocol):
+    """What heartbeats need of a client."""
+
+    clock: IReactorTime
+    client_id: str
+    processors: dict[int, Processor]
+
+    def brokers(self) -> dict[str, int]:
+        """The addresses and ids of all known brokers."""
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext_fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        timeout: float = CALL_TIMEOUT_SECONDS,
+    ) -> RemotingCommand:
+        """Send a request and return the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """A consumer group as its heartbeats describe it. ``changed`` is called when a client comes or goes."""
+
+    name: str
+    model: MessageModel
+    start: ConsumeFromWhere
+    subscriptions: Sequence[SubscriptionData]
+    changed: Callable[[], None]
+
+    def to_json(self) -> dict[str, Any]:
+        """A ConsumerData in Java's form and order."""
+        return {
+            "consumeFromWhere": self.start.name,
+            "consumeType": ConsumeType.CONSUME_PASSIVELY.name,
+            "groupName": self.name,
+            "messageModel": self.model.name,
+            "subscriptionDataSet": [subscription.to_json() for subscription in self.subscriptions],
+            "unitMode": False,
+        }
+
+
+class Membership:
+    """The groups of a client. While it has some, it sends heartbeats to each broker: every 30 s, and first of all on
+    each new connection, so that a broker that was restarted knows the client at once.
+    """
+
+    _log = Logger()
+
+    def __init__(self, client: Caller) -> None:
+        self._client = client
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, CheckTransaction] = {}
+        self._beats: PeriodicService | None = None
+        self._failing: set[str] = set()
+        client.processors[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._consumer_ids_changed
+        client.processors[RequestCode.CHECK_TRANSACTION_STATE] = self._check_transaction_state
+
+    def join(self, group: ConsumerGroup) -> None:
+        """Add a consumer group. Raises ValueError if this client has a consumer in it already."""
+        if group.name in self._consumers:
+            raise ValueError(f"this client has a consumer in group {group.name} already; use a client for each")
+        self._consumers[group.name] = group
+        self._start()
+
+    def join_producer(self, group: str, check: CheckTransaction) -> None:
+        """Add a producer group, and tell each broker. Raises ValueError if this client is in it already."""
+        if group in self._producers:
+            raise ValueError(f"this client has a transaction producer in group {group} already")
+        self._producers[group] = check
+        self._start()
+        self.beat()
+
+    def _start(self) -> None:
+        if self._beats is None:
+            self._beats = PeriodicService(
+                "sending heartbeats", HEARTBEAT_SECONDS, self.beat, self._client.clock, first_after=HEARTBEAT_SECONDS
+            )
+            self._beats.startService()
+
+    def beat(self) -> Deferred[int]:
+        """Send a heartbeat to each known broker. Fires with the number of those that took it; never fails."""
+        brokers = self._client.brokers()
+        addresses = [address for address in brokers if self._consumers or brokers[address] == MASTER_ID]
+        return together(self._beat_at(address) for address in addresses).addCallback(sum)
+
+    async def _beat_at(self, address: str) -> bool:
+        try:
+            await self._client.call(address, RequestCode.HEART_BEAT, body=self._heartbeat())
+        except ClientError as error:
+            if address not in self._failing:  # once, until it works again
+                self._log.warn("no heartbeat to {address}: {error}", address=address, error=str(error))
+            self._failing.add(address)
+            return False
+        self._failing.discard(address)
+        return True
+
+    def introduce(self, connection: RemotingProtocol) -> None:
+        """Send a heartbeat on a new connection to a broker."""
+        if self._consumers or self._producers:
+            connection.call(RequestCode.HEART_BEAT, body=self._heartbeat()).addErrback(
+                lambda failure: self._log.warn("no first heartbeat: {error}", error=failure.getErrorMessage())
+            )
+
+    def _heartbeat(self) -> bytes:
+        return dumps_strict(
+            {
+                "clientID": self._client.client_id,
+                "consumerDataSet": [group.to_json() for group in self._consumers.values()],
+                "producerDataSet": [{"groupName": group} for group in sorted(self._producers)],
+            }
+        )
+
+    def leave(self, group: str) -> Deferred[None]:
+        """Leave a consumer group, and tell each broker. Never fails."""
+        self._consumers.pop(group, None)
+        return self._leave({"consumerGroup": group})
+
+    def leave_producer(self, group: str) -> Deferred[None]:
+        """Leave a producer group, and tell each broker. Never fails."""
+        self._producers.pop(group, None)
+        return self._leave({"producerGroup": group})
+
+    def _leave(self, group: Mapping[str, str]) -> Deferred[None]:
+        fields = {"clientID": self._client.client_id, **group}
+        leaving = together(self._leave_at(address, fields) for address in self._client.brokers())
+        if not self._consumers and not self._producers:
+            leaving.addCallback(lambda _: self.stop())
+        return leaving.addCallback(lambda _: None)
+
+    async def _leave_at(self, address: str, fields: Mapping[str, str]) -> None:
+        try:
+            await self._client.call(address, RequestCode.UNREGISTER_CLIENT, fields, timeout=LEAVE_TIMEOUT_SECONDS)
+        except ClientError as error:  # the broker forgets the client when the connection closes
+            self._log.info("{address} does not know that we leave: {error}", address=address, error=str(error))
+
+    def stop(self) -> Deferred[None]:
+        """Send no more heartbeats."""
+        beats, self._beats = self._beats, None
+        return succeed(None) if beats is None else beats.stopService()
+
+    def _consumer_ids_changed(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
+        group = self._consumers.get(request.ext_fields.get("consumerGroup", ""))
+        if group is not None:
+            group.changed()
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _check_transaction_state(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """A broker asks how the transaction of a message has ended. It asks again if it gets no answer."""
+        try:
+            record = decode_record(request.body)
+            if isinstance(record, Blank):
+                raise RecordError("the end of a segment")
+            queue = MessageQueue(record.topic, "", record.queue_id)
+            message = ReceivedMessage.of(record, queue)
+        except (RecordError, BodyError) as error:
+            raise refused(f"the message cannot be read: {error}") from error
+        check = self._producers.get(message.properties.get("PGROUP", ""))
+        if check is not None:
+            check(connection, request, message)
+        return RemotingCommand(ResponseCode.SUCCESS)

@@ -1,0 +1,80 @@
+"""What a consumer's handler gets."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Self
+
+from rmqha.client.message import RETRY_PREFIX, UNIQ_KEY, MessageQueue
+from rmqha.wire.record import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, ZLIB_COMPRESSION_TYPES, Record
+
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
+"""A compressed body that expands to more is not given to a handler."""
+
+
+class BodyError(ValueError):
+    """The body cannot be decompressed: it is damaged, expands to too much, or is compressed in an unknown way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message as a consumer gets it.
+
+    ``topic`` is the one that the producer sent to, also if the message comes again from the group's retry topic.
+    ``body`` is decompressed. ``queue`` and ``queue_offset`` say where this copy lies, and ``record`` is that copy as
+    the broker has it. ``reconsume_times`` is 0 the first time. Times are milliseconds since 1970.
+    """
+
+    topic: str
+    body: bytes
+    tags: str
+    keys: str
+    properties: dict[str, str]
+    flag: int
+    msg_id: str
+    """The producer's id (UNIQ_KEY). A message that comes again has the same one."""
+    queue: MessageQueue
+    queue_offset: int
+    reconsume_times: int
+    born_timestamp: int
+    store_timestamp: int
+    record: Record
+
+    @classmethod
+    def of(cls, record: Record, queue: MessageQueue, tries: int = 0) -> Self:
+        """Make it of a record of this queue. ``tries`` counts earlier tries that the broker does not know of.
+
+        Raises BodyError.
+        """
+        properties = record.properties
+        topic = properties.get("RETRY_TOPIC") if record.topic.startswith(RETRY_PREFIX) else None
+        return cls(
+            topic or record.topic,
+            inflated_body(record),
+            properties.get("TAGS", ""),
+            properties.get("KEYS", ""),
+            properties,
+            record.flag,
+            properties.get(UNIQ_KEY) or record.msg_id,
+            queue,
+            record.queue_offset,
+            record.reconsume_times + tries,
+            record.born_timestamp,
+            record.store_timestamp,
+            record,
+        )
+
+
+def inflated_body(record: Record) -> bytes:
+    """The body, decompressed if its producer has compressed it. Raises BodyError."""
+    if not record.sys_flag & COMPRESSED_FLAG:
+        return record.body
+    if record.sys_flag & COMPRESSION_TYPE_MASK not in ZLIB_COMPRESSION_TYPES:
+        raise BodyError(f"{record.msg_id} is compressed with LZ4 or ZSTD; only zlib is supported")
+    stream = zlib.decompressobj()
+    try:
+        body = stream.decompress(record.body, MAX_INFLATED_BYTES)
+    except zlib.error as error:
+        raise BodyError(f"the body of {record.msg_id} cannot be decompressed: {error}") from error
+    if not stream.eof:
+        raise BodyError(f"the body of {record.msg_id} expands to more than {MAX_INFLATED_BYTES} bytes, or is cut off")
+    return body
