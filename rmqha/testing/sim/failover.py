@@ -92,7 +92,7 @@ class FailoverOracle(Oracle):
             assert put.result is not None
             assert put.result.append is not None
             start = put.result.append.wrote_offset
-            holders = frozenset(slave.name for slave in slaves if self._holds(slave, start, put.end))
+            holders = frozenset(slave.name for slave in slaves if self.has_put(slave, put))
             written = bytes(self.written_by(put.node)[start : put.end])
             self.promised.append(Promised(put, start, written, holders, put.put_time))
 
@@ -338,6 +338,11 @@ class Failover(Simulation):
 
     def _rewound(self, node: SimSlave) -> None:
         self.judge.rewound(node)
+
+    def _down(self, node: SimNode, process: Process, reason: str) -> None:
+        super()._down(node, process, reason)
+        if isinstance(node, SimSlave):
+            self.judge.rewound(node)  # a rewind that was interrupted is over too: the next start may cut other bytes
 
     def take_over(self, node: SimSlave) -> None:
         """Go on with a node whose promotion was noted, although the command was killed after that."""
