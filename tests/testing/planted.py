@@ -33,6 +33,7 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline import promote as promotion
 from rmqha.store.offline import repair
@@ -335,6 +336,18 @@ def note_the_role_before_the_promotion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(promotion, "note_promotion", note)
 
 
+def take_delay_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a slave was promoted whose log had no delivery that its master's delay offsets knew of."""
+    hold: Callable[[ScheduleMessageService, DelayOffsetTable, int], None] = ScheduleMessageService._hold
+    patch.setattr(ScheduleMessageService, "replace", lambda service, table, log_end: hold(service, table, 0))
+
+
+def note_deliveries_before_they_are_flushed(patch: pytest.MonkeyPatch) -> None:
+    """Found once: power was lost after the delay offsets were written, and before the delivery was flushed."""
+    hold: Callable[[ScheduleMessageService, DelayOffsetTable, int], None] = ScheduleMessageService._hold
+    patch.setattr(ScheduleMessageService, "_hold", lambda service, table, log_end: hold(service, table, 0))
+
+
 FAILOVER_PLANTS: dict[Patch, int] = {
     cut_before_the_tail_is_kept: 0,
     cut_before_bytes_are_compared: 0,
@@ -344,6 +357,7 @@ FAILOVER_PLANTS: dict[Patch, int] = {
     forget_the_promotion_after_the_cut: 102,
     tell_the_lag_of_before_the_power_failure: 69,
     note_the_role_before_the_promotion: 18,
+    take_delay_offsets_at_once: 6,
 }
 """Those that only failovers show, each with the first seed of that story that finds it."""
 
@@ -368,6 +382,7 @@ PLANTS: dict[Patch, int] = {
     leave_the_index_uncut: 49,
     repair_with_unproved_bytes: 326,
     vouch_for_unflushed_queues: 77,
+    note_deliveries_before_they_are_flushed: 49,
 }
 """Each with the first seed that finds it. ``believe_every_report`` is not here: no seed up to 840 finds it, and 841 is
 an open finding without it."""

@@ -141,7 +141,6 @@ class FailoverOracle(Oracle):
         self.promised = kept
         self.promotions += 1
         self.leader = node
-        self.master_lost_power = True  # the slave's table of delays may be newer than its log, by its master's design
         if promoted_role(root, node.disk) != role:
             raise Violation(f"{node.name} is promoted to {role}, and its note does not say so")
         self._check_tables(node)
@@ -617,10 +616,16 @@ class FailoverWalk:
         self._write(leader, table)
         if not leader.runs:
             return
-        delays = DelayOffsetTable.read(config, leader.disk)
+        assert leader.schedule is not None
         for slave in self.simulation.slaves:
             if slave.runs and slave.master_name == leader.name and not slave.is_master and self.random.random() < 0.8:
-                self._write(slave, table, delays)
+                self._write(slave, table)
+                self._copy_delays(slave, leader.schedule.table.snapshot(), leader.log.verified_offset)
+
+    @staticmethod
+    def _copy_delays(slave: SimSlave, delays: DelayOffsetTable, log_end: int) -> None:
+        if slave.process is not None and slave.schedule is not None:
+            slave.process.call(slave.schedule.replace, delays, log_end)
 
     @staticmethod
     def _write(node: SimSlave, *tables: ConsumerOffsetTable | DelayOffsetTable) -> None:

@@ -74,8 +74,6 @@ class Oracle:
         self._said: dict[str, NodeState | None] = {}
         self._found: dict[str, bytes] = {}
         """What was in the log's files when a node was started."""
-        self.master_lost_power = False
-        """Then messages may be lost that are not flushed, and so a delivery that the table of delays knows of."""
 
     def seen(self, node: SimNode) -> Seen:
         """What is known of the node."""
@@ -98,7 +96,6 @@ class Oracle:
         seen = self.seen(node)
         seen.promise.after_kill = seen.promise.after_power_loss
         seen.data_lost_at = now
-        self.master_lost_power |= node.is_master
 
     def rotted(self, node: SimNode, start: int, now: float) -> None:
         """The node's bytes from ``start`` on are not what was written: only a repair can bring them."""
@@ -193,7 +190,7 @@ class Oracle:
         if behind := node.store.derived.dispatcher.behind_bytes:
             raise Violation(f"{node.name} has not dispatched {behind} bytes of its log")
         check_derived(node.name, node.store)
-        if node.is_master and not self.master_lost_power and (late := undelivered(node.log, clock_is_true)):
+        if node.is_master and (late := undelivered(node.log, clock_is_true)):
             raise Violation(f"delayed messages are not delivered: {', '.join(late)}")
 
     def check(self, node: SimNode) -> None:
