@@ -18,6 +18,7 @@ from twisted.logger import globalLogBeginner
 
 from rmqha import replicating
 from rmqha.broker.background.schedule import ScheduleMessageService
+from rmqha.ha.master.confirming import Confirming
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.slave import forkprobe
 from rmqha.ha.slave.protocol import HASlaveProtocol
@@ -348,6 +349,20 @@ def note_deliveries_before_they_are_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ScheduleMessageService, "_hold", lambda service, table, log_end: hold(service, table, 0))
 
 
+def let_consumers_read_what_one_slave_holds(patch: pytest.MonkeyPatch) -> None:
+    """With readUpTo=confirmed, messages are served that only the fastest of several slaves in sync has."""
+    look: Callable[[Confirming], None] = Confirming._look
+
+    def look_at_the_fastest(confirming: Any) -> None:
+        look(confirming)
+        reached = max(map(confirming._held, confirming.in_sync), default=-1)
+        if reached > confirming.offset:
+            confirming.offset = reached
+            confirming._confirmed(reached)
+
+    patch.setattr(Confirming, "_look", look_at_the_fastest)
+
+
 FAILOVER_PLANTS: dict[Patch, int] = {
     cut_before_the_tail_is_kept: 0,
     cut_before_bytes_are_compared: 0,
@@ -358,6 +373,7 @@ FAILOVER_PLANTS: dict[Patch, int] = {
     tell_the_lag_of_before_the_power_failure: 69,
     note_the_role_before_the_promotion: 18,
     take_delay_offsets_at_once: 6,
+    let_consumers_read_what_one_slave_holds: 0,
 }
 """Those that only failovers show, each with the first seed of that story that finds it."""
 

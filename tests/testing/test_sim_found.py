@@ -1,5 +1,7 @@
 """What the simulator has found in the random walk, as scenarios."""
 
+import pytest
+
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
@@ -7,6 +9,7 @@ from rmqha.settings import BrokerRole
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.failover import REWINDING, Failover
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
+from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER
 
 SLAVE = "slave-1"
@@ -133,3 +136,28 @@ def test_a_rewind_that_was_killed_is_over() -> None:
         assert any("killed before" in line for line in simulation.trace[-3:])
         old.disk.cutting(old.configured.commit_log_folder / "00000000000000000000", 0)
         simulation.check()
+
+
+def test_a_slave_in_sync_has_what_consumers_have_read() -> None:
+    """With readUpTo=confirmed: reads end where the slower of two slaves in sync is, and so it may be promoted."""
+    config = Config(slaves=[SlaveConfig(), SlaveConfig()], common={"readUpTo": "confirmed"})
+    simulation = Failover(config, 0)
+    with simulation.running():
+        simulation.start()
+        simulation.settle()
+        simulation.put()
+        simulation.settle()
+        assert len(simulation.judge.served) == simulation.leader.log.verified_offset
+        end = len(simulation.judge.served)
+        simulation.block(MASTER, SLAVE)
+        simulation.put()
+        simulation.settle()
+        assert len(simulation.judge.served) == end
+        simulation.judge.leader_lost()
+        assert all(simulation.judge.is_fit(slave) for slave in simulation.slaves if slave.name != MASTER)
+        simulation.kill(MASTER)
+        simulation.judge.served += b"x"  # as if consumers had read further: then the promotion must be judged
+        slave = simulation.slaves[1]
+        slave.promote(BrokerRole.SYNC_MASTER)
+        with pytest.raises(Violation, match="consumers have read up to"):
+            simulation.wait(lambda: not slave.is_changing, 60.0)
