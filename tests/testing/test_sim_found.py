@@ -61,6 +61,28 @@ def test_without_remoting_a_slave_says_that_its_master_has_deleted_what_it_needs
         assert service.replica.state is ReplicaState.GAP
 
 
+@pytest.mark.parametrize("messages", [0, 1, 12])
+def test_without_remoting_a_slave_says_that_its_masters_log_is_shorter(messages: int) -> None:
+    """Its master closes each connection that asks for the slave's last message: it came back with another disk."""
+    simulation = Simulation(Config(slaves=[SlaveConfig(remoting=False)]))
+    with simulation.running():
+        simulation.start()
+        go_on(simulation, 10)
+        for _ in range(20):
+            simulation.put(400, waits=False)
+        go_on(simulation, 2)
+        slave = simulation.slaves[0]
+        held = slave.log.verified_offset
+        simulation.wipe(MASTER)
+        simulation.start(MASTER)
+        for _ in range(messages):
+            simulation.put(100, waits=False)
+        go_on(simulation, 120)
+        assert slave.service is not None
+        assert slave.service.replica.state in (ReplicaState.AHEAD, ReplicaState.DIVERGED)
+        assert slave.log.verified_offset == held
+
+
 def test_a_slave_that_repairs_its_log_reports_nothing_that_a_loss_of_power_takes() -> None:
     """It asks for bytes by a report: a SYNC_MASTER takes that for an acknowledgement of all that is before them."""
     for seed in range(10):
