@@ -17,8 +17,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 FEW_EXAMPLES := RMQHA_EXAMPLES=quick
 SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_FAILOVER_SEEDS=0..99 RMQHA_STORE_CASES=300
 SIM_SECONDS ?= 300
-# Seed 841 is an open finding: a slave that lost power keeps a record whose header was lost in part.
-SIM_SEEDS ?= 200..840
+SIM_SEEDS ?= 200..
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300
 ROCKETMQ_VERSIONS ?= 4.9.7

@@ -401,6 +401,18 @@ class MessageStore:
         """Count a put that stored nothing, and answer it."""
         return succeed(self.put_figures.answered(result, None))
 
+    def flush(self) -> None:
+        """Start to flush all that is in the log now."""
+        if self._flusher is not None:
+            self._flusher.flush()
+
+    async def flushed(self) -> None:
+        """Return when all that is in the log now is on the disk, or the disk has refused it."""
+        end, flusher = self.commit_log.max_offset, self._flusher
+        while flusher is not None and not flusher.broken and self.commit_log.flushed_offset < end:
+            flusher.flush()
+            await flusher.drained()
+
     @property
     def takes_puts(self) -> bool:
         """Whether the store accepts messages: it is an open master's, and its disk works and has room."""

@@ -6,6 +6,7 @@ is waited for here, so that a growing log wakes nobody.
 """
 
 import os
+import weakref
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from pathlib import Path
@@ -55,6 +56,7 @@ class LimitFile:
     def __init__(self, store: Path) -> None:
         self._path = store / NODE_FOLDER / LIMIT_FILE
         self._fd: int | None = None
+        self._close: Callable[[], object] = lambda: None
 
     def read(self) -> int | None:
         """The limit; None without a file. An unreadable number counts as 0. Raises OSError."""
@@ -71,6 +73,7 @@ class LimitFile:
         if self._fd is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._close = weakref.finalize(self, os.close, self._fd)
         os.pwrite(self._fd, b"%0*d\n" % (DIGITS, offset), 0)
         if created:
             os.fsync(self._fd)
@@ -81,10 +84,9 @@ class LimitFile:
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Close the file. It also closes once nothing refers to this object."""
+        self._close()
+        self._fd = None
 
 
 class ReadLimit:

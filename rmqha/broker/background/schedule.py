@@ -2,7 +2,8 @@
 
 A delayed message waits in SCHEDULE_TOPIC_XXXX, in the queue of its level (queue id = level - 1). All messages of a
 level have the same delay, so the queue is ordered by time. Only masters deliver. After a crash a message may be
-delivered twice, but it is never lost.
+delivered twice, but it is never lost: delayOffset.json says that a message was delivered only when the log on the disk
+has what was put in its place. A slave takes its master's offsets under the same condition.
 """
 
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from rmqha.wire.record import Record
 FIRST_DELAY_SECONDS = 1.0
 DELAY_FOR_A_WHILE_SECONDS = 0.1
 DELAY_FOR_A_PERIOD_SECONDS = 10.0
+FLUSH_LOOK_SECONDS = 0.5
+"""How often offsets look whether the log is flushed that they belong to."""
 MAX_SLEEP_SECONDS = 1.0
 """The time until a wall clock that was set forward is noticed."""
 DELIVERY_BATCH = 32
@@ -60,7 +63,11 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         self._persisting = PeriodicService(
             "writing delay offsets", seconds, self._persist_changes, clock, first_after=seconds
         )
-        self._written = dict(self.table.offset_table)
+        self._on_disk = self.table.snapshot()
+        """What delayOffset.json has, or will have after the write that runs."""
+        self._held: tuple[int, DelayOffsetTable] | None = None
+        """Offsets that wait until the log is flushed up to this place."""
+        self._flush_look: IDelayedCall | None = None
         self._levels: list[DelayLevelDelivery] = []
 
     def startService(self) -> None:
@@ -81,17 +88,24 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         levels, self._levels = self._levels, []
         for level in levels:
             level.stop()
-        self._persist_changes()
+        if not self._store.is_slave:
+            await self._store.flushed()
+            self._held = None
+            self._persist_changes()
+        self._stop_looking()
         await super().stopService()
 
     def stopService(self) -> Deferred[None]:
         """Stop delivering, and write the offsets."""
         return Deferred.fromCoroutine(self._stop())
 
-    def replace(self, table: DelayOffsetTable) -> None:
-        """Replace the table, on a slave that copies its master's."""
-        self.table = table
-        self._persist_changes()
+    def replace(self, table: DelayOffsetTable, log_end: int) -> None:
+        """Replace the table, on a slave that copies its master's, once our log is flushed up to ``log_end``.
+
+        ``log_end`` is the end of the master's log after it sent the table. Before that our log may not have a message
+        that the table calls delivered: if this slave were promoted then, nobody would deliver it.
+        """
+        self._hold(table, log_end)
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """For each level that ever had a message: the next offset to deliver, and the end of the queue."""
@@ -106,9 +120,40 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
             self._levels[request.queue_id].message_arrived()
 
     def _persist_changes(self) -> None:
-        if self.table.offset_table != self._written:
-            self._written = dict(self.table.offset_table)
+        if self.table != self._on_disk:
+            self._hold(self.table.snapshot(), self._store.commit_log.max_offset)
+
+    def _hold(self, table: DelayOffsetTable, log_end: int) -> None:
+        """Write the table when the log is flushed up to ``log_end``. One that waits already goes first."""
+        if self._held is None:
+            self._held = log_end, table
+        self._write_held()
+
+    def _write_held(self) -> None:
+        self._stop_looking()
+        if self._held is None:
+            return
+        log_end, table = self._held
+        log = self._store.commit_log
+        if log.flushed_offset < log_end <= log.max_offset:
+            self._store.flush()
+        if log.flushed_offset < log_end:
+            self._flush_look = self._delivery_clock.callLater(FLUSH_LOOK_SECONDS, self._write_held)
+            return
+        self._held = None
+        if self._store.is_slave:
+            self.table = table
+        if table != self._on_disk:
+            self._on_disk = table
             self.persist()
+
+    def _stop_looking(self) -> None:
+        if self._flush_look is not None and self._flush_look.active():
+            self._flush_look.cancel()
+        self._flush_look = None
+
+    def _to_write(self) -> DelayOffsetTable:
+        return self._on_disk
 
 
 class DelayLevelDelivery:

@@ -21,6 +21,7 @@ from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
 from rmqha.ha.slave.contact import iso_of
+from rmqha.remoting.asking import log_range, read_runtime_info
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
@@ -77,6 +78,10 @@ class MasterClient:
             except Exception:  # of any kind: the main port answers the same
                 pass
         return await self._ask(self._main, code)
+
+    async def log_end(self) -> int:
+        """Where the master's log ends. Raises RemotingError, TimeoutError or what connecting raises."""
+        return log_range(read_runtime_info(await self._main.call(RequestCode.GET_BROKER_RUNTIME_INFO)))[1]
 
     async def _ask(self, client: RemotingClient, code: RequestCode) -> Any:
         """Ask, and parse the rows in turns, because a table may be as large as a frame."""
@@ -246,7 +251,9 @@ class SlaveSynchronize(PeriodicService):
         await self._consumer_offsets.persist()
 
     async def _take_delay_offsets(self, content: Any) -> None:
-        self._schedule.replace(DelayOffsetTable.from_json(content))
+        table = DelayOffsetTable.from_json(content)
+        assert self._master is not None, "it has just sent the table"
+        self._schedule.replace(table, await self._master.log_end())
 
     async def _take_groups(self, content: Any) -> None:
         if self._is_known(content, self._groups.table.data_version):

@@ -100,12 +100,16 @@ class ConfigManager(Service, Generic[Table]):
         self._stop_retrying()
         self._is_changed, self._is_writing = False, True
         self._waiting_for_this, self._waiting_for_next = self._waiting_for_next, []
-        write: Callable[[], None] = partial(self._file.write, self.table.snapshot(), breathe)
+        write: Callable[[], None] = partial(self._file.write, self._to_write().snapshot(), breathe)
         self._run_in_thread(write).addCallbacks(self._is_written, self._is_not_written).addErrback(
             lambda failure: self._log.failure(
                 "the callbacks after a write of {file} failed", failure, file=self.table.FILE_NAME
             )
         )
+
+    def _to_write(self) -> Table:
+        """The table that a write brings to the disk."""
+        return self.table
 
     def _is_written(self, _: object) -> None:
         self._is_writing = False

@@ -84,6 +84,11 @@ class Confirming:
             self.offset = reached
             self._confirmed(reached)
 
+    @property
+    def in_sync(self) -> list[SlaveProgress]:
+        """The slaves that hold all that consumers may read."""
+        return list(self._in_sync)
+
     def is_in_sync(self, slave: SlaveProgress | None) -> bool:
         """Whether consumers read only what this slave holds: it can be promoted."""
         return slave in self._in_sync

@@ -153,6 +153,12 @@ class Replica:
         self._corrupt_at: int | None = None
         self._corrupt_transfers = 0
         self._progress_at_last_look: int | None = None
+        self.asks_earlier = False
+        """Whether to ask from the start of the master's last segment, if no more is known of the master.
+
+        One of our masters closes each connection that asks for bytes after its end. If its log became shorter than
+        ours, only bytes that it has show where it ends.
+        """
         self.knows_segment_size = True
         """Whether the master's segment size is known, from the master or from the configuration."""
 
@@ -245,6 +251,11 @@ class Replica:
             start = max(least, log.verified_offset - OVERLAP_LIMIT_BYTES, log.last_message_offset)
         if durable_offset is not None and durable_offset < start:
             start = durable_offset
+        last = master.last_segment_offset
+        if self.asks_earlier and last is not None and last < start:
+            start = max(least, last)
+            if last == 0:
+                return start  # its last segment is its first
         if start < least:
             raise ReplicaError(
                 f"the master's log starts at {least}, but our disk has ours only to {start}: trying again"

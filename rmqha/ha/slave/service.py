@@ -642,6 +642,7 @@ class HASlaveService(Service):
             return
         brought_nothing = self._store.commit_log.verified_offset == self._verified_at_connect
         self._fruitless_connections = self._fruitless_connections + 1 if brought_nothing else 0
+        self.replica.asks_earlier = self._fruitless_connections >= FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP
         if not self.running:
             return
         if self._fruitless_connections >= FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP and self._is_before_last_segment():

@@ -565,16 +565,32 @@ class MappedFileQueue:
         self._bases = [base for base, _ in self._checked(sizes)]
 
     def _checked(self, sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        while sizes and sizes[-1][1] == 0:  # a crash came before it got its size
-            empty, _ = sizes.pop()
-            if self._writable:
-                self._disk.remove(self.folder / file_name(empty))
+        first_empty = next((at for at, (_, size) in enumerate(sizes) if size == 0), len(sizes))
+        if all(self._is_unwritten(base, size) for base, size in sizes[first_empty:]):
+            while len(sizes) > first_empty:  # a crash came before they got their sizes
+                unwritten, _ = sizes.pop()
+                if self._writable:
+                    self._disk.remove(self.folder / file_name(unwritten))
         expected = sizes[0][0] if sizes else 0
         for base, size in sizes:
             if size != self.file_size or base % self.file_size or base != expected:
                 raise StoreError(self._problem_of(base, size, expected))
             expected = base + self.file_size
         return sizes
+
+    def _is_unwritten(self, base: int, size: int) -> bool:
+        """Whether the file has no byte other than zero.
+
+        A file without a size may have one after it that was flushed earlier: after a loss of power, because a slave
+        had cut an incomplete record there.
+        """
+        if size != self.file_size:
+            return size == 0
+        mapped_file = self._disk.open_segment(self.folder / file_name(base), size, writable=False)
+        try:
+            return mapped_file.nonzero_end(0) is None
+        finally:
+            mapped_file.close()
 
     def _problem_of(self, base: int, size: int, expected: int) -> str:
         path = self.folder / file_name(base)

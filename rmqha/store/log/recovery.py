@@ -254,21 +254,25 @@ def settle(log: CommitLog, examined: Examination, cut_folder: Path) -> Recovery:
 
 
 def _without_torn_end(log: CommitLog, found: Scan, start: int) -> Scan:
-    """The scan without its last record, if only the first part of that record was written.
+    """The scan without its last record, if only the first part of that record was written."""
+    at = found.last_message
+    view = None if at is None else log.select(at, found.end - at)
+    if at is None or view is None or INT32.unpack_from(view)[0] < len(view):  # a blank follows: it was written later
+        return found
+    if not has_unwritten_end(view):
+        return found
+    return replace(log.scan(start, at), problem="the end of the record was never written")
+
+
+def has_unwritten_end(view: memoryview) -> bool:
+    """Whether only the first part of the sound record in ``view`` was written.
 
     The missing part reads as zeros. If it is inside the properties (or inside the topic, in a message without
     properties), the lengths and the CRC still match. But a complete topic or property string never ends in a zero byte.
+    Any other part that is lost breaks the lengths or the CRC.
     """
-    at = found.last_message
-    view = None if at is None else log.select(at, found.end - at)
-    if at is None or view is None:
-        return found
     record = decode_record(view)
-    if isinstance(record, Blank) or record.total_size < len(view):  # a blank follows: it was written later
-        return found
-    if not (record.properties_stored or record.topic).endswith("\0"):
-        return found
-    return replace(log.scan(start, at), problem="the end of the record was never written")
+    return not isinstance(record, Blank) and (record.properties_stored or record.topic).endswith("\0")
 
 
 def _start_after_clean_stop(bases: list[int]) -> int:

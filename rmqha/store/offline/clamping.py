@@ -1,15 +1,23 @@
 """Sets back consumer and delay offsets that are past the end of their queues, after a cut (spec/store.md 13).
 
-A group that continues past the end of its queue would miss the messages that are put there next.
+A group that continues past the end of its queue would miss the messages that are put there next. A delay level that
+counts a message as delivered whose delivery was cut off would never deliver it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
+from rmqha.store.offline.target import proved_records
+from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.properties import parse_properties
 
 QueueEnds = Mapping[tuple[str, int], int]
 """The next offset of each queue, by topic and queue id."""
@@ -59,3 +67,34 @@ def late_delays(offsets: Mapping[int, int], ends: QueueEnds) -> dict[int, int]:
     return {
         level: end for level, offset in offsets.items() if offset > (end := ends.get((SCHEDULE_TOPIC, level - 1), 0))
     }
+
+
+def set_back_delays(config: Path, log: CommitLog, start: int, end: int, disk: Disk = DISK) -> Counter[int]:
+    """Set delay offsets back by the deliveries between two offsets of the log, which are about to be cut.
+
+    Each level delivers its messages in their order, so these are its last ones. Done twice, messages are delivered
+    twice, and none is lost. Returns how many deliveries each level loses. Raises StoreError, OSError.
+    """
+    delivered = Counter(level for records in proved_records(log, start, end) for level in _deliveries(records))
+    delays = DelayOffsetTable.read(config, disk)
+    earlier = {
+        level: max(0, offset - delivered[level]) for level, offset in delays.offset_table.items() if delivered[level]
+    }
+    if earlier:
+        delays.offset_table.update(earlier)
+        delays.write(config, disk)
+    return delivered
+
+
+def _deliveries(records: Records) -> list[int]:
+    """The levels of the messages that were delivered: their properties say where they waited, and where they go."""
+    levels, buffer = [], np.asarray(records.buffer)
+    columns = (column.tolist() for column in (*records.topic, *records.properties))
+    for topic_at, topic_length, at, length in zip(*columns, strict=True):
+        stored = buffer[at : at + length].tobytes()
+        if b"REAL_TOPIC\x01" in stored and b"DELAY\x01" in stored:
+            properties = parse_properties(stored.decode("utf-8", "replace"))
+            topic = buffer[topic_at : topic_at + topic_length].tobytes().decode("utf-8", "replace")
+            if properties.get("REAL_TOPIC") == topic and properties.get("DELAY", "").isdecimal():
+                levels.append(int(properties["DELAY"]))
+    return levels

@@ -18,7 +18,7 @@ from rmqha.store.errors import StoreError, StoreInUse, name_file
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import DISK, Disk, file_name
-from rmqha.store.log.recovery import keep, log_pieces
+from rmqha.store.log.recovery import has_unwritten_end, keep, log_pieces
 from rmqha.store.log.stretches import Progress, Survey, survey
 from rmqha.store.messagestore import CUT_FOLDER, LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
@@ -308,10 +308,29 @@ class StoreRepair:
         gaps = [Gap(bad.anchor, bad.start, bad.end) for bad in looked.stretches]
         if looked.stretch_count == len(gaps):
             gaps += self._tail(looked, takes_all)
+        gaps = self._with_unwritten_ends(gaps, looked.start)
         for fault in self.faults:
             if fault.size and fault.base + fault.size not in self._mended_cuts:
                 gaps = self._with_cut_record(gaps, fault, looked.end)
         return gaps
+
+    def _with_unwritten_ends(self, gaps: list[Gap], sound_from: int) -> list[Gap]:
+        """Let a gap start with the record before it, if the end of that record was never written.
+
+        A lost sector holds the end of one record and the start of the next. The first one still seems to be sound if
+        only its properties, or its topic, are in that sector: no CRC covers them.
+        """
+        found = []
+        for gap in gaps:
+            view = self.log.select(gap.anchor, gap.start - gap.anchor) if gap.anchor < gap.start else None
+            if view is not None and has_unwritten_end(view):
+                base = gap.anchor - gap.anchor % self.log.segment_size
+                anchor = self._anchor_of(gap.anchor, max(sound_from, base))
+                found.append(replace(gap, anchor=anchor, start=gap.anchor))
+            else:
+                found.append(gap)
+            sound_from = gap.end
+        return found
 
     def _with_cut_record(self, gaps: list[Gap], fault: FileFault, log_end: int) -> list[Gap]:
         """Add the record in which a short file ends to the gaps. Its missing end may be bytes that no CRC covers."""

@@ -1,8 +1,8 @@
 """Takes a store back to the place where its log parts from a master's, so that it can follow that master.
 
 What is cut is kept below ``rmqha/cut`` first: ``rmqha dump`` reads it, ``rmqha restore-cut`` puts it back. The order on
-the disk is: a promotion is forgotten, the kept bytes, the new epoch in state.json, the cut. A power failure between any
-two of them leaves a store that opens as a slave's, and rewinding can be done again.
+the disk is: a promotion is forgotten, the delay offsets, the kept bytes, the new epoch in state.json, the cut. A power
+failure between any two of them leaves a store that opens as a slave's, and rewinding can be done again.
 """
 
 import shutil
@@ -17,7 +17,9 @@ from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED
+from rmqha.store.offline.clamping import set_back_delays
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.target import Progress, proved_records
@@ -118,6 +120,8 @@ def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE), disk=disk)
     try:
         forget_promotion(opened.root, disk)  # first: a node must never run as a master on a log that was cut back
+        log, config = opened.commit_log, opened.root / CONFIG_FOLDER
+        set_back_delays(config, log, offset, log.verified_offset, disk)
         kept_in = opened.cut_back(offset)
     except BaseException:  # of any kind: release the store first
         opened.abandon()

@@ -21,7 +21,9 @@ from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffset
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion
+from rmqha.store.readlimit import LIMIT_FILE
 from rmqha.testing.sim.audit import TRANSACTION_TYPE_MASK, TRANSACTION_TYPES, messages, undelivered
+from rmqha.testing.sim.network import address_of
 from rmqha.testing.sim.nodes import SimNode, SimSlave, Work, World
 from rmqha.testing.sim.oracle import Oracle, Put, content
 from rmqha.testing.sim.process import Process
@@ -66,6 +68,11 @@ class FailoverOracle(Oracle):
         self.leader: SimNode | None = None
         self.promised: list[Promised] = []
         self.cut_tails: list[CutTail] = []
+        self.served = bytearray()
+        """What consumers may have read of the leader's log with ``readUpTo=confirmed``."""
+        self.fit: set[str] = set()
+        """The addresses of slaves that were in sync when the leader was lost, and have lost nothing since."""
+        self._lost_since_in_sync: set[str] = set()
         self.promotions = self.rewinds = 0
         self._cuts: dict[str, int] = {}
         """Where the logs of nodes are being cut."""
@@ -92,16 +99,62 @@ class FailoverOracle(Oracle):
             assert put.result is not None
             assert put.result.append is not None
             start = put.result.append.wrote_offset
-            holders = frozenset(slave.name for slave in slaves if self._holds(slave, start, put.end))
+            holders = frozenset(slave.name for slave in slaves if self.has_put(slave, put))
             written = bytes(self.written_by(put.node)[start : put.end])
             self.promised.append(Promised(put, start, written, holders, put.put_time))
+
+    def check(self, node: SimNode) -> None:
+        super().check(node)
+        if node is self.leader:
+            self._note_served(node)
+
+    def _note_served(self, leader: SimNode) -> None:
+        limit = None if leader.store is None else leader.store.read_limit
+        if limit is None or limit.is_lifted or not leader.is_master:
+            return
+        self._lost_since_in_sync &= _in_sync(leader)
+        end = min(limit.offset, leader.log.verified_offset)
+        if end > len(self.served):
+            self.fit &= _in_sync(leader)  # it was started again, or still hears from some slaves
+            self.served += content(leader.log, len(self.served), end)
+
+    def leader_lost(self) -> None:
+        """The leader is about to die, or is cut off: an operator promotes a slave that it said to be in sync."""
+        leader = self.leader
+        assert leader is not None
+        self.fit = _in_sync(leader) - self._lost_since_in_sync
+
+    def _check_served(self, node: SimNode, log_end: int) -> None:
+        """What consumers have read is in the log of a new leader that was in sync."""
+        end = len(self.served)
+        size = node.settings.mapped_file_size_commit_log
+        assert size is not None
+        found = node.disk.bytes_at(node.settings.commit_log_folder, size, 0, min(end, log_end), durable=False)
+        common = _common_end(found, bytes(self.served))
+        if self.is_fit(node) and common < end:
+            raise Violation(
+                f"consumers have read up to {end}; {node.name} was in sync, and is promoted with {common} bytes"
+            )
+        del self.served[common:]
+        self.fit.clear()
+        self._lost_since_in_sync.clear()
+
+    def is_fit(self, node: SimNode) -> bool:
+        """Whether an operator should promote this slave: it has all that consumers have read."""
+        return address_of(node.name) in self.fit
+
+    def _lost(self, node: SimNode) -> None:
+        self.fit.discard(address_of(node.name))
+        self._lost_since_in_sync.add(address_of(node.name))
 
     def lost_power(self, node: SimNode, now: float) -> None:
         super().lost_power(node, now)
         self._forget_lost(node, now)
+        self._lost(node)
 
     def wiped(self, node: SimNode, now: float) -> None:
         super().wiped(node, now)
+        self._lost(node)
         self._half_rewound.discard(node.name)
         self.cut_tails = [tail for tail in self.cut_tails if tail.node is not node]
 
@@ -110,6 +163,7 @@ class FailoverOracle(Oracle):
         if node is self.leader:
             kept = self.seen(node).promise.after_kill
             self.promised = [promised for promised in self.promised if promised.put.end <= kept]
+            del self.served[kept:]
 
     def promoted(self, node: SimNode, promotion: Promotion) -> None:
         """The operator has made a leader of this node."""
@@ -139,9 +193,9 @@ class FailoverOracle(Oracle):
                     f"put {promised.put.number} is PUT_OK and was on {node.name}, which is promoted without it"
                 )
         self.promised = kept
+        self._check_served(node, log_end)
         self.promotions += 1
         self.leader = node
-        self.master_lost_power = True  # the slave's table of delays may be newer than its log, by its master's design
         if promoted_role(root, node.disk) != role:
             raise Violation(f"{node.name} is promoted to {role}, and its note does not say so")
         self._check_tables(node)
@@ -245,9 +299,17 @@ class FailoverOracle(Oracle):
                 or content(self.leader.log, promised.start, end) != promised.written
             ):
                 raise Violation(f"put {promised.put.number} was PUT_OK, and {self.leader.name} does not have it")
+        if content(self.leader.log, 0, len(self.served)) != self.served:
+            raise Violation(f"consumers have read up to {len(self.served)}, and {self.leader.name} has other bytes")
         for tail in self.cut_tails:
             if not _is_kept(tail.node, tail.start, tail.written):
                 raise Violation(f"{tail.node.name} has not kept what it has cut at {tail.start}")
+
+
+def _in_sync(leader: SimNode) -> set[str]:
+    """The addresses of the slaves that the leader itself calls in sync."""
+    confirming = None if leader.serving is None else leader.serving.factory.confirming
+    return set() if confirming is None else {slave.identity for slave in confirming.in_sync}
 
 
 def _is_kept(node: SimNode, start: int, written: bytes) -> bool:
@@ -339,6 +401,17 @@ class Failover(Simulation):
     def _rewound(self, node: SimSlave) -> None:
         self.judge.rewound(node)
 
+    def _down(self, node: SimNode, process: Process, reason: str) -> None:
+        super()._down(node, process, reason)
+        if isinstance(node, SimSlave):
+            self.judge.rewound(node)  # a rewind that was interrupted is over too: the next start may cut other bytes
+
+    def _without_power(self, node: SimNode) -> None:
+        limit = node.configured.store_path_root_dir / NODE_FOLDER / LIMIT_FILE  # a real file, which has no sync
+        if limit.exists() and self.random.random() < 0.5:
+            limit.unlink()
+        super()._without_power(node)
+
     def take_over(self, node: SimSlave) -> None:
         """Go on with a node whose promotion was noted, although the command was killed after that."""
         root = node.configured.store_path_root_dir
@@ -370,7 +443,7 @@ class FailoverWalk:
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.simulation = Failover(_config(random), random.getrandbits(32))
+        self.simulation = Failover(_config(random, seed % 3 == 0), random.getrandbits(32))
         self._body_bytes = random.choice((100, 900, 2500))
         self._kinds = random.choice(((Kind.PLAIN,), (Kind.PLAIN, Kind.TAGGED), tuple(Kind)))
         self._is_faulty = random.random() < 0.8
@@ -423,7 +496,7 @@ class FailoverWalk:
             return
         is_cut_off = random.random() < 0.3
         self._lose(old, is_cut_off)
-        chosen = random.choice(candidates)
+        chosen = random.choice([slave for slave in candidates if simulation.judge.is_fit(slave)] or candidates)
         self._some_steps(random.choice((0, 8)))
         self._promote(chosen)
         if simulation.leader is not chosen:  # it is of no use: the old master comes back as it was
@@ -449,6 +522,7 @@ class FailoverWalk:
     def _lose(self, old: SimSlave, is_cut_off: bool) -> None:
         """The leader dies, loses power, is stopped, or is cut off and goes on."""
         simulation = self.simulation
+        simulation.judge.leader_lost()
         if is_cut_off:
             for other in simulation.slaves:
                 if other is not old:
@@ -612,10 +686,16 @@ class FailoverWalk:
         self._write(leader, table)
         if not leader.runs:
             return
-        delays = DelayOffsetTable.read(config, leader.disk)
+        assert leader.schedule is not None
         for slave in self.simulation.slaves:
             if slave.runs and slave.master_name == leader.name and not slave.is_master and self.random.random() < 0.8:
-                self._write(slave, table, delays)
+                self._write(slave, table)
+                self._copy_delays(slave, leader.schedule.table.snapshot(), leader.log.verified_offset)
+
+    @staticmethod
+    def _copy_delays(slave: SimSlave, delays: DelayOffsetTable, log_end: int) -> None:
+        if slave.process is not None and slave.schedule is not None:
+            slave.process.call(slave.schedule.replace, delays, log_end)
 
     @staticmethod
     def _write(node: SimSlave, *tables: ConsumerOffsetTable | DelayOffsetTable) -> None:
@@ -717,7 +797,7 @@ class FailoverWalk:
         return not any(store.derived.dispatcher.behind_bytes for store in stores)
 
 
-def _config(random: Random) -> Config:
+def _config(random: Random, reads_confirmed: bool) -> Config:
     slaves = [_slave(random) for _ in range(random.choice((1, 1, 2)))]
     master = {
         "brokerRole": random.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
@@ -729,6 +809,8 @@ def _config(random: Random) -> Config:
         "flushCommitLogThoroughInterval": str(random.choice((50, 500, 10_000))),
         "haTransferBatchSize": str(random.choice((100, 1000, 32_768))),
     }
+    if reads_confirmed:
+        common["readUpTo"] = "confirmed"
     return Config(master, slaves, common, random.choice((500, 65_536)))
 
 

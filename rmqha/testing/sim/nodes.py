@@ -124,7 +124,8 @@ class SimNode:
         self.store: MessageStore | None = None
         self.replicating: Replicating | None = None
         self._opening: StoreOpening | None = None
-        self._schedule: ScheduleMessageService | None = None
+        self.schedule: ScheduleMessageService | None = None
+        """What delivers delayed messages while it is a master, and takes its master's delay offsets otherwise."""
         self._allow_list = allow_list
         self.stopping = False
         self.is_changing = False
@@ -214,12 +215,10 @@ class SimNode:
         """Start the services."""
         serving = replicating.serve_slaves(SlaveCheck(process.clock, self._allow_list), MAX_CONNECTIONS)
         serving.factory.doStart()
-        if self.is_master:
-            assert self.store is not None
-            folder = self.store.root / CONFIG_FOLDER
-            now_ms = self.world.now_ms
-            self._schedule = ScheduleMessageService(folder, self.store, self.settings, process.clock, now_ms)
-            self._schedule.startService()
+        assert self.store is not None
+        folder, now_ms = self.store.root / CONFIG_FOLDER, self.world.now_ms
+        self.schedule = ScheduleMessageService(folder, self.store, self.settings, process.clock, now_ms)
+        self.schedule.startService()
 
     @property
     def repairs(self) -> bool:
@@ -266,12 +265,15 @@ class SimNode:
         serving, state_file = self.replicating.serving, self.replicating.state_file
         assert serving is not None
         assert state_file is not None
-        if self._schedule is not None:
-            self._schedule.stopService()
-        store.end_puts()
-        serving.factory.close_connections()
-        serving.factory.doStop()
-        return state_file.stopService()
+        assert self.schedule is not None
+
+        def undelivered(_: object) -> Deferred[None]:
+            store.end_puts()
+            serving.factory.close_connections()
+            serving.factory.doStop()
+            return state_file.stopService()
+
+        return self.schedule.stopService().addCallback(undelivered)
 
     def _close(self, process: Process, store: MessageStore) -> None:
         assert self.replicating is not None
@@ -282,7 +284,7 @@ class SimNode:
         )
 
     def _died(self, process: Process, reason: str) -> None:
-        self.process = self.replicating = self._opening = self._schedule = None
+        self.process = self.replicating = self._opening = self.schedule = None
         self.is_changing = False
         self.disk.locks.clear()
         self.world.down(self, process, reason)
@@ -400,7 +402,7 @@ class SimSlave(SimNode):
         if store.is_broken:
             raise OSError("the disk refused the last flush")
         self.world.closed(self)
-        self.store = self.replicating = self._schedule = None
+        self.store = self.replicating = self.schedule = None
 
     async def _promote(self, process: Process, role: BrokerRole) -> MessageStore:
         before, store, machine = self.state(), self.store, self._machine_of(process)

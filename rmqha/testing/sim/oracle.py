@@ -74,8 +74,6 @@ class Oracle:
         self._said: dict[str, NodeState | None] = {}
         self._found: dict[str, bytes] = {}
         """What was in the log's files when a node was started."""
-        self.master_lost_power = False
-        """Then messages may be lost that are not flushed, and so a delivery that the table of delays knows of."""
 
     def seen(self, node: SimNode) -> Seen:
         """What is known of the node."""
@@ -98,7 +96,6 @@ class Oracle:
         seen = self.seen(node)
         seen.promise.after_kill = seen.promise.after_power_loss
         seen.data_lost_at = now
-        self.master_lost_power |= node.is_master
 
     def rotted(self, node: SimNode, start: int, now: float) -> None:
         """The node's bytes from ``start`` on are not what was written: only a repair can bring them."""
@@ -193,7 +190,7 @@ class Oracle:
         if behind := node.store.derived.dispatcher.behind_bytes:
             raise Violation(f"{node.name} has not dispatched {behind} bytes of its log")
         check_derived(node.name, node.store)
-        if node.is_master and not self.master_lost_power and (late := undelivered(node.log, clock_is_true)):
+        if node.is_master and (late := undelivered(node.log, clock_is_true)):
             raise Violation(f"delayed messages are not delivered: {', '.join(late)}")
 
     def check(self, node: SimNode) -> None:
@@ -296,12 +293,24 @@ class Oracle:
             raise Violation(f"{node.name} reports {offset}, which is not on its disk")
 
     def _holds(self, node: SimNode, start: int, end: int) -> bool:
-        """Whether the node's disk has what the master has written there, as surely as the node promises."""
+        """Whether the node's disk has what a master has written there, as surely as the node promises."""
+        found = self._on_disk(node, start, end)
+        return any(len(written) >= end and written[start:end] == found for written in reversed(self.histories))
+
+    @staticmethod
+    def _on_disk(node: SimNode, start: int, end: int) -> bytes:
+        """The node's log between two offsets, durably if that is what the node promises."""
         durable = node.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         size = node.settings.mapped_file_size_commit_log
         assert size is not None
-        found = node.disk.bytes_at(node.settings.commit_log_folder, size, start, end, durable)
-        return any(len(written) >= end and written[start:end] == found for written in reversed(self.histories))
+        return node.disk.bytes_at(node.settings.commit_log_folder, size, start, end, durable)
+
+    def has_put(self, node: SimNode, put: Put) -> bool:
+        """Whether the node's disk has the bytes of this put: not those that another master wrote at that offset."""
+        assert put.result is not None
+        assert put.result.append is not None
+        start = put.result.append.wrote_offset
+        return self._on_disk(node, start, put.end) == self.written_by(put.node)[start : put.end]
 
     def put_answered(self, put: Put, slaves: list[SimNode], other_acks: list[int], now: float) -> None:
         """A PUT_OK is on enough nodes: durably where they flush before they say so, else safe from a kill.
@@ -319,15 +328,13 @@ class Oracle:
         settings = master.settings
         if master.log.min_offset > start:
             return  # it was deleted since
-        if put.waits and not self._holds(master, start, end):
+        if put.waits and not self.has_put(master, put):
             raise Violation(f"put {put.number} is PUT_OK and not on the master's disk")
         if not put.waits or settings.broker_role is not BrokerRole.SYNC_MASTER:
             return
         needed = settings.in_sync_replicas - 1
         holders = [
-            slave.name
-            for slave in slaves
-            if self._holds(slave, start, end) or self.seen(slave).data_lost_at >= put.put_time
+            slave.name for slave in slaves if self.has_put(slave, put) or self.seen(slave).data_lost_at >= put.put_time
         ]
         holders += ["bogus" for offset in other_acks if offset >= end]
         if len(holders) < needed:

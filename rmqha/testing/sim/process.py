@@ -3,6 +3,7 @@
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,39 @@ class ProcessDied(BaseException):
     """Unwinds the stack of a process that is dead. Code that catches it can do nothing more."""
 
 
+_TIME = attrgetter("time")
+
+
 class SortedClock(Clock):
-    """The world's clock. It puts each call where it belongs, instead of sorting all of them for each."""
+    """The world's clock. It puts each call where it belongs, instead of sorting all of them for each.
+
+    The calls are sorted by ``time``. A call that was postponed has an earlier ``time`` than ``getTime`` says, until it
+    is the first one: then it is put where it belongs, as Twisted's reactors do.
+    """
 
     @property
     def next_time(self) -> float | None:
         """When the next call is due, None if there is none."""
-        return self.calls[0].getTime() if self.calls else None
+        calls = self.calls
+        while calls and calls[0].delayed_time:
+            call = calls.pop(0)
+            call.activate_delay()
+            insort(calls, call, key=_TIME)
+        return calls[0].time if calls else None
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object) -> IDelayedCall:
         call = DelayedCall(
-            self.seconds() + delay, callable, args, kwargs, self.calls.remove, lambda _: self._sortCalls(), self.seconds
+            self.seconds() + delay, callable, args, kwargs, self.calls.remove, self._moved_forward, self.seconds
         )
-        insort(self.calls, call, key=DelayedCall.getTime)
+        insort(self.calls, call, key=_TIME)
         return call
+
+    def _moved_forward(self, call: DelayedCall) -> None:
+        self.calls.sort(key=_TIME)
 
     def advance(self, amount: float) -> None:
         self.rightNow += amount
-        while self.calls and self.calls[0].getTime() <= self.rightNow:
+        while (next_time := self.next_time) is not None and next_time <= self.rightNow:
             call = self.calls.pop(0)
             call.called = 1
             call.func(*call.args, **call.kw)

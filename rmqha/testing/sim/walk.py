@@ -243,7 +243,14 @@ class Walk:
         if self.simulation.master.runs and not self.simulation.master.stopping:
             self._put()
             if self.simulation.master.runs:  # the put may be the last thing that it does
-                self.simulation.intrude(MASTER, *self._lies())
+                first, *others = self._lies()
+                stranger = self.simulation.intrude(MASTER, first)
+                for (
+                    lie
+                ) in others:  # what comes with the first report is refused, so the second one is a test of its own
+                    if self.random.random() < 0.5:
+                        self.simulation.deliver_between("bogus", MASTER)
+                    stranger.write(lie)
                 self._settle_sometimes()
 
     def _settle_sometimes(self) -> None:

@@ -89,7 +89,7 @@ class ScheduleTestCase(BrokerStoreTestCase):
     def crash(self) -> None:
         """The broker dies and starts: what it had not written is lost."""
         table, self.service.table = self.service.table, DelayOffsetTable.read(self.folder)
-        self.service._written = dict(self.service.table.offset_table)
+        self.service._on_disk = self.service.table.snapshot()
         self.service.stopService()
         table.offset_table.clear()
         self.service = self.serve()
@@ -224,6 +224,17 @@ class RestartTests(ScheduleTestCase):
         self.pass_time(3)
         self.assertEqual(self.arrived(), [b"late"])
 
+    def test_a_delivery_is_noted_after_it_is_on_the_disk(self) -> None:
+        """If power is lost between the two, the message must be delivered again."""
+        self.delay(1)
+        refused = OSError(5, "Input/output error")
+        with patch.object(self.store.disk, "sync_all", side_effect=refused):
+            self.pass_time(3 * FLUSH_SECONDS)
+        self.assertEqual(self.arrived(), [b"late"])
+        self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {})
+        self.successResultOf(self.service.stopService())
+        self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {})
+
     def test_nothing_is_written_while_nothing_changes(self) -> None:
         with patch.object(DelayOffsetTable, "write") as write:
             self.pass_time(3 * FLUSH_SECONDS)
@@ -258,7 +269,7 @@ class RestartTests(ScheduleTestCase):
         self.assertEqual(self.arrived(), [b"late"])
 
     def test_a_slave_holds_what_its_master_says(self) -> None:
-        self.service.replace(DelayOffsetTable({2: 7}))
+        self.service.replace(DelayOffsetTable({2: 7}), 0)
         self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {2: 7})
 
 

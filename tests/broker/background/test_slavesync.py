@@ -27,6 +27,7 @@ from rmqha.wire.fastjson import dumps_compact
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import FakeEndpoint, LineTransport, log_lines
 from tests.remoting.test_protocol import commands_in, frame
+from tests.store.logs import sized_record
 
 MASTER, FAST = "192.0.2.7:10911", "192.0.2.7:10909"
 OTHER, OTHER_FAST = "192.0.2.8:20911", "192.0.2.8:20909"
@@ -48,6 +49,11 @@ def all_tables() -> tuple[ConfigTable, ...]:
         DelayOffsetTable({1: 3, 3: 2}),
         SubscriptionGroupTable(VERSION, {"G": SubscriptionGroupConfig("G", retry_max_times=3)}),
     )
+
+
+def runtime_info(log_end: int) -> bytes:
+    """What a master says whose log ends there."""
+    return dumps_compact({"table": {"commitLogMinOffset": "0", "commitLogMaxOffset": str(log_end)}})
 
 
 class Master:
@@ -103,6 +109,7 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
     def serve(self, address: str, *tables: ConfigTable) -> Master:
         """A master has these tables, and answers at this address."""
         bodies = {int(CODES[type(table)]): dumps_compact(table.to_json()) for table in tables}
+        bodies[int(RequestCode.GET_BROKER_RUNTIME_INFO)] = runtime_info(0)
         self.masters[address] = Master(bodies)
         return self.masters[address]
 
@@ -164,11 +171,30 @@ class CycleTests(SlaveSyncTestCase):
         self.pass_by(2.5)
         self.assertEqual((fast.asked, master.asked), ([], []))
         self.pass_by(0.5)
-        self.assertEqual((fast.asked, master.asked), ([21], [43, 45, 201]))
+        self.assertEqual((fast.asked, master.asked), ([21], [43, 45, 28, 201]))
         self.pass_by(9.5)
-        self.assertEqual((fast.asked, master.asked), ([21], [43, 45, 201]))
+        self.assertEqual((fast.asked, master.asked), ([21], [43, 45, 28, 201]))
         self.pass_by(0.5)
-        self.assertEqual((fast.asked, master.asked), ([21] * 2, [43, 45, 201] * 2))
+        self.assertEqual((fast.asked, master.asked), ([21] * 2, [43, 45, 28, 201] * 2))
+
+    def test_delay_offsets_wait_for_the_log_that_they_belong_to(self) -> None:
+        """They may call a message delivered that our disk does not have: a promotion would lose it."""
+        master = self.serve(MASTER, *all_tables())
+        master.bodies = {**master.bodies, int(RequestCode.GET_BROKER_RUNTIME_INFO): runtime_info(500)}
+        self.follow(MASTER)
+        self.pass_by(3)
+        log = self.store.commit_log
+        log.append(sized_record(499))
+        self.pass_by(60)  # flushed up to there
+        self.assertEqual(log.flushed_offset, 499)
+        self.assertEqual(self.schedule.table, DelayOffsetTable())
+        self.assertEqual(DelayOffsetTable.read(self.folder), DelayOffsetTable())
+        log.append(sized_record(200))
+        self.assertEqual(self.schedule.table, DelayOffsetTable(), "the disk may not have that yet")
+        self.pass_by(1)
+        self.assertEqual(log.flushed_offset, 699)
+        self.assertEqual(self.held(), all_tables())
+        self.assertEqual(self.on_disk(), all_tables())
 
     def test_the_connections_are_kept(self) -> None:
         self.serve(MASTER, *all_tables())
@@ -250,7 +276,7 @@ class AddressTests(SlaveSyncTestCase):
         self.tell(OTHER)
         self.pass_by(3)
         self.assertEqual(self.held(), all_tables())
-        self.assertEqual(len(other.asked), 4)
+        self.assertEqual(len(other.asked), 5)
 
     def test_a_new_address_is_gone_to_and_the_old_one_left(self) -> None:
         for address in (MASTER, FAST, OTHER, OTHER_FAST):
@@ -271,11 +297,11 @@ class AddressTests(SlaveSyncTestCase):
         self.tell(None)
         self.pass_by(20)
         self.assertEqual(self.open_lines(), [])
-        self.assertEqual(master.asked, [21, 43, 45, 201])
+        self.assertEqual(master.asked, [21, 43, 45, 28, 201])
         self.assertEqual(self.held(), all_tables(), "what it had it keeps")
         self.tell(MASTER)
         self.pass_by(10)
-        self.assertEqual(master.asked, [21, 43, 45, 201] * 2)
+        self.assertEqual(master.asked, [21, 43, 45, 28, 201] * 2)
 
     def test_it_never_asks_itself(self) -> None:
         self.follow(OURS)
@@ -370,7 +396,7 @@ class TableTests(SlaveSyncTestCase):
     def test_a_master_that_has_no_such_table_says_so_and_the_slave_keeps_its_own(self) -> None:
         """As a Java master does that has no delay offsets."""
         self.serve(MASTER, *(table for table in all_tables() if not isinstance(table, DelayOffsetTable)))
-        self.schedule.replace(DelayOffsetTable({1: 9}))
+        self.schedule.replace(DelayOffsetTable({1: 9}), 0)
         self.follow(MASTER)
         with log_lines() as lines:
             self.pass_by(3)

@@ -262,9 +262,23 @@ class MappedFileQueueTests(SynchronousTestCase):
         self.assertEqual(self.open(writable=False).bases, [0])
         self.assertTrue(path.exists())
 
-    def test_an_empty_file_elsewhere_is_refused(self) -> None:
+    def test_files_of_zeros_after_an_empty_one_were_never_finished_and_go(self) -> None:
+        """Power was lost after the last file was flushed, and before the files before it were."""
+        make_file(self.folder, 0)
+        unwritten = [
+            make_file(self.folder, SIZE, 0),
+            make_file(self.folder, 2 * SIZE),
+            make_file(self.folder, 3 * SIZE, 0),
+        ]
+        self.assertEqual(self.open(writable=False).bases, [0])
+        self.assertEqual([path.exists() for path in unwritten], [True] * 3)
+        self.assertEqual(self.open().bases, [0])
+        self.assertEqual([path.exists() for path in unwritten], [False] * 3)
+
+    def test_an_empty_file_before_bytes_is_refused(self) -> None:
         make_file(self.folder, 0, 0)
         make_file(self.folder, SIZE)
+        make_file(self.folder, 2 * SIZE).write_bytes(bytes(SIZE - 1) + b"x")
         self.refusal(file_name(0), "0 bytes")
 
     def test_a_refused_folder_is_left_as_it_was(self) -> None:
