@@ -208,6 +208,16 @@ class Node(ProcessService):
         if self._control.parent is None:
             self._control.setServiceParent(self)
         self._enter(Phase.RUNNING)
+        self.ready()
+
+    def status_line(self) -> str:
+        """The role, what the node does, and how far it is."""
+        name = f"{self._plan.settings.broker_role.value} {self._plan.settings.broker_name}"
+        node = self._open_node
+        if node is not None and self._phase is Phase.RUNNING:
+            return f"{name}: {node.summary()}"
+        progress = self._opening.progress if self._phase is Phase.OPENING else None
+        return f"{name}: {self._phase.value}{'' if progress is None else f', {progress}'}"
 
     def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
@@ -385,6 +395,7 @@ class Node(ProcessService):
 
     async def _stop(self) -> None:
         self._enter(Phase.STOPPING)
+        self.stopping()
         self._opening.stop()
         if self._finding_fork is not None:
             self._finding_fork.cancel()
@@ -407,3 +418,4 @@ class Node(ProcessService):
             for threads in (self._table_threads, self._threads):
                 if threads.started:
                     threads.stop()
+            self.stopped()

@@ -251,6 +251,15 @@ class OpenNode:
         state = orjson.dumps(self.state().as_json()).decode()
         return {**self.broker.runtime_info.table(), NODE_STATE_KEY: state, VERSION_KEY: __version__}
 
+    def summary(self) -> str:
+        """What the node does, in a few words."""
+        slaves = 0 if self.serving is None else len(self.serving.factory.connections)
+        served = f"{slaves} slave{'' if slaves == 1 else 's'} connected"
+        if self.slave is None:
+            return f"SERVING, {served}"
+        lag, also = self.slave.lag_bytes, f", {served}" if slaves else ""
+        return f"{self.slave.replica.state.name}{'' if lag is None else f', {lag} bytes behind'}{also}"
+
     def state(self) -> NodeState:
         """The current state, for state.json."""
         return replace(

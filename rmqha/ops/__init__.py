@@ -3,6 +3,7 @@
 In reading order:
 
 - ``process``: options, signals and exit codes of every process that twistd runs for us.
+- ``notify``: tells systemd what a process does.
 - ``listening``: a port that is open while a process runs.
 - ``logs``: where log events go: text for people, or JSON lines for machines.
 - ``statefile``: keeps state.json current while a node runs.
