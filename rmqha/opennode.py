@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmqha import __version__
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
+from rmqha.broker.requests.config import Keep
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.endpoints import LoopbackEndpoint
@@ -51,7 +52,7 @@ class Process:
     ``run_in_table_thread`` is for writes of tables, which would delay the flushes that puts wait for. ``leave`` ends
     the process after a slave's work is done, and ``stop_with`` after an error: with the exit code and its reason.
     ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now. ``describe_fork`` says in a line
-    where a slave's log and its master's part.
+    where a slave's log and its master's part. ``keep_settings`` keeps what mqadmin changes for the next start.
     """
 
     reactor: Any
@@ -61,6 +62,7 @@ class Process:
     stop_with: Leave
     start_rewind: Callable[[], bool]
     describe_fork: Callable[[], Awaitable[str]]
+    keep_settings: Keep
 
 
 class OpenNode:
@@ -159,6 +161,7 @@ class OpenNode:
                 plan.connect,
                 plan.master_address,
                 self._master.found,
+                self._process.keep_settings,
             ),
         )
         about_node = runtime_processors(self._runtime_info, broker.config)

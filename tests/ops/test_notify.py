@@ -55,7 +55,7 @@ class NotifierTests(SynchronousTestCase):
         folder = tempfile.mkdtemp()  # the path of a socket is short, and those of trial are not
         self.path = f"{folder}/notify"
         self.addCleanup(os.rmdir, folder)
-        self.addCleanup(lambda: os.path.exists(self.path) and os.unlink(self.path))
+        self.addCleanup(Path(self.path).unlink, missing_ok=True)
         self.systemd = self.listen()
         self.notifier = Notifier(NotifySettings(self.path, 20.0), self.clock, lambda: self.status)
 
