@@ -9,4 +9,4 @@ if [ ! -s "$archive" ]; then
         --include=python3,ca-certificates,systemd-standalone-sysusers,systemd-standalone-tmpfiles bookworm "$archive.part"
     mv "$archive.part" "$archive"
 fi
-tar -xf "$archive" -C "$1" --numeric-owner --exclude=./dev/\*
+tar -xf "$archive" -C "$1" --numeric-owner

@@ -28,7 +28,7 @@ echo "rmqha:x:10911:" >>"$root/etc/group"
 install -d -o 10911 -g 10911 -m 750 "$root/data"
 chroot "$root" /opt/rmqha/bin/python -m compileall -q /opt/rmqha/lib
 chroot "$root" /opt/rmqha/bin/python -c 'from twisted.plugin import IPlugin, getPlugins; list(getPlugins(IPlugin))'
-rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/man/*
+rm -rf "$root"/dev/* "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/man/*
 umoci repack --image "$layout:$version" "$work/bundle"
 umoci config --image "$layout:$version" --config.user 10911:10911 --config.workingdir /data --config.volume /data \
     --config.entrypoint /usr/local/bin/rmqha-container --config.cmd "" --config.stopsignal SIGTERM \

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +29,20 @@ RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MESSAGES = 500
 
 
+DEVICES = f"""
+mount -t tmpfs none {ROOT}/dev
+for name in null zero full random urandom; do touch {ROOT}/dev/$name; mount --bind /dev/$name {ROOT}/dev/$name; done
+exec "$@"
+"""
+"""What a container's runtime does before it starts the program."""
+
+
 def inside(command: Sequence[str], user: str = "root:root", **environment: str) -> list[str]:
     """The command, with the package's root and namespaces of its own for processes and mounts."""
     variables = [f"{name}={value}" for name, value in {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **environment}.items()]
     return [
         *("unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", f"--mount-proc={ROOT}/proc"),
+        *("sh", "-euc", DEVICES, "sh"),
         *("chroot", f"--userspec={user}", str(ROOT), "env", "-i", *variables, *command),
     ]
 
@@ -51,8 +61,8 @@ def running(command: Sequence[str], log: Path, user: str, **environment: str) ->
         process = subprocess.Popen(inside(command, user, **environment), stdout=output, stderr=output)
     try:
         yield process
-        (main,) = children_of(children_of(process.pid)[0]) or children_of(process.pid)
-        os.kill(main, 15)
+        (main,) = children_of(process.pid)  # the first process of the namespace: sh, then chroot, then the node
+        os.kill(main, signal.SIGTERM)
         assert process.wait(120) == 0, log.read_text()
     finally:
         process.kill()
@@ -72,9 +82,10 @@ def copies(
     master_store: Path, end: Callable[[], int], command: Sequence[str], user: str, store: Path, log: Path, **env: str
 ) -> None:
     """The node copies all of the master's log; both logs are equal then, and it ran as the right user."""
-    with running(command, log, user, **env):
+    with running(command, log, user, **env) as process:
 
         def has_all() -> bool:
+            assert process.poll() is None, log.read_text()
             state = NodeState.read(store) if (store / "rmqha" / "state.json").exists() else None
             return state is not None and state.state == "IN_SYNC" and state.offsets.verified >= end()
 
