@@ -26,7 +26,7 @@ REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics package deb deb-proof image image-proof news clean
+.PHONY: help install demo quick test proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -113,6 +113,9 @@ deb: $(READY)  ## dist/rmqha_VERSION_ARCH.deb, by dh-virtualenv, on Debian
 
 deb-proof: $(READY)  ## installs dist/*.deb in a bookworm root; its node copies a Java master; as root
 	packaging/make/deb_proof.sh
+
+systemd-proof:  ## boots a bookworm root with systemd and dist/*.deb: it starts, reloads and watches nodes; as root
+	packaging/make/systemd_proof.sh
 
 image: $(READY)  ## dist/rmqha-image.tar, an OCI image, without a registry; as root
 	packaging/make/image.sh

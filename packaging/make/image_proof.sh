@@ -16,5 +16,5 @@ assert process["user"]["uid"] == process["user"]["gid"] == 10911, process["user"
 assert process["cwd"] == "/data", process["cwd"]
 assert process["args"][0] == "/usr/local/bin/rmqha-container", process["args"]
 PYTHON
-RMQHA_ROOT=$work/bundle/rootfs "$python" -m pytest -q tests/interop/proof_packages.py -k image
+RMQHA_ROOT=$work/bundle/rootfs "$python" -m pytest -q --basetemp="$work/pytest" tests/interop/proof_packages.py -k image
 echo "proved: the image runs as user 10911, keeps its store in /data, answers the health check, and copies a Java master"
