@@ -6,9 +6,7 @@ cd "$(dirname "$0")/../.."
 deb=$(ls dist/rmqha_*.deb)
 root=$(mktemp -d /var/tmp/rmqha-systemd-XXXXXX)
 trap 'rm -rf --one-file-system "$root"' EXIT
-mmdebstrap --quiet --variant=minbase --include=python3,ca-certificates,systemd,systemd-sysv bookworm "$root/root.tar"
-tar -xf "$root/root.tar" -C "$root" --numeric-owner
-rm "$root/root.tar"
+packaging/make/bookworm.sh "$root" systemd
 cp "$deb" "$root/rmqha.deb"
 unshare --mount --pid --fork --mount-proc="$root/proc" chroot "$root" \
     env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq /rmqha.deb >"$root/apt.log" 2>&1
@@ -52,7 +50,7 @@ sleep 7  # RestartSec is 5
 [ "$(systemctl show -P ExecMainStatus rmqha@bad)" = 2 ]
 echo PROVED
 PROBE
-timeout -s KILL 600 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --boot >"$root/boot.log" 2>&1 || true
+timeout -s KILL 900 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --boot >"$root/boot.log" 2>&1 || true
 if ! grep -q '^PROVED$' "$root/probe.log"; then
     tail -n 40 "$root/probe.log" "$root/boot.log" >&2
     exit 1
