@@ -27,7 +27,7 @@ REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test docs proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,7 +65,7 @@ lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff format --check .
 
 types: $(READY)  ## mypy --strict with mypy-zope
-	$(BIN)/mypy rmqha twisted/plugins tests benchmarks examples docs/make ops
+	$(BIN)/mypy rmqha twisted/plugins tests benchmarks examples docs/make ops packaging/make
 
 imports: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports
@@ -112,6 +112,25 @@ docs: $(READY_FOR_DOCS)  ## the documentation as a site in .cache/site, without 
 
 wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for rmqha from there
 	$(BIN)/python tests/check_wheel.py
+
+package: $(READY)  ## dist/: sdist, wheel, man pages and completions of bash, zsh and fish
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python packaging/make/pages.py dist
+
+deb: $(READY)  ## dist/rmqha_VERSION_ARCH.deb, by dh-virtualenv, on Debian
+	packaging/make/deb.sh
+
+deb-proof: $(READY)  ## installs dist/*.deb in a bookworm root; its node copies a Java master; as root
+	packaging/make/deb_proof.sh
+
+systemd-proof:  ## boots a bookworm root with systemd and dist/*.deb: it starts, reloads and watches nodes; as root
+	packaging/make/systemd_proof.sh
+
+image: $(READY)  ## dist/rmqha-image.tar, an OCI image, without a registry; as root
+	packaging/make/image.sh
+
+image-proof: $(READY)  ## runs dist/rmqha-image.tar in namespaces; it copies a Java master; as root
+	packaging/make/image_proof.sh
 
 bench-catchup: $(READY)  ## catching up: ours against the Java 4.9.3 pair, one run
 	$(BIN)/python -m benchmarks.catchup

@@ -15,7 +15,7 @@ from rmqha import __version__
 ROOT = Path(__file__).parents[1]
 HOME = "docs/index"
 NAVIGATION = {
-    "First steps": ("README", "docs/copy", "docs/packaging", "docs/faq"),
+    "First steps": ("README", "docs/copy", "docs/install", "docs/faq"),
     "Operators": (
         "docs/operating",
         "docs/runbook",

@@ -11,6 +11,7 @@ In reading order:
 - ``nodeplan``: what a node is configured to be.
 - ``masterendpoints``: how a slave reaches its master.
 - ``web/``: the HTTP port: metrics, health checks and a status page.
+- ``rereading``: settings and certificates that change while a node runs.
 - ``opennode``: a node while its store is open: the services of its role.
 - ``node``: a running node: opens its store, changes its role, and stops.
 - ``ops/``: what operators see: logs, status, ports, retention.

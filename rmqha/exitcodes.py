@@ -37,6 +37,16 @@ MEANINGS = {
 }
 """The meaning of each code, for nodes and commands."""
 
+NOT_MENDED_BY_RESTART = (
+    ExitCode.CORRUPT,
+    ExitCode.USAGE,
+    ExitCode.GAP,
+    ExitCode.AHEAD,
+    ExitCode.DIVERGED,
+    ExitCode.IN_USE,
+)
+"""After these codes a node that is started again would end again: systemd's units leave it stopped."""
+
 
 def table(codes: "tuple[ExitCode, ...]" = tuple(ExitCode)) -> list[tuple[str, str]]:
     """The numbers and meanings of these codes as texts, for the help."""

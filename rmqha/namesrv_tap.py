@@ -71,19 +71,33 @@ class NameServerProcess(ProcessService):
         self._http = options.http
         self._folder = options.folder
         self._threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
+        self._name_server: NameServerService | None = None
 
     def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
         running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
         return running
+
+    def startService(self) -> None:
+        ProcessService.startService(self)
+        self._reactor.callWhenRunning(self.ready)
+
+    def status_line(self) -> str:
+        """How many brokers are registered."""
+        if self._name_server is None or not self.running:
+            return ProcessService.status_line(self)
+        brokers = self._name_server.route_info.broker_count
+        return f"name server, {brokers} broker{'' if brokers == 1 else 's'} registered"
 
     def stopService(self) -> Deferred[None]:
         stopped = Deferred.fromCoroutine(self._stop())
         return stopped
 
     async def _stop(self) -> None:
+        self.stopping()
         await ProcessService.stopService(self)
         if self._threads.started:
             self._threads.stop()
+        self.stopped()
 
     def open(self) -> None:
         gc.set_threshold(*SELDOM)
@@ -97,6 +111,7 @@ class NameServerProcess(ProcessService):
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot read {self._folder}: {error}")
             return
+        self._name_server = name_server
         name_server.setServiceParent(self)
         factory = RemotingFactory(name_server.processors(), clock, name_server_limits())
         endpoint = tcp_endpoint(self._reactor, self._port, self._bind_address)

@@ -5,6 +5,7 @@ then, and the lock of a store does not survive that.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -38,7 +39,8 @@ from rmqha.replicating import (
     rewind_slave,
     role_to_run,
 )
-from rmqha.settings import BrokerRole
+from rmqha.rereading import Rereading, change_live
+from rmqha.settings import BrokerRole, run_time_properties, with_properties
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
@@ -90,6 +92,7 @@ class Node(ProcessService):
         self._machine = Machine(IReactorTime(reactor), self._run_in_thread, self._disk_failed)
         self._phase = Phase.NEW
         self._use(plan)
+        self._rereading = Rereading(plan.settings, plan.sources, self._run_in_table_thread)
         self._working: Deferred[None] | None = None
         """The opening of the store, or the change of the role. A stop waits for it."""
         self._open_node: OpenNode | None = None
@@ -175,6 +178,7 @@ class Node(ProcessService):
 
     async def _open(self) -> None:
         try:
+            await self._run_in_thread(self._take_kept_settings)
             await self._run_in_thread(self._take_promoted_role)
             self._check_not_stopping()
             await self._run(await self._opening.run())
@@ -194,6 +198,12 @@ class Node(ProcessService):
     def _check_not_stopping(self) -> None:
         if self._is_stopping:
             raise OpeningStopped("the node stops before its store is open")
+
+    def _take_kept_settings(self) -> None:
+        """Use the settings that mqadmin changed in an earlier run. Raises OSError."""
+        if not self._is_ready:  # after a rewind the plan has them
+            settings = self._rereading.with_kept(self._plan.settings)
+            self._use(replace(self._plan, settings=settings))
 
     def _take_promoted_role(self) -> None:
         """Run as the master that a promotion has made of this store, although the options say slave.
@@ -218,6 +228,8 @@ class Node(ProcessService):
         if self._is_stopping:
             await store.close()
             return
+        await self._rereading.settle()
+        store.settings = with_properties(store.settings, run_time_properties(self._plan.settings))  # SIGHUP came
         process = Process(
             self._reactor,
             self._machine,
@@ -226,6 +238,7 @@ class Node(ProcessService):
             self.stop_with,
             self._start_rewind,
             self._describe_fork,
+            self._keep_settings,
         )
         self._open_node = OpenNode(self._plan, store, self._master, process)
         self._open_node.services.setServiceParent(self)
@@ -234,6 +247,29 @@ class Node(ProcessService):
         if self._control.parent is None:
             self._control.setServiceParent(self)
         self._enter(Phase.RUNNING)
+        self.ready()
+
+    async def _keep_settings(self, changes: Mapping[str, str], by: str) -> None:
+        """Keep settings that mqadmin has changed, also if this node is promoted or started again. Raises OSError."""
+        self._plan = replace(self._plan, settings=with_properties(self._plan.settings, changes))
+        await self._rereading.keep(changes, by)
+
+    async def reload(self) -> None:
+        """Read certificates and settings again. New connections use the certificates."""
+        await self._rereading.reread_certificates()
+        changes = await self._rereading.reread_settings()
+        self._plan = replace(self._plan, settings=with_properties(self._plan.settings, changes))
+        if changes and self._open_node is not None and self._open_node.broker is not None:
+            change_live(self._open_node.broker.live_settings, changes, self._log)
+
+    def status_line(self) -> str:
+        """The role, what the node does, and how far it is."""
+        name = f"{self._plan.settings.broker_role.value} {self._plan.settings.broker_name}"
+        node = self._open_node
+        if node is not None and self._phase is Phase.RUNNING:
+            return f"{name}: {node.summary()}"
+        progress = self._opening.progress if self._phase is Phase.OPENING else None
+        return f"{name}: {self._phase.value}{'' if progress is None else f', {progress}'}"
 
     def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
@@ -411,6 +447,7 @@ class Node(ProcessService):
 
     async def _stop(self) -> None:
         self._enter(Phase.STOPPING)
+        self.stopping()
         self._opening.stop()
         if self._finding_fork is not None:
             self._finding_fork.cancel()
@@ -433,3 +470,4 @@ class Node(ProcessService):
             for threads in (self._table_threads, self._threads):
                 if threads.started:
                     threads.stop()
+            self.stopped()

@@ -11,6 +11,7 @@ from rmqha.ha.slave.service import SlaveOptions
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.listening import HttpPort
 from rmqha.ops.logs import NodeLogObserver, SyslogObserver
+from rmqha.rereading import Sources
 from rmqha.settings import BrokerRole, Settings, as_master
 from rmqha.tls.endpoints import ServerTLS
 
@@ -24,8 +25,8 @@ class NodePlan:
     ``master_remoting``. ``connect`` makes endpoints from addresses. ``tls`` is for our ports; None leaves them plain.
     ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
     at ``embedded_port`` if that is not None, and answers HTTP at ``http`` if that is not None. ``observer`` writes the
-    node's log events; None leaves that to twistd. A node that manages its process handles signals. ``is_promoted`` says
-    that it is a master because its store was promoted.
+    node's log events; None leaves that to twistd. ``sources`` are read again after SIGHUP. A node that manages its
+    process handles signals. ``is_promoted`` says that it is a master because its store was promoted.
     """
 
     settings: Settings
@@ -43,6 +44,7 @@ class NodePlan:
     http: HttpPort | None = None
     observer: NodeLogObserver | SyslogObserver | None = None
     manages_process: bool = False
+    sources: Sources | None = None
     is_promoted: bool = False
 
     def as_master(self, role: BrokerRole) -> "NodePlan":

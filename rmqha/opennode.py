@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmqha import __version__
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
+from rmqha.broker.requests.config import Keep
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.endpoints import LoopbackEndpoint
@@ -53,7 +54,7 @@ class Process:
     ``run_in_table_thread`` is for writes of tables, which would delay the flushes that puts wait for. ``leave`` ends
     the process after a slave's work is done, and ``stop_with`` after an error: with the exit code and its reason.
     ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now. ``describe_fork`` says in a line
-    where a slave's log and its master's part.
+    where a slave's log and its master's part. ``keep_settings`` keeps what mqadmin changes for the next start.
     """
 
     reactor: Any
@@ -63,6 +64,7 @@ class Process:
     stop_with: Leave
     start_rewind: Callable[[], bool]
     describe_fork: Callable[[], Awaitable[str]]
+    keep_settings: Keep
 
 
 class OpenNode:
@@ -161,6 +163,7 @@ class OpenNode:
                 plan.connect,
                 plan.master_address,
                 self._master.found,
+                self._process.keep_settings,
             ),
         )
         about_node = runtime_processors(self._runtime_info, broker.config)
@@ -252,6 +255,15 @@ class OpenNode:
         assert self.broker is not None, "the broker answers this request"
         state = orjson.dumps(self.state().as_json()).decode()
         return {**self.broker.runtime_info.table(), NODE_STATE_KEY: state, VERSION_KEY: __version__}
+
+    def summary(self) -> str:
+        """What the node does, in a few words."""
+        slaves = 0 if self.serving is None else len(self.serving.factory.connections)
+        served = f"{slaves} slave{'' if slaves == 1 else 's'} connected"
+        if self.slave is None:
+            return f"SERVING, {served}"
+        lag, also = self.slave.lag_bytes, f", {served}" if slaves else ""
+        return f"{self.slave.replica.state.name}{'' if lag is None else f', {lag} bytes behind'}{also}"
 
     def state(self) -> NodeState:
         """The current state, for state.json."""

@@ -123,6 +123,7 @@ class StoreOpening:
         self._repairing = Deferred.fromCoroutine(repair.run())
         try:
             done = await self._repairing
+            self._repairing = None
         except CancelledError:
             raise OpeningStopped("the node is to stop before its log is repaired") from None
         except (RepairError, SourceUnreachable) as error:
@@ -135,6 +136,11 @@ class StoreOpening:
         known = NodeState.read(root, disk) or NodeState.new()
         role = self._settings.broker_role.value
         replace(known, role=role, state=ReplicaState.REPAIRING.name, peers=()).write(root, disk)
+
+    @property
+    def progress(self) -> str | None:
+        """How far the opening is, in a few words; None if that is not known yet."""
+        return "repairing the log from the master" if self._repairing is not None else self._opening.progress
 
     def stop(self) -> None:
         """Give up: ``run`` raises OpeningStopped as soon as it can."""

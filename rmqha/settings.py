@@ -7,6 +7,7 @@ ignores keys that rmqha does not use; ``confkeys`` judges them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,22 @@ def _hours(text: str) -> tuple[int, ...]:
     return tuple(int(hour) for hour in hours)
 
 
+LOCAL, NOBODY = "local", "none"
+
+
+def _changers(text: str) -> str:
+    """Check the value of updateBrokerConfigFrom. Raises ValueError."""
+    if text == NOBODY:
+        return text
+    for piece in (piece.strip() for piece in text.split(",")):
+        if piece != LOCAL:
+            try:
+                ip_network(piece)
+            except ValueError:
+                raise ValueError("is neither none nor a list of local, addresses and networks") from None
+    return text
+
+
 def _not_true(text: str) -> bool:
     if text.lower() == "true":
         raise ValueError("cannot be true here: that mode has its own replication, which rmqha does not speak")
@@ -121,9 +138,22 @@ def _single_path(text: str) -> Path:
         raise ValueError("starts with ~ and the name of a user without a home folder") from None
 
 
-def _setting(key: str, parse: Callable[[str], Any], default: Any, meaning: str) -> Any:
-    """A field of Settings; ``meaning`` goes to docs/settings.md."""
-    return field(default=default, metadata={"key": key, "parse": parse, "meaning": meaning})
+class RunTime(Enum):
+    """Whether a setting can change while a node runs: by SIGHUP, or by mqadmin updateBrokerConfig."""
+
+    FIXED = ""
+    CHANGES = "yes"
+    UNTIL_RESTART = "until the next start"
+
+
+def _setting(
+    key: str, parse: Callable[[str], Any], default: Any, meaning: str, run_time: RunTime = RunTime.FIXED
+) -> Any:
+    """A field of Settings; ``meaning`` goes to docs/settings.md.
+
+    Those who use a setting that changes at run time read it from their ``settings`` each time.
+    """
+    return field(default=default, metadata={"key": key, "parse": parse, "meaning": meaning, "run_time": run_time})
 
 
 MAX_PORT = 65535
@@ -293,16 +323,25 @@ class Settings:
         "Whether a slave answers a pull beyond its queue's end with a corrected offset.",
     )
     delete_when: tuple[int, ...] = _setting(
-        "deleteWhen", _hours, (4,), "The hours of the day at which old segments are deleted, separated by semicolons."
+        "deleteWhen",
+        _hours,
+        (4,),
+        "The hours of the day at which old segments are deleted, separated by semicolons.",
+        RunTime.CHANGES,
     )
     file_reserved_time_hours: int = _setting(
-        "fileReservedTime", _number(0, 24 * 366 * 100), 72, "How old a segment must be before it is deleted."
+        "fileReservedTime",
+        _number(0, 24 * 366 * 100),
+        72,
+        "How old a segment must be before it is deleted.",
+        RunTime.CHANGES,
     )
     disk_max_used_space_ratio: int = _setting(
         "diskMaxUsedSpaceRatio",
         _number(10, 95),
         75,
         "Above this share of a used disk segments are deleted at any hour.",
+        RunTime.CHANGES,
     )
     clean_resource_interval_ms: int = _setting(
         "cleanResourceInterval", MILLISECONDS, 10_000, "How often the node looks for segments to delete."
@@ -312,6 +351,7 @@ class Settings:
         _boolean,
         True,
         "Whether a nearly full disk makes the node delete segments that are not old enough.",
+        RunTime.CHANGES,
     )
     ha_send_heartbeat_interval_ms: int = _setting(
         "haSendHeartbeatInterval",
@@ -400,6 +440,13 @@ class Settings:
         30_000,
         "How often the node registers with its name servers.",
     )
+    update_broker_config_from: str = _setting(
+        "updateBrokerConfigFrom",
+        _changers,
+        LOCAL,
+        "Who may change settings at run time with mqadmin updateBrokerConfig: local (this machine), none, addresses "
+        "or networks, separated by commas.",
+    )
     unregister_unfit_slave: bool = _setting(
         "unregisterUnfitSlave", _boolean, True, "Whether a slave in GAP, AHEAD or DIVERGED leaves the name servers."
     )
@@ -410,17 +457,29 @@ class Settings:
         "enableDLegerCommitLog", _not_true, False, "Must be false: rmqha does not speak DLedger."
     )
     broker_permission: int = _setting(
-        "brokerPermission", _number(0, 7), 6, "What clients may do: 2 is write, 4 is read, 6 is both."
+        "brokerPermission",
+        _number(0, 7),
+        6,
+        "What clients may do: 2 is write, 4 is read, 6 is both.",
+        RunTime.CHANGES,
     )
     region_id: str = _setting(
         "regionId", _nonempty, "DefaultRegion", "The region that is named in the answers to puts."
     )
     trace_on: bool = _setting("traceOn", _boolean, True, "Whether the answers to puts ask clients for message traces.")
     auto_create_topic_enable: bool = _setting(
-        "autoCreateTopicEnable", _boolean, True, "Whether a send to an unknown topic creates it."
+        "autoCreateTopicEnable",
+        _boolean,
+        True,
+        "Whether a send to an unknown topic creates it.",
+        RunTime.CHANGES,
     )
     auto_create_subscription_group: bool = _setting(
-        "autoCreateSubscriptionGroup", _boolean, True, "Whether a request of an unknown consumer group creates it."
+        "autoCreateSubscriptionGroup",
+        _boolean,
+        True,
+        "Whether a request of an unknown consumer group creates it.",
+        RunTime.CHANGES,
     )
     default_topic_queue_nums: int = _setting(
         "defaultTopicQueueNums", COUNT, 8, "The largest number of queues of a topic that a send creates."
@@ -435,13 +494,18 @@ class Settings:
         "traceTopicEnable", _boolean, False, "Whether the topic of message traces exists from the start."
     )
     reject_transaction_message: bool = _setting(
-        "rejectTransactionMessage", _boolean, False, "Whether transactional messages are refused."
+        "rejectTransactionMessage",
+        _boolean,
+        False,
+        "Whether transactional messages are refused.",
+        RunTime.CHANGES,
     )
     start_accept_send_request_time_stamp: int = _setting(
         "startAcceptSendRequestTimeStamp",
         _number(0, 2**63 - 1),
         0,
         "Puts before this time are refused. Milliseconds since 1970.",
+        RunTime.CHANGES,
     )
     flush_delay_offset_interval_ms: int = _setting(
         "flushDelayOffsetInterval", MILLISECONDS, 10_000, "How often the offsets of delay levels are written."
@@ -451,6 +515,7 @@ class Settings:
         _boolean,
         False,
         "Whether consumers are sent to a slave if the master is busy reading from the disk.",
+        RunTime.CHANGES,
     )
     read_up_to: ReadUpTo = _setting(
         "readUpTo",
@@ -458,12 +523,21 @@ class Settings:
         ReadUpTo.VERIFIED,
         "Where reads of consumers end. verified: at the log's end; confirmed: at the end of what its slaves hold, so "
         "that no failover takes back what a consumer has seen. Then consumers wait while no slave is connected.",
+        RunTime.UNTIL_RESTART,
     )
     long_polling_enable: bool = _setting(
-        "longPollingEnable", _boolean, True, "Whether a pull at a queue's end waits for the next message."
+        "longPollingEnable",
+        _boolean,
+        True,
+        "Whether a pull at a queue's end waits for the next message.",
+        RunTime.CHANGES,
     )
     short_polling_time_ms: int = _setting(
-        "shortPollingTimeMills", MILLISECONDS, 1_000, "How long such a pull waits if longPollingEnable is false."
+        "shortPollingTimeMills",
+        MILLISECONDS,
+        1_000,
+        "How long such a pull waits if longPollingEnable is false.",
+        RunTime.CHANGES,
     )
     flush_consumer_offset_interval_ms: int = _setting(
         "flushConsumerOffsetInterval", MILLISECONDS, 5_000, "How often consumer offsets are written."
@@ -478,10 +552,18 @@ class Settings:
         "Whether consumers are notified when one of their group connects or disconnects.",
     )
     transaction_time_out_ms: int = _setting(
-        "transactionTimeOut", MILLISECONDS, 6_000, "How old a half message must be before its producer is asked."
+        "transactionTimeOut",
+        MILLISECONDS,
+        6_000,
+        "How old a half message must be before its producer is asked.",
+        RunTime.CHANGES,
     )
     transaction_check_max: int = _setting(
-        "transactionCheckMax", COUNT, 15, "How often a producer is asked about one half message."
+        "transactionCheckMax",
+        COUNT,
+        15,
+        "How often a producer is asked about one half message.",
+        RunTime.CHANGES,
     )
     transaction_check_interval_ms: int = _setting(
         "transactionCheckInterval", MILLISECONDS, 60_000, "How often half messages are looked through."
@@ -569,6 +651,12 @@ class Settings:
 
 SETTING_KEYS = frozenset(setting.metadata["key"] for setting in fields(Settings))
 """RocketMQ's names of all settings that rmqha uses."""
+RUN_TIME_KEYS = {
+    setting.metadata["key"]: setting.metadata["run_time"]
+    for setting in fields(Settings)
+    if setting.metadata["run_time"] is not RunTime.FIXED
+}
+"""The settings that can change while a node runs, by RocketMQ's names."""
 
 _BYTE_UNITS = {"k": 1024, "m": 1024**2, "g": 1024**3}
 
@@ -606,6 +694,11 @@ def properties_of(settings: Settings) -> dict[str, str]:
     """Texts by RocketMQ's keys, from which ``make_settings`` makes equal settings. Unset settings are left out."""
     values = {setting.metadata["key"]: getattr(settings, setting.name) for setting in fields(Settings)}
     return {key: _text(value) for key, value in values.items() if value not in (None, "")}
+
+
+def run_time_properties(settings: Settings) -> dict[str, str]:
+    """The texts of the settings that can change while a node runs."""
+    return {key: text for key, text in properties_of(settings).items() if key in RUN_TIME_KEYS}
 
 
 def _text(value: Any) -> str:

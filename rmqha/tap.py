@@ -20,6 +20,7 @@ from rmqha.ops.cleaning import Hold
 from rmqha.ops.listening import HttpPort
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessOptions, go_by_monotonic_time, leave, parse_port
+from rmqha.rereading import Sources
 from rmqha.settings import (
     BrokerRole,
     Settings,
@@ -30,7 +31,7 @@ from rmqha.settings import (
     read_properties,
 )
 from rmqha.tls.addresses import uses_tls
-from rmqha.tls.endpoints import ClientTLS, ServerTLS, TLSFiles
+from rmqha.tls.endpoints import ClientTLS, ServerTLS, TLSSources
 
 _log = Logger()
 NO_REMOTING = "none"
@@ -150,6 +151,7 @@ class Options(ProcessOptions):
     setting_warnings: list[str]
     slave: SlaveOptions
     hold: Hold
+    tls: TLSSources
     client_tls: ClientTLS
     server_tls: ServerTLS | None
     allow_list: AllowList | None
@@ -172,9 +174,9 @@ class Options(ProcessOptions):
     def postOptions(self) -> None:
         """Check all that can be checked before anything runs. Raises UsageError."""
         try:
-            properties = self._properties()
-            self.settings = make_settings(properties)
-            self.setting_warnings = judge_keys(properties, self.settings.broker_role is BrokerRole.SLAVE)
+            if self["conf"] is not None:
+                self["conf"] = str(Path(self["conf"]).absolute())  # a daemon may go to another folder before SIGHUP
+            self.settings, self.setting_warnings = self.read_settings()
             self.slave = SlaveOptions(
                 StartFrom.parse(self["from"]),
                 self.choice(OnGap, "on-gap"),
@@ -192,6 +194,12 @@ class Options(ProcessOptions):
             self.http = None if self["http-port"] is None else HttpPort.parse(self["http-port"])
         except (SettingsError, ValueError) as error:
             raise usage.UsageError(str(error)) from error
+
+    def read_settings(self) -> tuple[Settings, list[str]]:
+        """The settings of the file and the command line, and warnings about them. Raises SettingsError."""
+        properties = self._properties()
+        settings = make_settings(properties)
+        return settings, judge_keys(properties, settings.broker_role is BrokerRole.SLAVE)
 
     def _properties(self) -> dict[str, str]:
         properties = read_properties(Path(self["conf"])) if self["conf"] is not None else {}
@@ -229,9 +237,9 @@ class Options(ProcessOptions):
 
     def _read_tls(self) -> None:
         """Raises ValueError."""
-        files = TLSFiles.load(self["tls-cert"], self["tls-key"], self["tls-ca"])
         verified = bool(self["tls-verify-slaves"])
-        self.client_tls, self.server_tls = files.client(), files.server(verified)
+        self.tls = TLSSources(self["tls-cert"], self["tls-key"], self["tls-ca"], verified, serves=True)
+        self.client_tls, self.server_tls = self.tls.client, self.tls.server
         self.allow_list = AllowList.parse(self["allow-slaves"]) if self["allow-slaves"] is not None else None
         self._check_tls_mode(verified)
         if self.allow_list is not None and self.allow_list.names and not verified:
@@ -239,7 +247,7 @@ class Options(ProcessOptions):
                 "--allow-slaves by name needs --tls-verify-slaves: without it no slave shows a certificate"
             )
         peers = (self.settings.ha_master_address, self["master-remoting"] or "", *self._name_server_addresses())
-        if files.authorities is not None and not verified and not any(map(uses_tls, peers)):
+        if self.tls.files.authorities is not None and not verified and not any(map(uses_tls, peers)):
             raise SettingsError("--tls-ca has no effect: add --master=tls:HOST:PORT or --tls-verify-slaves")
 
     def _check_tls_mode(self, verified: bool) -> None:
@@ -333,6 +341,7 @@ class Options(ProcessOptions):
             http=self.http,
             observer=self.observer(),
             manages_process=True,
+            sources=Sources(self.read_settings, self.tls),
         )
 
 

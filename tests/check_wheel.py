@@ -1,13 +1,24 @@
-"""`make wheel`: builds the wheel, installs it into a bare environment, and asks twistd for rmqha from there."""
+"""`make wheel`: checks sdist and wheel, installs the wheel elsewhere, and asks twistd for rmqha there."""
 
+import email
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 import zipfile
+from email.message import Message
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
+EXTRAS = {"spark", "dev", "fuzz"}
+IN_SDIST = {
+    *("LICENSE", "NOTICE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
+    *("pyproject.toml", "rmqha/py.typed", "rmqha/java_settings.txt", "twisted/plugins/rmqha_plugin.py"),
+    *("packaging/systemd/rmqha@.service", "packaging/debian/control", "packaging/container/Containerfile"),
+    *("packaging/make/pages.py", "docs/operating.md", "tests/conftest.py", "tac/slave.tac", "ops/alerts.yml"),
+}
+NEVER_IN_SDIST = (".venv/", ".cache/", ".git/", "__pycache__", "dropin.cache", ".pyc", "twistd.log")
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -18,13 +29,47 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
+def check_metadata(metadata: Message, where: str) -> None:
+    """Raises SystemExit if something is missing that a registry, an installer or a reader needs."""
+    wrong = [
+        name
+        for name in ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Keywords", "Author")
+        if not metadata[name]
+    ]
+    wrong += [] if metadata["Description-Content-Type"] == "text/markdown" else ["Description-Content-Type"]
+    wrong += [] if metadata.get_all("License-File") == ["LICENSE", "NOTICE"] else ["License-File"]
+    wrong += [] if set(metadata.get_all("Provides-Extra", [])) == EXTRAS else ["Provides-Extra"]
+    wrong += [] if len(metadata.get_all("Classifier", [])) > 10 else ["Classifier"]
+    wrong += [] if "# rmqha" in str(metadata.get_payload()) else ["the description"]
+    if wrong:
+        raise SystemExit(f"{where}: missing or wrong in the metadata: {', '.join(wrong)}")
+
+
+def check_sdist(path: Path) -> None:
+    """Raises SystemExit if the sdist misses a file of the project, or has one that is not of it."""
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        info = archive.extractfile(f"{path.name.removesuffix('.tar.gz')}/PKG-INFO")
+        assert info is not None, "every sdist has it"
+        check_metadata(email.message_from_bytes(info.read()), path.name)
+    missing = sorted(IN_SDIST - names)
+    strays = sorted(name for name in names if any(part in name for part in NEVER_IN_SDIST))
+    if missing or strays:
+        raise SystemExit(f"{path.name}: missing {missing}, should not be there: {strays}")
+
+
 def main() -> None:
-    """Raises SystemExit with the reason where the wheel is not as it must be."""
+    """Raises SystemExit with the reason where the wheel or the sdist is not as it must be."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         run(sys.executable, "-m", "build", "--outdir", str(work / "dist"), cwd=PROJECT)
+        (sdist,) = (work / "dist").glob("*.tar.gz")
+        check_sdist(sdist)
         (wheel,) = (work / "dist").glob("*.whl")
-        names = zipfile.ZipFile(wheel).namelist()
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+            (info,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+            check_metadata(email.message_from_bytes(archive.read(info)), wheel.name)
         strays = [name for name in names if name.startswith("twisted/") and name != "twisted/plugins/rmqha_plugin.py"]
         tests = [name for name in names if name.startswith("tests/")]
         needed = {"twisted/plugins/rmqha_plugin.py", "rmqha/py.typed", "rmqha/pipeline/log4j2.properties"}
@@ -41,7 +86,7 @@ def main() -> None:
         run(str(binaries / "rmqha"), "--version", cwd=work)
         run(str(binaries / "pip"), "uninstall", "--yes", "--quiet", "rmqha", cwd=work)
         run(str(binaries / "twistd"), "--help", cwd=work)
-    print(f"{wheel.name}: twistd lists rmqha from it, elsewhere")
+    print(f"{sdist.name}: complete; {wheel.name}: twistd lists rmqha from it, elsewhere")
 
 
 if __name__ == "__main__":

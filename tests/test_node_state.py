@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.requests.config import keep_nothing
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
@@ -34,7 +35,7 @@ def open_node(case: SynchronousTestCase, plan: NodePlan, store: MessageStore, cl
     case.addCleanup(gc.unfreeze)
     case.addCleanup(gc.set_threshold, *gc.get_threshold())
     machine = Machine(clock, execute, lambda _: None)
-    process = Process(clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False, no_fork)
+    process = Process(clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False, no_fork, keep_nothing)
     return OpenNode(plan, store, MasterEndpoints(plan, clock), process)
 
 

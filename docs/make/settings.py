@@ -18,10 +18,12 @@ HEAD = """\
 
 A node reads these keys from the file of `--conf` (RocketMQ's `broker.conf`) and from `--set KEY=VALUE`. Options of the
 command line win over both. If nobody knows a key, the node ends with exit code 2 and names the nearest right one. The
-column *Java* says whether Java's brokers know the key too; the others are rmqha's own.
+column *Java* says whether Java's brokers know the key too; the others are rmqha's own. The column *at run time* says
+whether SIGHUP and mqadmin's `updateBrokerConfig` can change the setting while the node runs
+([operating.md](operating.md#settings-that-change-at-run-time)).
 
-| key | type | unit | default | Java | meaning |
-|---|---|---|---|---|---|
+| key | type | unit | default | Java | at run time | meaning |
+|---|---|---|---|---|---|---|
 """
 UNITS = {"_ms": "milliseconds", "_bytes": "bytes", "_hours": "hours", "_bytes_in_second": "bytes a second"}
 BYTE_COUNTS = frozenset({"mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "haMaxBytesInFlight"})
@@ -41,7 +43,10 @@ def _java_keys() -> frozenset[str]:
 def _row(setting: Field[Any], java: frozenset[str]) -> str:
     key, meaning = setting.metadata["key"], setting.metadata["meaning"]
     is_java = "yes" if key in java else ""
-    return f"| {key} | {_kind(setting)} | {_unit(setting)} | {_default(setting)} | {is_java} | {meaning} |\n"
+    run_time = setting.metadata["run_time"].value
+    return (
+        f"| {key} | {_kind(setting)} | {_unit(setting)} | {_default(setting)} | {is_java} | {run_time} | {meaning} |\n"
+    )
 
 
 def _kind(setting: Field[Any]) -> str:

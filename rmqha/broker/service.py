@@ -6,7 +6,7 @@ they start and stop.
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
@@ -16,7 +16,8 @@ from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses, Re
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
 from rmqha.broker.background.waitingreads import WaitingReads
-from rmqha.broker.requests.admin import ConfigProcessor, StatsProcessor, TableProcessor, TopicAdminProcessor
+from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdminProcessor
+from rmqha.broker.requests.config import ConfigProcessor, Keep, LiveSettings, keep_nothing
 from rmqha.broker.requests.confirmed import ConfirmedProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
@@ -90,7 +91,7 @@ class Surroundings:
     """Where a broker listens, and how it finds others.
 
     ``master_address`` is the main port of a slave's master, if it is configured. ``master_found`` is called with the
-    master's addresses from name servers.
+    master's addresses from name servers. ``keep_settings`` keeps settings that mqadmin changes, for the next start.
     """
 
     bind_address: str = ""
@@ -98,6 +99,7 @@ class Surroundings:
     connect: Connect = connect_nowhere
     master_address: str | None = None
     master_found: Callable[[MasterAddresses], None] = lambda _: None
+    keep_settings: Keep = keep_nothing
 
 
 def wall_clock_ms() -> int:
@@ -200,18 +202,25 @@ class BrokerService(OrderedServices):
             clock,
         )
         self._tell_node = surroundings.master_found
+        self.registrant = Registrant(
+            settings,
+            self.broker_id,
+            lambda: (self.broker_addr, self.ha_server_addr),
+            lambda: self.topics.table,
+        )
         self.outer_api = BrokerOuterAPI(
-            Registrant(
-                settings,
-                self.broker_id,
-                lambda: (self.broker_addr, self.ha_server_addr),
-                lambda: self.topics.table,
-            ),
+            self.registrant,
             surroundings.name_servers,
             clock,
             self._master_found,
         )
         self.topics.subscribe(self.outer_api.topics_changed)
+        self.live_settings = LiveSettings(
+            [store, self.topics, self.groups, self.transactions, self.registrant],
+            store.lift_read_limit,
+            surroundings.keep_settings,
+        )
+        self.live_settings.subscribe(self._settings_changed)
         self._add_services()
 
     def _add_services(self) -> None:
@@ -246,6 +255,10 @@ class BrokerService(OrderedServices):
     def _master_found(self, addresses: MasterAddresses) -> None:
         self.slave_synchronize.master_found(addresses)
         self._tell_node(addresses)
+
+    def _settings_changed(self, changes: Mapping[str, str]) -> None:
+        if "brokerPermission" in changes:  # name servers tell clients what they may do
+            self.outer_api.register_all()
 
     def promoted(self) -> None:
         """Tell name servers often that this broker is the master now. Call it once the services run."""
@@ -309,24 +322,28 @@ class BrokerService(OrderedServices):
     def _send_processors(self) -> Processors:
         if self.is_slave:
             return slave_processors(self.settings)
-        return SendMessageProcessor(
+        processor = SendMessageProcessor(
             self.store,
-            self.settings,
+            self.live_settings.current,
             self.tables,
             self._stamps,
             prepare_message=self.transactions.prepare,
             messages_put=self.stats.messages_put,
-        ).processors()
+        )
+        self.live_settings.add(processor)
+        return processor.processors()
 
     def _pull_processors(self) -> Processors:
-        return PullMessageProcessor(
+        processor = PullMessageProcessor(
             self.store,
-            self.settings,
+            self.live_settings.current,
             self.tables,
             self.consumers,
             self.held_pulls,
             self.stats.messages_got,
-        ).processors()
+        )
+        self.live_settings.add(processor)
+        return processor.processors()
 
     def _admin_processors(self) -> list[Processors]:
         topics, groups, offsets = self.topics, self.groups, self.consumer_offsets
@@ -336,5 +353,5 @@ class BrokerService(OrderedServices):
             StatsProcessor(
                 self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
             ).processors(),
-            ConfigProcessor([self.store, topics, groups], self.store.lift_read_limit).processors(),
+            ConfigProcessor(self.live_settings, self.clock).processors(),
         ]

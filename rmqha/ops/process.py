@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
-from twisted.internet.interfaces import IReactorCore
+from twisted.internet.interfaces import IReactorCore, IReactorTime
 from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
@@ -23,6 +23,7 @@ from twisted.scripts.twistd import ServerOptions  # type: ignore[attr-defined]  
 from rmqha import __version__
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
+from rmqha.ops.notify import Notifier, notifier_of_process
 from rmqha.printing import printable
 from rmqha.settings import MAX_PORT, SettingsError
 from twisted import __version__ as twisted_version
@@ -150,6 +151,10 @@ class ProcessService(MultiService):
         self._leave = leave
         self._observer = observer
         self._manages_process = manages_process
+        self._notifier: Notifier | None = None
+        self._is_ready = self._is_failing = False
+        self._reloading: Deferred[None] | None = None
+        self._reload_again = False
 
     def setServiceParent(self, parent: Any) -> None:
         """Join an application, and make our observer the application's log observer."""
@@ -160,6 +165,9 @@ class ProcessService(MultiService):
     def startService(self) -> None:
         if self._manages_process:
             raise_file_limit()
+            self._notifier = notifier_of_process(IReactorTime(self._reactor), self.status_line)
+            if self._notifier is not None:
+                self._notifier.start()
         self.open()
         if self._manages_process:
             self._handle_signals()
@@ -171,20 +179,59 @@ class ProcessService(MultiService):
         """Create the services. If that fails, end the process by ``stop_with``."""
         raise NotImplementedError
 
+    def status_line(self) -> str:
+        """What the process does, in a few words, for ``systemctl status``."""
+        return "running" if self._is_ready else "starting"
+
+    def ready(self) -> None:
+        """The process works: its ports are open. Only the first call counts, and none after an error."""
+        if self._is_ready or self._is_failing:
+            return
+        self._is_ready = True
+        if self._notifier is not None:
+            self._notifier.ready()
+
+    async def reload(self) -> None:
+        """Read again what SIGHUP is for, besides the log file. What cannot be used is logged, and changes nothing."""
+
     def stop_with(self, code: ExitCode, reason: str) -> None:
         """Log the reason, and end the process with this exit code."""
         self._log.critical("{reason}", reason=reason)
+        self._is_failing = True
+        if self._notifier is not None:
+            self._notifier.failing(reason)
         self._leave(code, reason)
 
     def _handle_signals(self) -> None:
-        """SIGTERM and SIGINT end with exit status 0, unlike with twistd's handlers. SIGHUP reopens the log file."""
+        """SIGTERM and SIGINT end with exit status 0, unlike with twistd's handlers. SIGHUP reads files again."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stop_reactor))
-        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reopen_logs))
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._hang_up))
 
     def _stop_reactor(self) -> None:
         with suppress(ReactorNotRunning):  # a second signal, while the process is stopping
             self._reactor.stop()
+
+    def _hang_up(self) -> None:
+        """Reopen the log file, and read the configuration again. Signals that come meanwhile count as one."""
+        if self._reloading is not None:
+            self._reload_again = True
+            return
+        self._reload_again = False
+        notifier = self._notifier if self._is_ready else None
+        if notifier is not None:
+            notifier.reloading()
+        self._reopen_logs()
+        self._reloading = Deferred.fromCoroutine(self.reload())
+        self._reloading.addErrback(lambda failure: self._log.failure("SIGHUP: not all could be read again", failure))
+        self._reloading.addCallback(lambda _: self._reloaded(notifier))
+
+    def _reloaded(self, notifier: Notifier | None) -> None:
+        self._reloading = None
+        if notifier is not None and self.running:
+            notifier.ready()
+        if self._reload_again:
+            self._hang_up()
 
     def _reopen_logs(self) -> None:
         if self._observer is not None:
@@ -200,6 +247,17 @@ class ProcessService(MultiService):
             self._reactor._exitSignal = None  # twistd reads it; a signal before our handlers were set may have set it
         stopped: Deferred[None] = MultiService.stopService(self)
         return stopped
+
+    def stopping(self) -> None:
+        """The process stops from now on: its owner says so before it stops the first service."""
+        if self._notifier is not None:
+            self._notifier.stopping()
+
+    def stopped(self) -> None:
+        """Nothing is left to stop."""
+        if self._notifier is not None:
+            self._notifier.stopped()
+            self._notifier = None
 
 
 def raise_file_limit() -> None:

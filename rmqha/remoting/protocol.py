@@ -194,6 +194,12 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         address = self.transport.getPeer() if self.transport is not None else None
         return getattr(address, "host", "127.0.0.1"), getattr(address, "port", 0)
 
+    @property
+    def own_host(self) -> str:
+        """Our end's address; 127.0.0.1 if it has none."""
+        address = self.transport.getHost() if self.transport is not None else None
+        return getattr(address, "host", "127.0.0.1")
+
     def on_closed(self, closed: Callable[[], None]) -> None:
         """Call ``closed`` when this connection ends."""
         self._closed_listeners.append(closed)

@@ -4,6 +4,7 @@ In reading order:
 
 - ``errors``: what can be wrong with a store.
 - ``nodestate``: the folder ``rmqha``: our own small files, state.json among them.
+- ``keptsettings``: settings that were changed while the node ran.
 - ``epochs``: which node wrote the log from where on, and whether the store was promoted.
 - ``dledger``: recognizes a store of DLedger, which we do not read.
 - ``log/``: the commit log: segments, recovery, flushing.

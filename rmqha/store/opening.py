@@ -50,6 +50,7 @@ class Opening:
         self.is_of_node = of_node
         self._reporting = reporting
         self._firsts: dict[OpeningPhase, int] = {}
+        self._reached: tuple[OpeningPhase, int, int] | None = None
         self._lines = Lines(OpeningPhase.RECOVERING.value, Unit.BYTES, self._log_line, seconds)
         self._stopped = threading.Event()
         self._seconds = seconds
@@ -78,5 +79,14 @@ class Opening:
             self._next_state = now + STATE_SECONDS
             self.write_state(phase)
         first = self._firsts.setdefault(phase, offset)
+        self._reached = phase, offset - first, end - first
         self._reporting(phase, offset - first, end - first)
         self._lines.show(offset - first, end - first, phase.value)
+
+    @property
+    def progress(self) -> str | None:
+        """How far the opening is, in a few words; None if nothing is known yet. Any thread may ask."""
+        if self._reached is None:
+            return None
+        phase, done, total = self._reached
+        return phase.value if total <= 0 else f"{phase.value}, {done / total:.0%}"

@@ -14,7 +14,7 @@ from twisted.internet.endpoints import HostnameEndpoint, clientFromString, quote
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from zope.interface import implementer
 
-from rmqha.tls.endpoints import ClientTLS, TLSFiles
+from rmqha.tls.endpoints import ClientTLS
 
 PREFIX = "rmqtls"
 OTHER_PREFIXES = ("tls", "ssl")
@@ -74,7 +74,7 @@ class TLSAddress:
             timeout = int(given.get("timeout", CONNECT_SECONDS))
             carrier = HostnameEndpoint(self.reactor, self.host, self.port, timeout, bound_to)
         if given.keys() & set(FILES):
-            tls = TLSFiles.load(*(given.get(name) for name in FILES)).client()
+            tls = tls.with_files(*[given.get(name) for name in FILES])
         return tls.endpoint(carrier, given.get("hostname", self.host), self.reactor)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:

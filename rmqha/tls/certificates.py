@@ -1,4 +1,4 @@
-"""Certificates and keys from PEM files, and the names in a peer's certificate. Files are read once, at startup."""
+"""Certificates and keys from PEM files, and the names in a peer's certificate."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,6 +81,22 @@ class OwnCertificate:
         except SSL.Error as error:
             raise TLSError(f"{place}: not the key of {certificate_path} ({words_of(error)})") from error
         return own
+
+    @property
+    def expires_at(self) -> float:
+        """When the certificate ends, in seconds since 1970."""
+        return self.chain[0].to_cryptography().not_valid_after_utc.timestamp()
+
+    def is_valid_at(self, now: float) -> bool:
+        """Whether peers accept its dates at this time, in seconds since 1970."""
+        return self.chain[0].to_cryptography().not_valid_before_utc.timestamp() <= now <= self.expires_at
+
+    def check_valid_at(self, now: float, path: str) -> None:
+        """Raises TLSError if peers would refuse it because of its dates."""
+        if not self.is_valid_at(now):
+            dates = self.chain[0].to_cryptography()
+            begins, ends = dates.not_valid_before_utc, dates.not_valid_after_utc
+            raise TLSError(f"{path}: the certificate is valid only from {begins:%F %R} to {ends:%F %R} UTC")
 
 
 def _read(path: str) -> bytes:

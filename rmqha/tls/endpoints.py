@@ -1,9 +1,11 @@
-"""TLS for Twisted's endpoints: our certificate, and the authorities that we trust."""
+"""TLS for Twisted's endpoints: our certificate, and the authorities that we trust, read again when asked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from OpenSSL import SSL, crypto
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
@@ -77,11 +79,16 @@ class ServerTLS:
     """The certificate of a listening port. With ``authorities`` peers must show one that is signed by one of them."""
 
     def __init__(self, own: OwnCertificate, authorities: Sequence[Certificate] | None = None) -> None:
+        self.verifies_peers = authorities is not None
+        self.renew(own, authorities)
+
+    def renew(self, own: OwnCertificate, authorities: Sequence[Certificate] | None = None) -> None:
+        """Use another certificate, and other authorities, for connections from now on."""
+        assert self.verifies_peers is (authorities is not None), "whether peers are verified does not change"
         trust = None if authorities is None else trustRootFromCertificates(authorities)
         self._options = make_options(own, trust)
-        self.expires_at = own.chain[0].to_cryptography().not_valid_after_utc.timestamp()
+        self.expires_at = own.expires_at
         """When our certificate ends, in seconds since 1970."""
-        self.verifies_peers = authorities is not None
 
     def __str__(self) -> str:
         return "TLS, peers must show a certificate" if self.verifies_peers else "TLS, peers need no certificate"
@@ -108,10 +115,10 @@ class ServerTLS:
 
 @implementer(IOpenSSLClientConnectionCreator)
 class ClientConnections:
-    """Makes connections that accept only a certificate for ``host``."""
+    """Makes connections that accept only a certificate for ``host``. ``tls`` gives the options at each connection."""
 
-    def __init__(self, options: CertificateOptions, host: str) -> None:
-        self._options = options
+    def __init__(self, tls: "ClientTLS", host: str) -> None:
+        self._tls = tls
         self._server_name: bytes | None = None
         try:
             self._service: DNS_ID | IPAddress_ID = IPAddress_ID(str(ip_address(host)))
@@ -121,7 +128,7 @@ class ClientConnections:
             self._service = DNS_ID(name.decode("ascii"))
 
     def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        connection = self._options.clientConnectionForTLS(tlsProtocol)
+        connection = self._tls.options.clientConnectionForTLS(tlsProtocol)
         if self._server_name is not None:
             connection.set_tlsext_host_name(self._server_name)
         connection.set_verify(MUST_SHOW_CERTIFICATE, _check_of(tlsProtocol.wrappedProtocol, self._service))
@@ -160,21 +167,46 @@ class TLSClientEndpoint:
         return opened
 
 
-@dataclass(frozen=True, slots=True)
 class ClientTLS:
     """For outgoing connections: our certificate, if any, and the trusted authorities; None for the platform's."""
 
-    own: OwnCertificate | None = None
-    authorities: tuple[Certificate, ...] | None = None
+    def __init__(self, own: OwnCertificate | None = None, authorities: tuple[Certificate, ...] | None = None) -> None:
+        self._with_files: WeakSet[TLSSources] = WeakSet()
+        self._sources: TLSSources | None = None  # keeps it alive
+        self.renew(own, authorities)
+
+    def renew(self, own: OwnCertificate | None, authorities: tuple[Certificate, ...] | None) -> None:
+        """Use another certificate, and other authorities, for connections from now on."""
+        self.own, self.authorities = own, authorities
+        self._options: CertificateOptions | None = None
+
+    @property
+    def options(self) -> CertificateOptions:
+        """What a connection needs."""
+        if self._options is None:
+            trust = platformTrust() if self.authorities is None else trustRootFromCertificates(self.authorities)
+            self._options = make_options(self.own, trust)
+        return self._options
 
     def endpoint(self, endpoint: IStreamClientEndpoint, host: str, clock: Any) -> IStreamClientEndpoint:
         """Connect through ``endpoint`` to a peer with a certificate for ``host``. Raises TLSError if it is invalid."""
-        trust = platformTrust() if self.authorities is None else trustRootFromCertificates(self.authorities)
         try:
-            creator = ClientConnections(make_options(self.own, trust), host)
+            creator = ClientConnections(self, host)
         except ValueError as error:
             raise TLSError(f"{host!r} is not a host name ({error})") from error
         return TLSClientEndpoint(endpoint, creator, host, clock)
+
+    def with_files(self, certificate: str | None, key: str | None, authorities: str | None) -> "ClientTLS":
+        """The same for an address that names files of its own. They are read again when ours are. Raises TLSError."""
+        sources = TLSSources(certificate, key, authorities)
+        self._with_files.add(sources)
+        sources.client._sources = sources
+        return sources.client
+
+    @property
+    def sources_of_addresses(self) -> "list[TLSSources]":
+        """The files of ``with_files`` that are still in use."""
+        return list(self._with_files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +226,13 @@ class TLSFiles:
             None if authorities is None else load_authorities(authorities),
         )
 
+    @property
+    def fingerprints(self) -> tuple[bytes, ...]:
+        """What tells these files from others: the digests of their certificates."""
+        own = () if self.own is None else self.own.chain
+        trusted = () if self.authorities is None else tuple(each.original for each in self.authorities)
+        return tuple(certificate.digest("sha256") for certificate in (*own, *trusted))
+
     def client(self) -> ClientTLS:
         """For outgoing connections."""
         return ClientTLS(self.own, self.authorities)
@@ -205,3 +244,50 @@ class TLSFiles:
         if self.own is None or self.authorities is None:
             raise TLSError("--tls-verify-slaves needs --tls-cert and --tls-ca")
         return ServerTLS(self.own, self.authorities)
+
+
+class TLSSources:
+    """The paths of PEM files, and what was made of their content: it is replaced when the files are read again."""
+
+    def __init__(
+        self,
+        certificate: str | None,
+        key: str | None,
+        authorities: str | None,
+        verify_peers: bool = False,
+        serves: bool = False,
+    ) -> None:
+        """``serves`` says that our ports use the certificate. Raises TLSError."""
+        self._paths = [None if path is None else str(Path(path).absolute()) for path in (certificate, key, authorities)]
+        self.files = TLSFiles.load(certificate, key, authorities)
+        self.client = self.files.client()
+        self.server = self.files.server(verify_peers) if serves else None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there are any files."""
+        return any(self._paths) or bool(self.client.sources_of_addresses)
+
+    @property
+    def certificate_path(self) -> str | None:
+        """Where our certificate is; None if we have none."""
+        return self._paths[0]
+
+    def read(self, now: float) -> "list[tuple[TLSSources, TLSFiles]]":
+        """Read all files again, also those that addresses name; nothing is replaced yet. ``now`` is the time.
+
+        Raises TLSError, also for a certificate that would be refused now, if the present one is not.
+        """
+        found = TLSFiles.load(*self._paths)
+        if self.files.own is not None and found.own is not None and self.files.own.is_valid_at(now):
+            found.own.check_valid_at(now, str(self.certificate_path))
+        return [(self, found), *(pair for each in self.client.sources_of_addresses for pair in each.read(now))]
+
+    def use(self, files: TLSFiles) -> bool:
+        """Use what was read, for connections from now on. Returns whether it differs from what was used before."""
+        before, self.files = self.files, files
+        self.client.renew(files.own, files.authorities)
+        if self.server is not None:
+            assert files.own is not None, "it was there before, and its path is the same"
+            self.server.renew(files.own, files.authorities if self.server.verifies_peers else None)
+        return before.fingerprints != files.fingerprints

@@ -324,6 +324,8 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
         Worst(body=b"\\u0041" * 341),
         Worst(body=b"\\\n" * 1024),
         Worst(body=b"deleteWhen=" + b"04;" * 670),
+        Worst(body=b"".join(b"fileReserved%x=1\n" % number for number in range(100))),
+        Worst(body=b"fileReservedTime" * 120 + b"=1"),
     ],
     RequestCode.GET_BROKER_RUNTIME_INFO: Worst(),
     RequestCode.GET_BROKER_CONFIG: Worst(),

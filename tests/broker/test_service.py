@@ -10,6 +10,7 @@ from twisted.internet.defer import execute, fail, maybeDeferred
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolved
+from rmqha.settings import Settings
 from rmqha.store.message import Message
 from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -41,9 +42,9 @@ class BrokerServiceTests(BrokerStoreTestCase):
         )
         return self.broker
 
-    def run_broker(self, role: str = "ASYNC_MASTER") -> BrokerService:
+    def run_broker(self, role: str = "ASYNC_MASTER", **properties: str) -> BrokerService:
         """One whose services run until the test ends."""
-        broker = self.make(role)
+        broker = self.make(role, **properties)
         broker.startService()
         self.addCleanup(lambda: self.successResultOf(broker.stopService()))
         return broker
@@ -95,15 +96,31 @@ class BrokerServiceTests(BrokerStoreTestCase):
         self.client(broker.processors()).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
         self.assertEqual(broker.stats.puts.messages, 1)
 
-    def test_settings_changed_at_run_time_count_for_the_next_request(self) -> None:
-        broker = self.run_broker()
-        peer = self.client(broker.processors())
-        change = RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, 1, body=b"autoCreateTopicEnable=false")
-        peer.line.deliver(frame(change))
+    def change(self, text: bytes) -> None:
+        """What an operator sends, on a connection of its own."""
+        peer = self.client(self.broker.processors())
+        peer.line.deliver(frame(RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, 1, body=text)))
         (answer,) = peer.answers()
         self.assertEqual(answer.code, ResponseCode.SUCCESS, answer.remark)
-        refused = self.client(broker.processors()).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
-        self.assertEqual(refused.code, ResponseCode.TOPIC_NOT_EXIST)
+
+    def test_settings_changed_at_run_time_count_for_the_next_request(self) -> None:
+        broker = self.run_broker(updateBrokerConfigFrom="192.0.2.0/24")
+        known = self.client(broker.processors())
+        self.change(b"autoCreateTopicEnable=false")
+        for peer in (known, self.client(broker.processors())):
+            answer = peer.ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
+            self.assertEqual(answer.code, ResponseCode.TOPIC_NOT_EXIST)
+        self.assertEqual(broker.config()["autoCreateTopicEnable"], "false")
+
+    def test_name_servers_learn_of_a_changed_permission(self) -> None:
+        """So a broker is drained for maintenance: clients send to others."""
+        broker = self.run_broker(updateBrokerConfigFrom="192.0.2.0/24")
+        self.patch(broker.outer_api, "register_all", lambda: self.told.append(broker.registrant.settings))
+        self.told: list[Settings] = []
+        self.change(b"brokerPermission=4")
+        self.change(b"fileReservedTime=7")
+        self.assertEqual([settings.broker_permission for settings in self.told], [4])
+        self.assertEqual(broker.config()["brokerPermission"], "4")
 
     def test_what_name_servers_say_of_the_master_reaches_the_node_and_the_tables_copying(self) -> None:
         told: list[MasterAddresses] = []

@@ -11,11 +11,16 @@ from rmqha.wire.command import RemotingCommand, decode_command, encode_command
 
 def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
     """What the broker at this remoting port answers: a success."""
+    answer = any_answer(address, code, fields, body)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def any_answer(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+    """What the broker at this remoting port answers, also if it refuses."""
     frame = encode_command(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 5.0) as connection, connection.makefile("rb") as incoming:
         connection.sendall(struct.pack(">i", len(frame)) + frame)
         (length,) = struct.unpack(">i", incoming.read(4))
-        answer = decode_command(incoming.read(length))
-    assert answer.code == 0, answer.remark
-    return answer
+        return decode_command(incoming.read(length))

@@ -40,6 +40,7 @@ OUR_SETTINGS: Final = {
     *("haConnectsPerSecondPerAddress", "haFlowControlEnable", "maxHaTransferByteInSecond"),
     *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
     *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics", "unregisterUnfitSlave", "readUpTo"),
+    "updateBrokerConfigFrom",
     *(
         f"maxNew{what}{rate}{of}"
         for what in ("Groups", "Topics")
@@ -227,3 +228,28 @@ def test_the_broker_tells_what_its_settings_are_by_the_same_names(said: Said) ->
 def test_messages_put_and_got_are_counted_in_the_same_columns(said: Said) -> None:
     java, ours = (re.sub(r"\b\d+\b", "N", said_of["clusterList -m"]) for said_of in (said.of_java, said.of_ours))
     assert normal(ours) == normal(java)
+
+
+def test_settings_change_at_run_time(namesrv: NameServer, tmp_path: Path) -> None:
+    """As with Java's broker: updateBrokerConfig changes a setting, getBrokerConfig shows it, also after a restart."""
+    driver = Driver(namesrv.address, tmp_path / "driver")
+    with ExitStack() as stack:
+        broker = start_our_broker(namesrv, stack, tmp_path, "async-master", fileReservedTime=48)
+        at = ["-b", broker.address]
+
+        def change(key: str, value: str) -> str:
+            (printed,) = driver.mqadmin([["updateBrokerConfig", *at, "-k", key, "-v", value]])
+            return printed
+
+        def shown(key: str) -> str:
+            (printed,) = driver.mqadmin([["getBrokerConfig", *at]])
+            return fields(printed, "=")[key]
+
+        assert f"update broker config success, {broker.address}" in change("fileReservedTime", "720")
+        assert shown("fileReservedTime") == "720"
+        for key in ("storePathRootDir", "fileReservedTim", "configBlackList", "brokerRole"):
+            assert "success" not in change(key, "7")
+        assert shown("brokerRole") == "ASYNC_MASTER"
+        assert broker.stop() == 0
+        broker.start()
+        assert shown("fileReservedTime") == "720"

@@ -1,7 +1,7 @@
 """A TLS connection in memory, on a Clock. The test chooses both ends."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from twisted.test import iosim
 from zope.interface import implementer
 
-from rmqha.tls.endpoints import ClientTLS, TLSFiles
+from rmqha.tls.endpoints import ClientTLS, ServerTLS, TLSFiles
 
 PEER = IPv4Address("TCP", "192.0.2.7", 40123)
 
@@ -61,11 +61,20 @@ class Line:
         self.pump: Any = None
         tls = server.server(verify)
         assert tls is not None
+        self.of(tls)
+
+    def of(self, tls: ServerTLS) -> Self:
+        """Serve with this TLS from now on."""
         port = MemoryPort()
         tls.endpoint(port, self.clock, lambda host, reason: self.refused.append((host, reason))).listen(
             Factory.forProtocol(self._serve)
         )
         self.factory = port.factory
+        return self
+
+    def heard(self) -> Heard:
+        """A client's protocol."""
+        return Heard()
 
     def _serve(self) -> Heard:
         self.served.append(Heard())

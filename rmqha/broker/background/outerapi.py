@@ -53,9 +53,12 @@ class MasterAddresses:
     ha_server_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Registrant:
-    """The broker that registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics."""
+    """The broker that registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics.
+
+    Its ``settings`` may be replaced.
+    """
 
     settings: Settings
     broker_id: int

@@ -8,5 +8,6 @@ In reading order:
 - ``confirmed``: tells slaves what is confirmed.
 - ``query``: finds messages by key and by id.
 - ``transaction``: transactions, and the checks of their state.
+- ``config``: changes of settings while a broker runs.
 - ``admin``: requests of operators and their tools.
 """

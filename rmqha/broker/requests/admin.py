@@ -3,10 +3,9 @@
 Also the requests for whole tables, which slaves send (spec/remoting.md 9.1).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-import javaproperties
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
@@ -21,7 +20,6 @@ from rmqha.broker.tables.topics import TOPIC_CHARACTERS, TopicConfigManager, top
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
-from rmqha.settings import SETTING_KEYS, ReadUpTo, Settings, SettingsError, properties_of, with_properties
 from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
@@ -43,20 +41,6 @@ QUEUES_AT_ONCE = 64
 TOPICS_AT_ONCE = 500
 """Rows handled per reactor turn."""
 REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
-CHANGEABLE_SETTINGS = frozenset(
-    {
-        "autoCreateTopicEnable",
-        "autoCreateSubscriptionGroup",
-        "deleteWhen",
-        "fileReservedTime",
-        "diskMaxUsedSpaceRatio",
-        "cleanFileForciblyEnable",
-        "readUpTo",
-    }
-)
-"""The settings that UPDATE_BROKER_CONFIG changes in a running broker. Others need a restart."""
-CONFIG_BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
-"""Names that 4.9.8 refuses. We have no such settings."""
 
 
 def success(content: Mapping[str, Any] | None = None) -> RemotingCommand:
@@ -450,57 +434,3 @@ class StatsProcessor:
 
 def _as_key(queue: MessageQueue) -> ObjectKey:
     return ObjectKey(dumps_compact(queue.to_json()).decode())
-
-
-class HasSettings(Protocol):
-    """Reads its settings at each use, so that they can be replaced."""
-
-    settings: Settings
-
-
-class ConfigProcessor:
-    """UPDATE_BROKER_CONFIG: changes settings of a running broker until it stops. Its files stay unchanged."""
-
-    _log = Logger()
-
-    def __init__(self, parts: Sequence[HasSettings], lift_read_limit: Callable[[], None]) -> None:
-        """``parts`` get the changed settings. The first one has the current settings.
-
-        ``lift_read_limit`` lets consumers read all of the log: an operator can end their wait for a slave.
-        """
-        self._parts = parts
-        self._lift_read_limit = lift_read_limit
-
-    def processors(self) -> Processors:
-        """By request code."""
-        return {RequestCode.UPDATE_BROKER_CONFIG: self.update_broker_config}
-
-    def update_broker_config(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """Change all requested settings, or none. Unknown names are ignored, as in Java."""
-        changes = self._changes(request)
-        fixed = sorted(changes.keys() - CHANGEABLE_SETTINGS)
-        if fixed:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"cannot be changed at run time: {', '.join(fixed)}")
-        if changes.get("readUpTo", "").strip() == ReadUpTo.CONFIRMED.value:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, "readUpTo=confirmed needs a restart")
-        try:
-            changed = [with_properties(part.settings, changes) for part in self._parts]
-        except SettingsError as error:
-            raise refused(str(error)) from error
-        for part, settings in zip(self._parts, changed, strict=True):
-            part.settings = settings
-        if changes.get("readUpTo"):
-            self._lift_read_limit()
-        host, port = connection.peer_host
-        self._log.warn("{host}:{port} sets, until the next start: {changes}", host=host, port=port, changes=changes)
-        return success()
-
-    def _changes(self, request: RemotingCommand) -> dict[str, str]:
-        """The requested names and values that differ from the current ones. Raises RequestRefused."""
-        try:
-            asked = javaproperties.loads(request.body.decode("utf-8"))
-        except ValueError as error:
-            raise refused(f"the properties are invalid: {error}") from error
-        present = properties_of(self._parts[0].settings)
-        known = SETTING_KEYS | CONFIG_BLACK_LIST
-        return {key: value for key, value in asked.items() if key in known and present.get(key) != value.strip()}

@@ -276,7 +276,7 @@ class PullMessageProcessor:
         pulled: Pulled,
     ) -> None:
         self._store = store
-        self._settings = settings
+        self.settings = settings
         self._topics = tables.topics
         self._groups = tables.groups
         self._consumers = consumers
@@ -321,7 +321,7 @@ class PullMessageProcessor:
         self, pull: PullRequest, connection: RemotingProtocol
     ) -> tuple[SubscriptionGroupConfig, TagFilter | None]:
         """The group's settings and subscription. Raises RequestRefused."""
-        if not self._settings.broker_permission & PERM_READ:
+        if not self.settings.broker_permission & PERM_READ:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker may not be read from")
         group = self._groups.find_or_create(pull.group, connection)
         if group is None:
@@ -413,7 +413,7 @@ class PullMessageProcessor:
         )
 
     def _suggested_broker(self, found: GetMessageResult, group: SubscriptionGroupConfig) -> int:
-        if not self._settings.slave_read_enable:
+        if not self.settings.slave_read_enable:
             return MASTER_ID
         return group.which_broker_when_consume_slowly if found.suggest_pulling_from_slave else group.broker_id
 
@@ -426,11 +426,11 @@ class PullMessageProcessor:
         if not pull.sys_flag & SUSPEND_FLAG:
             return 0.0
         longest_ms = pull.suspend_timeout_ms
-        if not self._settings.long_polling_enable:
-            longest_ms = self._settings.short_polling_time_ms
+        if not self.settings.long_polling_enable:
+            longest_ms = self.settings.short_polling_time_ms
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             stays = answer.ext_fields["nextBeginOffset"] == str(pull.queue_offset)
-            longest_ms = min(longest_ms, self._settings.short_polling_time_ms) if stays else 0
+            longest_ms = min(longest_ms, self.settings.short_polling_time_ms) if stays else 0
         elif answer.code != ResponseCode.PULL_NOT_FOUND:
             longest_ms = 0
         return min(longest_ms / 1000, MAX_HOLD_SECONDS)

@@ -92,15 +92,24 @@ class SendMessageProcessor:
         self._store = store
         self._topics = tables.topics
         self._groups = tables.groups
-        self._settings = settings
+        self.settings = settings
         self._store_host = stamps.store_host
         self._now_ms = stamps.now_ms
         self._prepare_message = prepare_message
         self._messages_put = messages_put
-        self._is_writable = bool(settings.broker_permission & PERM_WRITE)
         self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
         self._in_every_answer = answer_fields(settings)
         self._born_hosts: dict[RemotingProtocol, Host] = {}
+
+    @property
+    def settings(self) -> Settings:
+        """The settings now."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
+        self._is_writable = bool(settings.broker_permission & PERM_WRITE)
 
     def processors(self) -> Processors:
         """By request code."""

@@ -274,7 +274,7 @@ class TransactionalMessageService(PeriodicService):
         self._topics = tables.topics
         self._consumer_offsets = tables.consumer_offsets
         self._producers = producers
-        self._settings = settings
+        self.settings = settings
         self._store_host = stamps.store_host
         self._clock = clock
         self._now_ms = stamps.now_ms
@@ -423,7 +423,7 @@ class TransactionalMessageService(PeriodicService):
             operations.skip_to(self._half_offset)
             return self._half_offset > offset
         half = HalfMessage.from_record(_decode(found.records[0]))
-        verdict = half.verdict(self._settings, self._now_ms())
+        verdict = half.verdict(self.settings, self._now_ms())
         if verdict is Verdict.WAIT:
             return False
         if operations.read_more(offset):

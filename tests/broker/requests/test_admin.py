@@ -1,7 +1,6 @@
 """What operators' tools ask, and what whole tables slaves get (spec/remoting.md 2.12 to 2.19, 9.1)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -12,7 +11,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests.admin import (
     MAX_QUEUES,
-    ConfigProcessor,
     StatsProcessor,
     TableProcessor,
     TopicAdminProcessor,
@@ -25,7 +23,6 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RequestRefused
-from rmqha.settings import ReadUpTo
 from rmqha.steps import at_once
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
@@ -77,8 +74,6 @@ class AdminTestCase(BrokerStoreTestCase):
         self.stats = BrokerStats("C", self.clock, self.now_ms)
         self.stats.startService()
         self.addCleanup(self.stats.stopService)
-        self.lifted: list[str] = []
-        self.config = ConfigProcessor([self.store, self.topics, self.groups], lambda: self.lifted.append("lifted"))
         self.peer = self.client(
             {
                 **TopicAdminProcessor(self.topics, self.groups, self.offsets, self.stats, is_slave).processors(),
@@ -93,7 +88,6 @@ class AdminTestCase(BrokerStoreTestCase):
                     self.stats,
                     self.now_ms,
                 ).processors(),
-                **self.config.processors(),
             }
         )
 
@@ -522,72 +516,6 @@ class StatsDataTests(AdminTestCase):
     def test_a_statistic_that_is_not_there_is_refused_as_java_does(self) -> None:
         answer = self.peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")
         self.assert_refused([answer], ResponseCode.SYSTEM_ERROR, "The stats <TOPIC_PUT_NUMS> <T> not exist")
-
-
-class ConfigTests(AdminTestCase):
-    """Code 25."""
-
-    def change(self, body: bytes) -> RemotingCommand:
-        return self.peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body)
-
-    def test_a_setting_is_changed_in_all_who_look_at_it(self) -> None:
-        with log_lines() as lines:
-            self.assert_success(self.change(b"autoCreateTopicEnable=false\nfileReservedTime = 48\n"))
-        for part in (self.store, self.topics, self.groups):
-            self.assertEqual(part.settings.file_reserved_time_hours, 48)
-        self.assertIsNone(self.topics.create_in_send("T", "TBW102", 4))
-        self.assertIn(f"warn: {PEER_NAME} sets, until the next start: ", lines())
-
-    def test_groups_are_made_no_longer_when_that_is_switched_off(self) -> None:
-        self.assert_success(self.change(b"autoCreateSubscriptionGroup=false"))
-        self.assertIsNone(self.groups.find_or_create("G"))
-
-    def test_roles_paths_and_all_that_takes_a_restart_are_refused(self) -> None:
-        before = self.store.settings
-        for text in ("brokerRole=SLAVE", "brokerId=7", "storePathRootDir=/x", "listenPort=1", "haListenPort=20"):
-            answer = self.change(f"fileReservedTime=1\n{text}\n".encode())
-            name = text.partition("=")[0]
-            self.assert_refused([answer], ResponseCode.NO_PERMISSION, f"cannot be changed at run time: {name}")
-        self.assertEqual(self.store.settings, before, "all or nothing")
-
-    def test_an_operator_ends_the_wait_for_a_slave(self) -> None:
-        self.store.settings = replace(self.store.settings, read_up_to=ReadUpTo.CONFIRMED)
-        self.assert_success(self.change(b"readUpTo=verified"))
-        self.assertEqual((self.lifted, self.store.settings.read_up_to), (["lifted"], ReadUpTo.VERIFIED))
-        self.assert_refused([self.change(b"readUpTo=confirmed")], ResponseCode.NO_PERMISSION, "needs a restart")
-        self.assertEqual(len(self.lifted), 1)
-
-    def test_the_names_that_498_refuses_are_refused(self) -> None:
-        for name in ("brokerConfigPath", "rocketmqHome", "configBlackList"):
-            self.assert_refused([self.change(f"{name}=x".encode())], ResponseCode.NO_PERMISSION, name)
-
-    def test_what_stays_as_it_is_may_be_named(self) -> None:
-        before = self.store.settings
-        self.assert_success(self.change(f"storePathRootDir={self.store.root}\nbrokerRole=ASYNC_MASTER".encode()))
-        self.assertEqual(self.store.settings, before)
-
-    def test_names_that_mean_nothing_here_are_passed_over(self) -> None:
-        before = self.store.settings
-        self.assert_success(self.change(b"waitTimeMillsInSendQueue=500\n"))
-        self.assertEqual(self.store.settings, before)
-
-    def test_what_cannot_be_used_is_refused(self) -> None:
-        before = self.store.settings
-        for body, remark in (
-            (b"fileReservedTime=long", "fileReservedTime=long is not a whole number"),
-            (b"autoCreateTopicEnable=false\ndeleteWhen=25", "deleteWhen=25 is not an hour"),
-            (b"\xff\xfe", "the properties are invalid"),
-            (b"a=\\u12", "the properties are invalid"),
-        ):
-            self.assert_refused([self.change(body)], ResponseCode.SYSTEM_ERROR, remark)
-        self.assertEqual(self.store.settings, before)
-        self.assertTrue(self.topics.settings.auto_create_topic_enable)
-
-    def test_the_sizes_that_the_store_has_found_stay(self) -> None:
-        self.store.settings = replace(self.store.settings, max_hash_slot_num=77)
-        self.assert_success(self.change(b"deleteWhen=05;06"))
-        self.assertEqual((self.store.settings.delete_when, self.store.settings.max_hash_slot_num), ((5, 6), 77))
-        self.assertIsNone(self.topics.settings.max_hash_slot_num)
 
 
 class AnyHeaderTests(AdminTestCase):

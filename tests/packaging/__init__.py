@@ -1,0 +1,1 @@
+"""What is in ``packaging/``: units of systemd, man pages, completions."""
