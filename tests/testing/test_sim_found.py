@@ -11,6 +11,7 @@ from rmqha.testing.sim.failover import REWINDING, Failover
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER
+from tests.testing.planted import let_consumers_read_what_one_slave_holds
 
 SLAVE = "slave-1"
 
@@ -160,7 +161,8 @@ def test_a_rewind_that_was_killed_is_over() -> None:
         simulation.check()
 
 
-def test_a_slave_in_sync_has_what_consumers_have_read() -> None:
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_slave_in_sync_has_what_consumers_have_read(monkeypatch: pytest.MonkeyPatch, is_planted: bool) -> None:
     """With readUpTo=confirmed: reads end where the slower of two slaves in sync is, and so it may be promoted."""
     config = Config(slaves=[SlaveConfig(), SlaveConfig()], common={"readUpTo": "confirmed"})
     simulation = Failover(config, 0)
@@ -169,17 +171,22 @@ def test_a_slave_in_sync_has_what_consumers_have_read() -> None:
         simulation.settle()
         simulation.put()
         simulation.settle()
-        assert len(simulation.judge.served) == simulation.leader.log.verified_offset
         end = len(simulation.judge.served)
+        assert end == simulation.leader.log.verified_offset
+        if is_planted:
+            let_consumers_read_what_one_slave_holds(monkeypatch)
         simulation.block(MASTER, SLAVE)
         simulation.put()
         simulation.settle()
-        assert len(simulation.judge.served) == end
+        assert (len(simulation.judge.served) > end) is is_planted
         simulation.judge.leader_lost()
-        assert all(simulation.judge.is_fit(slave) for slave in simulation.slaves if slave.name != MASTER)
+        slower = simulation.slaves[1]
+        assert simulation.judge.is_fit(slower)
         simulation.kill(MASTER)
-        simulation.judge.served += b"x"  # as if consumers had read further: then the promotion must be judged
-        slave = simulation.slaves[1]
-        slave.promote(BrokerRole.SYNC_MASTER)
-        with pytest.raises(Violation, match="consumers have read up to"):
-            simulation.wait(lambda: not slave.is_changing, 60.0)
+        slower.promote(BrokerRole.SYNC_MASTER)
+        if is_planted:
+            with pytest.raises(Violation, match="consumers have read up to"):
+                simulation.wait(lambda: not slower.is_changing, 60.0)
+        else:
+            assert simulation.wait(lambda: not slower.is_changing, 60.0)
+            simulation.check()
