@@ -26,8 +26,7 @@ Type=oneshot
 ExecStart=/bin/bash /probe.sh
 StandardOutput=file:/probe.log
 StandardError=file:/probe.log
-SuccessAction=poweroff-force
-FailureAction=poweroff-force
+ExecStopPost=/bin/touch /over
 UNIT
 ln -s /etc/systemd/system/probe.service "$wanted/probe.service"
 cat >"$root/probe.sh" <<'PROBE'
@@ -50,7 +49,10 @@ sleep 7  # RestartSec is 5
 [ "$(systemctl show -P ExecMainStatus rmqha@bad)" = 2 ]
 echo PROVED
 PROBE
-timeout -s KILL 900 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --boot >"$root/boot.log" 2>&1 || true
+timeout 900 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --kill-signal=SIGKILL --boot >"$root/boot.log" 2>&1 &
+until [ -e "$root/over" ] || ! kill -0 $! 2>/dev/null; do sleep 1; done
+kill $! 2>/dev/null || true
+wait $! || true
 if ! grep -q '^PROVED$' "$root/probe.log"; then
     tail -n 40 "$root/probe.log" "$root/boot.log" >&2
     exit 1
