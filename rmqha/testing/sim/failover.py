@@ -115,7 +115,7 @@ class FailoverOracle(Oracle):
         self._lost_since_in_sync &= _in_sync(leader)
         end = min(limit.offset, leader.log.verified_offset)
         if end > len(self.served):
-            self.fit &= _in_sync(leader)  # it was started again, or still hears from some slaves
+            self.fit &= _in_sync(leader)  # it was started again, or some slaves are still connected
             self.served += content(leader.log, len(self.served), end)
 
     def leader_lost(self) -> None:

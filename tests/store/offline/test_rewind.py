@@ -15,7 +15,7 @@ from rmqha.store.derived.derived import note_dispatched_until, remove_derived
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.log.mappedfile import Disk
-from rmqha.store.messagestore import ABORT_FILE, MessageStore
+from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, MessageStore
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
 from rmqha.store.offline.audit import audit
 from rmqha.store.offline.fork import Fork
@@ -69,7 +69,8 @@ class GeneratedTests(SynchronousTestCase):
                 for folder in sorted((store / "consumequeue").glob("*/*")):
                     if data.draw(st.booleans()):
                         cut_queue(folder, data.draw(st.integers(0, 10)))
-                (store / NODE_FOLDER / "queue-ends.json").unlink(missing_ok=True)
+                for name in (f"{NODE_FOLDER}/queue-ends.json", CHECKPOINT_FILE):  # it had not flushed these units
+                    (store / name).unlink(missing_ok=True)
             NodeState("1f", role="ASYNC_MASTER", offsets=Offsets(0, *[made.end] * 4)).write(store)
             done = rewind(settings, end)
             state = NodeState.read(store)
