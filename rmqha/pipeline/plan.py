@@ -8,20 +8,23 @@ sizes.
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from rmqha.pipeline.boundaries import HOP_BYTES, BoundaryQueues, cut_by_hop, cut_by_signs
-from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
+from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.options import EARLIEST, Boundaries, OnCorrupt, Options, TimestampStrategy
 from rmqha.pipeline.segments import (
     MAGICS,
+    RECORD_START_BYTES,
     SegmentReader,
     Skipped,
     Split,
     log_skipped,
+    plausible_starts,
     read_records,
 )
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
@@ -30,6 +33,7 @@ from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
 from rmqha.store.nodestate import NodeState, state_path
 from rmqha.wire import layout
+from rmqha.wire.record import RecordError, check_record
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +147,21 @@ class LogPlan:
                 return self._start_within(file.split(file.base, end), offset)
         return self.end
 
+    def whole_records(self, offset: int, known_start: int = 0) -> int:
+        """Where the last record ends that ends at or before ``offset``: a flush, or a report of a slave, may have ended
+        inside a record.
+
+        If a sound record starts at ``offset``, that is the place. Otherwise it is found by all sizes from
+        ``known_start``, where a record starts, or from the start of the file. Raises StoreError, OSError.
+        """
+        for file in self.files:
+            if offset in (file.base, file.end, self.end):
+                return offset
+            if file.base < offset < file.end and not _starts_a_record(file, offset):
+                start = known_start if file.base <= known_start <= offset else file.base
+                return _last_end(file, start, offset)
+        return offset
+
     def _start_within(self, piece: Split, offset: int) -> int:
         for records in read_records(piece, HOP_BYTES, skipped=self._skipped):
             number = int(np.searchsorted(records.physical_offset, offset))
@@ -240,12 +259,13 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
         return replace(plan, end=files[-1].end if files else 0)
     if state is None:
         return replace(plan, end=_sound_end(files, known_end))
-    end: int = getattr(state.offsets, options.read_up_to.value)
+    end: int = min(state.offsets.verified, getattr(state.offsets, options.read_up_to.value))
     if not files:
         plan._expect(state.offsets.min, end)
         return replace(plan, end=end)
     plan._expect(files[-1].end, end)
-    return replace(plan, end=max(files[0].base, min(end, files[-1].end)))
+    end = max(files[0].base, min(end, files[-1].end))
+    return replace(plan, end=end if end == state.offsets.verified else plan.whole_records(end, known_end))
 
 
 def log_folder(path: Path, configured: Path | None = None) -> Path:
@@ -278,6 +298,33 @@ def log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
         LogFile(str(folder / file_name(base)), base, min(base + size, limit))
         for base, limit in zip(bases, limits, strict=True)
     )
+
+
+def _starts_a_record(file: LogFile, offset: int) -> bool:
+    room = file.end - offset
+    with SegmentReader(file.path, file.base) as segment:
+        head = segment.read(offset, min(room, RECORD_START_BYTES))
+        if len(head) < layout.BLANK_HEADER.size:
+            return False
+        size, magic = layout.BLANK_HEADER.unpack_from(head.data)
+        if magic == layout.BLANK_MAGIC_CODE:
+            return bool(size == room)
+        if not len(plausible_starts(head, offset)[0]):
+            return False
+        try:
+            check_record(segment.read(offset, min(size, room)).data, 0, offset, room)
+        except RecordError:
+            return False
+    return True
+
+
+def _last_end(file: LogFile, start: int, limit: int) -> int:
+    """Where the last record before ``limit`` ends, by all sizes from ``start``. Damage is passed over."""
+    end = start
+    with suppress(BoundaryError, DataLossError):
+        for records in read_records(file.split(start, limit), HOP_BYTES, skipped=lambda error, resumed: None):
+            end = records.end
+    return end
 
 
 def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:

@@ -314,7 +314,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif at < plan.min_offset:
             self._lost(f"{plan.folder} starts at {plan.min_offset}; the checkpoint is at {at}")
             return plan.min_offset
-        return at
+        return plan.whole_records(at)  # checkpoints of earlier versions may be inside a record
 
     def _lost(self, problem: str) -> None:
         if self._reader.options.fail_on_data_loss:

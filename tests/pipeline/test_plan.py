@@ -51,6 +51,31 @@ def test_a_store_of_java_ends_with_its_last_sound_record(name: str) -> None:
     assert (plan.min_offset, plan.end) == (0, fixtures.max_offset(name))
 
 
+@pytest.mark.parametrize("read_up_to", ["confirmed", "flushed", "written"])
+def test_a_log_ends_with_a_whole_record_wherever_its_node_is(
+    store: Path, records: list[Record], read_up_to: str
+) -> None:
+    """A slave flushes, and reports, what came so far: that may end inside a record or a blank."""
+    end, bases = end_of(records), [base for base, _ in list_segments(store / "commitlog")]
+    boundaries = sorted(
+        {*bases, *offsets(records), *(record.physical_offset + record.total_size for record in records)}
+    )
+    for reached in [*range(0, end, 997), *boundaries, *(boundary + 1 for boundary in boundaries[:-1])]:
+        state = NodeState("one store", offsets=Offsets(0, reached, end, reached, reached))
+        state.write(store)
+        whole = max(boundary for boundary in boundaries if boundary <= reached)
+        known = max(boundary for boundary in boundaries if boundary <= reached // 2)
+        for known_end in (0, known):
+            assert open_log(options(store, readUpTo=read_up_to), known_end).end == whole, reached
+        assert all_offsets(store, readUpTo=read_up_to) == [at for at in offsets(records) if at < whole]
+
+
+def test_what_is_not_proved_yet_is_not_read(store: Path, records: list[Record]) -> None:
+    proved = records[40].physical_offset
+    NodeState("one store", offsets=Offsets(0, end_of(records), proved, proved, proved)).write(store)
+    assert all_offsets(store, readUpTo="written") == offsets(records[:40])
+
+
 def test_a_record_half_written_is_not_yet_part_of_the_log(store: Path, records: list[Record]) -> None:
     """Its header is there and its lengths add up, the end of its body is still zero."""
     last = records[-1]

@@ -32,6 +32,7 @@ from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.source import LogReader, LogStreamReader, SplitPartition
 from rmqha.pipeline.views import view_reader
 from rmqha.store.log.mappedfile import file_name
+from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import make_record
 from rmqha.wire.record import Record
 from tests import fixtures
@@ -375,6 +376,23 @@ def test_a_stream_is_not_fooled_by_a_body_that_looks_like_a_record(store: Path) 
                 seen += batch.column("physicalOffset").to_pylist()
         at = end
     assert seen == offsets(records)
+
+
+def test_a_stream_reads_each_message_once_while_its_node_confirms_parts_of_records(
+    store: Path, records: list[Record]
+) -> None:
+    """Also from a checkpoint of an earlier version, which may lie inside a record."""
+    end, seen = end_of(records), list[int]()
+    reader = stream_reader(store)
+    at = {**checkpoint(records, 3), "offset": records[3].physical_offset + 7}
+    for reached in [*range(records[5].physical_offset + 1, end, 1009), end]:
+        NodeState("one store", offsets=Offsets(0, end, end, reached, reached)).write(store)
+        following = reader.latestOffset(at, ReadAllAvailable())
+        for part in reader.partitions(at, following):
+            for batch in reader.read(part):
+                seen += batch.column("physicalOffset").to_pylist()
+        at = following
+    assert seen == offsets(records[3:])
 
 
 def checkpoint(records: list[Record], number: int, **changes: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
 from rmqha.exitcodes import ExitCode
+from rmqha.ha.master.serving import confirmed_offset
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store import opening
 from rmqha.store.derived.queuetable import open_queues
@@ -451,6 +452,25 @@ class EpochTests(MessageStoreTestCase):
         store = self.open()
         store.set_aside(now_ms=77)
         self.assertEqual(store.node_state.epoch, 1)
+
+
+class DurableTests(MessageStoreTestCase):
+    def test_what_is_durable_ends_with_a_record_though_a_flush_came_within_one(self) -> None:
+        store, thread, clock = self.open(role=BrokerRole.SLAVE), Thread(), Clock()
+        flusher = store.start_flushing(clock, thread, self.fail)
+        log, first, second = store.commit_log, encoded(sized_record(300, 0), 0), encoded(sized_record(300, 1), 300)
+        log.append_data(0, first + second[:100])
+        log.verify()
+        flusher.flush()
+        thread.run()
+        self.assertEqual((log.flushed_offset, store.durable_offset), (400, 300))
+        log.append_data(400, second[100:])
+        log.verify()
+        self.assertEqual((log.verified_offset, store.durable_offset), (600, 300))
+        self.assertEqual(confirmed_offset(store, store.settings, None), 300)
+        flusher.flush()
+        thread.run()
+        self.assertEqual((log.flushed_offset, store.durable_offset), (600, 600))
 
 
 class JavaStoreTests(MessageStoreTestCase):

@@ -51,12 +51,12 @@ def confirmed_offset(store: MessageStore, settings: Settings, serving: LogServin
     """The end of the log that a failover cannot lose.
 
     If puts wait for slaves, enough slaves have confirmed it; otherwise it is on our own disk. If reads have a limit, it
-    is not after that limit.
+    is not after that limit. It is the end of a record, unless slaves that catch up have confirmed a part of one.
     """
     log = store.commit_log
     if store.read_limit is not None and not store.read_limit.is_lifted:
-        return max(log.min_offset, min(log.verified_offset, log.flushed_offset, store.read_limit.offset))
+        return max(log.min_offset, min(store.durable_offset, store.read_limit.offset))
     group_transfer = None if serving is None else serving.group_transfer
     if group_transfer is not None and settings.in_sync_replicas > 1:
         return min(log.verified_offset, max(log.min_offset, group_transfer.confirmed_offset))
-    return max(log.min_offset, min(log.verified_offset, log.flushed_offset))
+    return store.durable_offset

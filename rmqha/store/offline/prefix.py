@@ -24,7 +24,7 @@ from rmqha.store.log.mappedfile import file_name, list_segments
 from rmqha.store.log.recovery import Examination, LogDamaged, Vouched, examine
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
 from rmqha.store.metadata import CONFIG_FOLDER
-from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState
+from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState, Offsets
 from rmqha.store.offline.clamping import clamp_offsets
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
 from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
@@ -94,7 +94,7 @@ def examine_source(settings: Settings, state: NodeState | None) -> SourceLog:
     """
     root = settings.store_path_root_dir
     if is_locked(root / LOCK_FILE):
-        return SourceLog(_end_of_others(settings) if state is None else state.confirmed_offset)
+        return SourceLog(_end_of_others(settings) if state is None else _last_end(settings, state.confirmed_offset))
     examined = _examine_as_stopped(settings, state) or examine_store(settings)
     if examined.damage is not None:
         raise LogDamaged(root, examined.damage)
@@ -115,6 +115,17 @@ def _examine_as_stopped(settings: Settings, state: NodeState | None) -> Examinat
         vouched = Vouched(state.confirmed_offset, state.flushed_offset)
         examined = examine(log, Checkpoint(), clean_stop=True, vouched=vouched, start=bases[-1])
         return examined if examined.found.end == end and examined.damage is None else None
+    finally:
+        log.close()
+
+
+def _last_end(settings: Settings, confirmed: int) -> int:
+    """Where the last record ends that is confirmed as a whole. Raises StoreError, OSError."""
+    log = open_log(settings, owned=False)
+    try:
+        bases = [base for base in log.segment_bases if base < confirmed]
+        found = log.scan(bases[-1], confirmed) if bases else None
+        return confirmed if found is None or found.problem is not None else found.end
     finally:
         log.close()
 
@@ -282,6 +293,8 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
     state = NodeState.new() if known is None or plan.kind is CopyKind.RESTORE else known
     if plan.kind is CopyKind.RESTORE and known is not None:
         state = replace(state, epoch=known.epoch + 1, epoch_start=plan.end, delay_levels=known.delay_levels)
+    elif known is not None:  # a running node has confirmed more meanwhile
+        state = replace(known, offsets=Offsets(plan.min_offset, *[plan.end] * 4))
     if known_log is None:
         _end_log(plan, settings, folder)
         (folder / ABORT_FILE).touch()

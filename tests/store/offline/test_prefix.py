@@ -326,6 +326,19 @@ class CopyTests(SynchronousTestCase):
         self.assertEqual(examine_source(self.settings, NodeState.read(self.store)).end, self.middle)
         self.assertEqual(examine_source(self.settings, None).end, self.made.end)  # a broker of another kind
 
+    def test_a_backup_ends_with_a_whole_record_though_a_node_has_confirmed_a_part_of_one(self) -> None:
+        confirmed = self.made.messages[20].start + 7
+        NodeState("1f", offsets=Offsets(0, self.made.end, self.made.end, confirmed, confirmed)).write(self.store)
+        lock = LockFile(self.store / LOCK_FILE)
+        self.addCleanup(lock.release)
+        self.assertEqual(examine_source(self.settings, NodeState.read(self.store)).end, self.middle)
+        planned = plan(self.settings, self.output, CopyKind.BACKUP, self.middle)
+        NodeState("1f", offsets=Offsets(0, *[self.made.end] * 4)).write(self.store)  # it has confirmed more since
+        self.assertEqual(copy_store(planned, self.settings).queues, 2)
+        state = NodeState.read(self.output)
+        assert state is not None
+        self.assertEqual((state.store_id, state.offsets.confirmed), ("1f", self.middle))
+
     def test_a_copy_without_reflinks_and_without_copy_file_range_is_the_same(self) -> None:
         def refuse(*_: object) -> int:
             raise OSError(22, "invalid")
