@@ -424,13 +424,6 @@ class MessageStore:
         return self._broken
 
     @property
-    def durable_offset(self) -> int:
-        """The end of the last proved record that is on the disk. What is flushed may end inside a record."""
-        log = self.commit_log
-        flushed = log.flushed_offset if self._flusher is None else self._flusher.durable_offset
-        return max(log.min_offset, min(log.verified_offset, flushed))
-
-    @property
     def flush_durations(self) -> Histogram | None:
         """How long flushes of the log took; None before ``start_flushing``."""
         return None if self._flusher is None else self._flusher.durations

@@ -463,14 +463,14 @@ class DurableTests(MessageStoreTestCase):
         log.verify()
         flusher.flush()
         thread.run()
-        self.assertEqual((log.flushed_offset, store.durable_offset), (400, 300))
+        self.assertEqual((log.flushed_offset, log.durable_offset), (400, 300))
         log.append_data(400, second[100:])
         log.verify()
-        self.assertEqual((log.verified_offset, store.durable_offset), (600, 300))
+        self.assertEqual((log.verified_offset, log.durable_offset), (600, 300))
         self.assertEqual(confirmed_offset(store, store.settings, None), 300)
         flusher.flush()
         thread.run()
-        self.assertEqual((log.flushed_offset, store.durable_offset), (600, 600))
+        self.assertEqual((log.flushed_offset, log.durable_offset), (600, 600))
 
 
 class JavaStoreTests(MessageStoreTestCase):

@@ -55,8 +55,8 @@ def confirmed_offset(store: MessageStore, settings: Settings, serving: LogServin
     """
     log = store.commit_log
     if store.read_limit is not None and not store.read_limit.is_lifted:
-        return max(log.min_offset, min(store.durable_offset, store.read_limit.offset))
+        return max(log.min_offset, min(log.durable_offset, store.read_limit.offset))
     group_transfer = None if serving is None else serving.group_transfer
     if group_transfer is not None and settings.in_sync_replicas > 1:
         return min(log.verified_offset, max(log.min_offset, group_transfer.confirmed_offset))
-    return store.durable_offset
+    return max(log.min_offset, log.durable_offset)

@@ -495,7 +495,8 @@ class HASlaveService(Service):
         self._progress_mark = now, end
 
     def durable_offset(self) -> int:
-        return self._flusher.durable_offset if self._sync_flush else self._store.commit_log.max_offset
+        log = self._store.commit_log
+        return log.durable_offset if self._sync_flush else log.max_offset
 
     def read_completed(self) -> None:
         """A read has brought data or a heartbeat from the master."""

@@ -39,6 +39,8 @@ class CommitLog:
         self.max_offset: int = self._queue.end_offset
         self.verified_offset: int = self._start
         self.flushed_offset: int = self._start
+        self.durable_offset: int = self._start
+        """The end of the last verified record that is on the disk. ``flushed_offset`` may be inside a record."""
         self.truncations = 0
         self._untouched_end = self.max_offset
         """Nothing before it was written since the log was opened, so segments before it may close without a flush."""
@@ -82,7 +84,7 @@ class CommitLog:
             self._queue.create(base)
         self._start = self._untouched_end = base
         self.max_offset = offset
-        self.verified_offset = self.flushed_offset = base
+        self.verified_offset = self.flushed_offset = self.durable_offset = base
 
     def append_data(self, offset: int, *pieces: bytes | memoryview) -> None:
         """Write raw bytes, as a slave receives them, at the log's end."""
@@ -245,6 +247,7 @@ class CommitLog:
         self.max_offset = offset
         self.verified_offset = min(self.verified_offset, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
+        self.durable_offset = min(self.durable_offset, offset)
         self._untouched_end = min(self._untouched_end, offset)
         if self.last_message_offset is not None and self.last_message_offset >= offset:
             self.last_message_offset, self.last_store_timestamp = None, 0
@@ -272,7 +275,8 @@ class CommitLog:
             self.disk.sync_folder(folder.parent)
         self._queue = MappedFileQueue(self.folder, self.segment_size, syncs_parent=True, disk=self.disk)
         self.truncations += 1
-        self._start = self.max_offset = self.verified_offset = self.flushed_offset = self._untouched_end = 0
+        self._start = self.max_offset = self.verified_offset = self._untouched_end = 0
+        self.flushed_offset = self.durable_offset = 0
         self.last_message_offset, self.last_store_timestamp = None, 0
 
     def unflushed_files(self) -> list[MappedFile]:
@@ -289,7 +293,7 @@ class CommitLog:
                 self._find(base).sync()
         if self.disk.exists(self.folder):
             self.disk.sync_folder(self.folder)
-        self.flushed_offset = self.max_offset
+        self.flushed_offset, self.durable_offset = self.max_offset, self.verified_offset
 
     def write_again(self, start: int, end: int | None = None) -> None:
         """Write the log's bytes from ``start`` to ``end``, or all, once more, for a flush to bring to the disk.

@@ -89,7 +89,6 @@ class Flusher:
         self.durations = Histogram()
         """How long flushes took, the wait for the thread included."""
         self._started = 0.0
-        self._durable_offset = min(log.flushed_offset, log.verified_offset)
         self._last_thorough = clock.seconds()
         self._checkpoint = Checkpoint.read(checkpoint.path, log.disk)
         self._loop = PeriodicService(
@@ -99,11 +98,6 @@ class Flusher:
     def start(self) -> None:
         """Start the periodic flush."""
         self._loop.startService()
-
-    @property
-    def durable_offset(self) -> int:
-        """The end of the last record that is completely on disk and was verified when its flush started."""
-        return min(self._durable_offset, self._commit_log.flushed_offset)
 
     def subscribe(self, log_flushed: Callable[[], None]) -> None:
         """Call ``log_flushed`` after each growth of the flushed prefix."""
@@ -162,7 +156,7 @@ class Flusher:
         self.durations.observe(self._clock.seconds() - self._started)
         log = self._commit_log
         if truncations == log.truncations:  # otherwise bytes may have been rewritten while the thread was flushing
-            log.flushed_offset, self._durable_offset = target, verified
+            log.flushed_offset, log.durable_offset = target, verified
         self._tell()
         if self._again:
             self._again = False
