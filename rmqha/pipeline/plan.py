@@ -259,7 +259,7 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
         return replace(plan, end=files[-1].end if files else 0)
     if state is None:
         return replace(plan, end=_sound_end(files, known_end))
-    end: int = min(state.offsets.verified, getattr(state.offsets, options.read_up_to.value))
+    end: int = getattr(state.offsets, options.read_up_to.value)
     if not files:
         plan._expect(state.offsets.min, end)
         return replace(plan, end=end)

@@ -70,12 +70,6 @@ def test_a_log_ends_with_a_whole_record_wherever_its_node_is(
         assert all_offsets(store, readUpTo=read_up_to) == [at for at in offsets(records) if at < whole]
 
 
-def test_what_is_not_proved_yet_is_not_read(store: Path, records: list[Record]) -> None:
-    proved = records[40].physical_offset
-    NodeState("one store", offsets=Offsets(0, end_of(records), proved, proved, proved)).write(store)
-    assert all_offsets(store, readUpTo="written") == offsets(records[:40])
-
-
 def test_a_record_half_written_is_not_yet_part_of_the_log(store: Path, records: list[Record]) -> None:
     """Its header is there and its lengths add up, the end of its body is still zero."""
     last = records[-1]
