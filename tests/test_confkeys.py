@@ -17,6 +17,7 @@ from tests.test_cli import CommandTestCase
 from tests.test_tap import OptionsTestCase
 
 OUR_OWN = {
+    "updateBrokerConfigFrom",
     "haMaxConnections",
     "haMaxSilentConnections",
     "haMaxConnectionsPerAddress",

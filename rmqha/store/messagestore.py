@@ -124,7 +124,7 @@ class MessageStore:
             self._open()
         except BaseException as error:  # of any kind: release the lock, then raise it again
             is_expected = isinstance(error, OpeningStopped | LogDamaged) or build_derived is not None
-            if is_expected and disk.exists(state_path(self.root)):
+            if is_expected and hasattr(self, "node_state") and disk.exists(state_path(self.root)):
                 self.node_state.write(self.root, disk)
             self._lock_file.release()
             raise
