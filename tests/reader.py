@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rmqha.testing.nodes import free_port
 from tests.pages import Block, shows
+from tests.waiting import POLL_SECONDS, wait_until
 
 PATIENCE_SECONDS = 900.0
 """For one command: Spark on a busy machine takes minutes."""
@@ -100,7 +101,7 @@ class Reader:
         while not reached():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < give_up, log.read_text()
-            time.sleep(0.05)
+            time.sleep(POLL_SECONDS)  # a process tells nobody what it has reached
 
     def waits_for_line(self, log: Path, text: str) -> None:
         self.waits(lambda: text in log.read_text(), self._processes[-1], log)
@@ -136,12 +137,12 @@ class Reader:
 
     def waits_until_it_runs(self, command: str) -> None:
         """Run a command again and again until it ends with 0."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while subprocess.run(
-            ["bash", "-c", self.typed(command)], cwd=self.folder, env=self._environ, capture_output=True
-        ).returncode:
-            assert time.monotonic() < give_up, command
-            time.sleep(0.5)
+
+        def runs() -> bool:
+            typed = ["bash", "-c", self.typed(command)]
+            return not subprocess.run(typed, cwd=self.folder, env=self._environ, capture_output=True).returncode
+
+        wait_until(runs, command, PATIENCE_SECONDS, interval=0.5)
 
     def fails(self, command: str, code: int) -> str:
         """A command that ends with this exit code; what it prints."""

@@ -1,5 +1,6 @@
 """Gives messages to the handler of a push consumer: many at the same time, or each queue in its order."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -36,8 +37,8 @@ class Handling(Protocol):
         """Start no more handlers. Fires when the running ones have ended; they are cancelled after this time."""
 
 
-class _Handlers:
-    """What both kinds share: running handlers, and turns of the reactor."""
+class _Handlers(ABC):
+    """What both kinds share: queues with waiting messages, running handlers, and turns of the reactor."""
 
     _log = Logger()
 
@@ -55,6 +56,7 @@ class _Handlers:
         self._send_back = send_back
         self._clock = clock
         self._finished = finished
+        self._ready: deque[QueueReader] = deque()
         self._running: set[Deferred[None]] = set()
         self._handlers = 0
         self._is_stopping = self._is_cancelled = self._is_pumping = False
@@ -82,9 +84,9 @@ class _Handlers:
         self._next_turn = None
         self._pump()
 
+    @abstractmethod
     def _start_next(self) -> bool:
         """Start the next handler; whether there was anything to do."""
-        raise NotImplementedError
 
     def _run(self, reader: QueueReader, record: Record) -> None:
         reader.running += 1
@@ -103,8 +105,9 @@ class _Handlers:
         if failure.check(CancelledError) is None:
             self._log.failure("handling a message ended", failure)
 
+    @abstractmethod
     async def _handle(self, reader: QueueReader, record: Record) -> None:
-        raise NotImplementedError
+        """Call the handler, and deal with its failure."""
 
     async def _try(self, reader: QueueReader, record: Record, tries: int = 0) -> RetryLater | None:
         """Call the handler. Returns None if it has succeeded. Raises CancelledError if it was stopped."""
@@ -176,21 +179,10 @@ class ConcurrentHandling(_Handlers):
     A message whose handler fails is given back to its broker, or forgotten by a consumer that broadcasts.
     """
 
-    def __init__(
-        self,
-        handler: Handler,
-        options: ConsumerOptions,
-        send_back: SendBack,
-        clock: IReactorTime,
-        finished: Callable[[QueueReader], None],
-    ) -> None:
-        super().__init__(handler, options, send_back, clock, finished)
-        self._ready: deque[QueueReader] = deque()  # each as often as it has waiting messages
-
     def take(self, reader: QueueReader, records: Sequence[Record]) -> None:
         """These messages were pulled."""
         reader.waiting.extend(records)
-        self._ready.extend([reader] * len(records))
+        self._ready.extend([reader] * len(records))  # as often as it has waiting messages
         self._pump()
 
     def go_on(self, reader: QueueReader) -> None:
@@ -229,7 +221,6 @@ class OrderedHandling(_Handlers):
     ) -> None:
         super().__init__(handler, options, send_back, clock, finished)
         self._is_locked = is_locked
-        self._ready: deque[QueueReader] = deque()
         self._busy: set[QueueReader] = set()  # ready, or running
 
     def take(self, reader: QueueReader, records: Sequence[Record]) -> None:

@@ -164,7 +164,7 @@ class PushConsumer:
             joined = True
             await self._client.membership.beat()
             await self._rebalance()
-        except BaseException as error:
+        except BaseException as error:  # of any kind: leave the group and close the file first
             if joined:
                 await self._client.membership.leave(self._group)
             self._offsets.close()

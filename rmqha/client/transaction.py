@@ -114,7 +114,7 @@ class TransactionProducer:
                 raise TypeError(f"{found!r} is not a TransactionOutcome")
         except CancelledError:
             raise
-        except Exception:  # the broker will ask
+        except Exception:  # of any kind: the user's function has not decided
             self._log.failure("{what} has failed: the broker will ask", what=what)
             return TransactionOutcome.UNKNOWN
         return found
