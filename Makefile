@@ -20,6 +20,8 @@ SIM_SECONDS ?= 300
 SIM_SEEDS ?= 200..
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300
+FUZZ_SEED ?=
+SEED := $(addprefix --seed ,$(FUZZ_SEED))
 ROCKETMQ_VERSIONS ?= 4.9.7
 PROOFS := long-proof sim-proof fuzz-proof plants-proof java-proof trial
 REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync_pairs.py failover.py harness.py)
@@ -90,9 +92,9 @@ sim-proof: $(READY)  ## the simulator for SIM_SECONDS, with SIM_SEEDS
 plants-proof: $(READY)  ## bugs planted into the product, searched for by the simulator from seed 0
 	$(BIN)/python -m tests.testing.planted
 
-fuzz-proof: $(READY)  ## the fuzzers for FUZZ_SECONDS and STORES_SECONDS, with new seeds
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
-	$(BIN)/python -m tests.fuzz.stores --seconds $(STORES_SECONDS) --jobs 2 || test $$? = 3  # 3: the time is over
+fuzz-proof: $(READY)  ## the fuzzers for FUZZ_SECONDS and STORES_SECONDS, with new cases or from FUZZ_SEED on
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(SEED)
+	$(BIN)/python -m tests.fuzz.stores --seconds $(STORES_SECONDS) --jobs 2 $(SEED) || test $$? = 3  # 3: the time is over
 
 java-proof: $(READY)  ## masters and slaves of each further version of ROCKETMQ_VERSIONS, with ours
 	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -q $(REPLICATION) || exit 1; done

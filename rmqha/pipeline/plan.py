@@ -8,7 +8,6 @@ sizes.
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -152,7 +151,8 @@ class LogPlan:
         inside a record.
 
         If a sound record starts at ``offset``, that is the place. Otherwise it is found by all sizes from
-        ``known_start``, where a record starts, or from the start of the file. Raises StoreError, OSError.
+        ``known_start``, where a record starts, or from the start of the file. If bad bytes reach ``offset``, it is that
+        place too, so that they are reported. Raises StoreError, OSError.
         """
         for file in self.files:
             if offset in (file.base, file.end, self.end):
@@ -319,12 +319,39 @@ def _starts_a_record(file: LogFile, offset: int) -> bool:
 
 
 def _last_end(file: LogFile, start: int, limit: int) -> int:
-    """Where the last record before ``limit`` ends, by all sizes from ``start``. Damage is passed over."""
-    end = start
-    with suppress(BoundaryError, DataLossError):
-        for records in read_records(file.split(start, limit), HOP_BYTES, skipped=lambda error, resumed: None):
+    """Where the last record before ``limit`` ends, by all sizes from ``start``; ``limit`` if bad bytes reach it.
+
+    So a reader reports bad bytes before ``limit``, but waits for the rest of a record that continues after it. Raises
+    OSError.
+    """
+    end, bad_from = start, limit
+
+    def passed_over(error: CorruptLogError, resumed: int) -> None:
+        nonlocal bad_from
+        bad_from = error.offset if resumed == limit else limit
+
+    try:
+        for records in read_records(file.split(start, limit), HOP_BYTES, skipped=passed_over):
             end = records.end
-    return end
+    except (BoundaryError, DataLossError):
+        return end
+    if limit - bad_from < RECORD_START_BYTES:  # too few bytes to tell the start of a record from bad ones
+        return end
+    return _unfinished_record(file, bad_from, limit)
+
+
+def _unfinished_record(file: LogFile, start: int, limit: int) -> int:
+    """Where the first record from ``start`` on starts that continues after ``limit``; ``limit`` if there is none.
+
+    Its last bytes may not have been written yet, so only its start is judged. Raises OSError.
+    """
+    with SegmentReader(file.path, file.base) as segment:
+        while (found := segment.find_start(start, limit)) is not None:
+            (size,) = plausible_starts(segment.read(found, RECORD_START_BYTES), found)[1]
+            if limit - found < size <= file.end - found:
+                return found
+            start = found + 1
+    return limit
 
 
 def _sound_end(files: tuple[LogFile, ...], known_end: int) -> int:

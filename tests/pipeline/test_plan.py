@@ -12,6 +12,7 @@ import pytest
 from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.pipeline.segments import RECORD_START_BYTES
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import file_name, list_segments
 from rmqha.store.nodestate import NodeState, Offsets
@@ -68,6 +69,42 @@ def test_a_log_ends_with_a_whole_record_wherever_its_node_is(
         for known_end in (0, known):
             assert open_log(options(store, readUpTo=read_up_to), known_end).end == whole, reached
         assert all_offsets(store, readUpTo=read_up_to) == [at for at in offsets(records) if at < whole]
+
+
+def put_into_last_segment(store: Path, offset: int, content: bytes) -> None:
+    with (store / "commitlog" / file_name(2 * SEGMENT_SIZE)).open("r+b") as file:
+        file.seek(offset - 2 * SEGMENT_SIZE)
+        file.write(content)
+
+
+@pytest.mark.parametrize("kept", [1, RECORD_START_BYTES - 1, RECORD_START_BYTES, 150])
+@pytest.mark.parametrize("damaged", [None, 1, 3])
+def test_a_log_ends_before_a_record_whose_end_is_not_written_yet(
+    store: Path, records: list[Record], kept: int, damaged: int | None
+) -> None:
+    """Also if a record shortly before it is bad. If that is the one before it, too short a start of it proves nothing."""
+    last, end = records[-1], end_of(records)
+    put_into_last_segment(store, last.physical_offset + kept, bytes(last.total_size - kept))
+    if damaged is not None:
+        put_into_last_segment(store, records[-1 - damaged].physical_offset + 5, b"\xff")
+    reached = last.physical_offset + kept
+    NodeState("one store", offsets=Offsets(0, reached, end, reached, reached)).write(store)
+    plan = open_log(options(store, readUpTo="written"))
+    assert plan.end == (reached if damaged == 1 and kept < RECORD_START_BYTES else last.physical_offset)
+
+
+@pytest.mark.parametrize("content", [b"\0", b"\xff"])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_bad_bytes_at_the_end_of_the_log_are_not_hidden(
+    store: Path, records: list[Record], count: int, content: bytes
+) -> None:
+    """The node says that they are confirmed. So they are damaged, and a reader reports them."""
+    end, start = end_of(records), records[-count].physical_offset
+    put_into_last_segment(store, start, content * (end - start))
+    NodeState("one store", offsets=Offsets(0, end, 0, end, end)).write(store)
+    assert open_log(options(store)).end == end
+    with pytest.raises(CorruptLogError, match=str(start)):
+        all_offsets(store)
 
 
 def test_a_record_half_written_is_not_yet_part_of_the_log(store: Path, records: list[Record]) -> None:

@@ -78,7 +78,7 @@ def test_two_logs_differ_by_the_same_bytes(data: st.DataObject, split_bytes: str
     changed = changed[: made.end].ljust(made.end, b"\0")
     with on_disk(made, made.content) as one, on_disk(made, bytes(changed)) as other:
         for folder in (one, other):  # both commands compare up to here, whatever is sound
-            NodeState("id", offsets=Offsets(confirmed=made.end)).write(folder.parent)
+            NodeState("id", offsets=Offsets(verified=made.end, confirmed=made.end)).write(folder.parent)
         options = parse_options(
             {"path": str(one.parent), "replica": str(other.parent), "splitBytes": split_bytes, "boundaries": "hop"}
         )
