@@ -10,7 +10,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,6 +25,7 @@ from rmqha.client.bulk import BulkPull, put_all
 from rmqha.pipeline.session import JavaError, session
 from rmqha.store.metadata import TopicConfigTable
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.testing.archive import unpack
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.wire.record import Record
 
@@ -143,8 +143,7 @@ def java(table: Table) -> None:
     """A store that a real broker wrote, and a fresh slave of it."""
     store = WORK / "java" / "master-store"
     store.mkdir(parents=True)
-    with tarfile.open(FIXTURE) as archive:
-        archive.extractall(store, filter="data")
+    unpack(FIXTURE, store)
     master, slave = pair("java", "async-master", store=store)
     with master, slave:
         end = master.wait_for_state(lambda state: state.state == "SERVING", "SERVING").offsets.verified

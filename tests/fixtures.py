@@ -8,7 +8,6 @@ import gzip
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.log.mappedfile import list_segments
+from rmqha.testing.archive import unpack
 
 DATA = Path(__file__).parent / "data"
 STORES = ("master-crash", "slave", "master-clean")
@@ -58,8 +58,7 @@ def unpacked(name: str) -> Path:
     """The unpacked store of this name: not to be changed."""
     folder = Path(tempfile.mkdtemp(prefix="rmqha-fixture-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(DATA / f"{name}.tar.xz", folder)
     return folder
 
 

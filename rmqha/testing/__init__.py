@@ -3,6 +3,7 @@
 In reading order:
 
 - ``memory``: a commit log without a disk.
+- ``archive``: unpacks archives of stores.
 - ``records``: makes logs for tests and benchmarks.
 - ``nodes``: runs nodes as processes.
 - ``putnode``: a master that puts messages on command.

@@ -23,11 +23,12 @@ import orjson
 MAX_DEPTH = 100
 """The nesting limit of a text that is not strict JSON. orjson limits strict JSON to 1024."""
 
+# No possessive group in <number>: before 3.11.4, Python leaves such a group half matched ("1.5e").
 _TOKEN = re.compile(
     r"""[ \t\r\n\f\b]*+(?:
         (?P<sign>[{}\[\],:])
       | (?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+" | '[^'\\]*+(?:\\.[^'\\]*+)*+')
-      | (?P<number>-?[0-9]++(?:\.[0-9]*+)?+(?:[eE][+-]?[0-9]++)?+)
+      | (?P<number>-?[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?)
       | (?P<word>[^\W0-9][\w$]*+ | \$[\w$]*+)
       | (?P<end>\Z)
     )""",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from rmqha.store.metadata import (
     TopicFilterType,
     topic_at_group,
 )
+from rmqha.testing.archive import unpack
 from rmqha.wire.fastjson import dumps_compact, dumps_pretty, loads_lenient
 from tests.interop.conftest import SEGMENT_SIZE, MasterFactory
 from tests.interop.nodes import ask
@@ -118,8 +118,7 @@ def as_restarted(table: ConfigTable, found: ConfigTable) -> ConfigTable:
 def store(tmp_path: Path) -> Path:
     """The store of a Java master that was stopped cleanly, with config files of ours alone."""
     store = tmp_path / "fixture"
-    with tarfile.open(PROJECT_ROOT / "tests" / "data" / "master-clean.tar.xz") as packed:
-        packed.extractall(store, filter="data")
+    unpack(PROJECT_ROOT / "tests" / "data" / "master-clean.tar.xz", store)
     shutil.rmtree(store / CONFIG_FOLDER)
     for table in TABLES:
         table.write(store / CONFIG_FOLDER)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tarfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,6 +38,7 @@ from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import newstore
 from rmqha.store.offline.newstore import NoRoom, OutputExists
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.testing.archive import unpack
 from rmqha.testing.records import make_record
 from rmqha.wire.columns import hop, lay_out
 from rmqha.wire.record import (
@@ -231,8 +231,7 @@ class RestoreTests(SynchronousTestCase):
         self.assertEqual(sorted(self.folder.iterdir()), before)
 
     def test_an_archive_from_before_is_proved_by_its_hashes(self) -> None:
-        with tarfile.open(DATA / "old-archive.tar.xz") as kept:
-            kept.extractall(self.folder / "old", filter="data")
+        unpack(DATA / "old-archive.tar.xz", self.folder / "old")
         small = make_settings({"mappedFileSizeCommitLog": "4096"})
         done = restored(self.folder / "old" / "lake", self.output, small)
         self.assertTrue(done.is_identical)
