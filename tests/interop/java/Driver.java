@@ -78,7 +78,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 public final class Driver {
     private static final int READ_AND_WRITE = PermName.PERM_READ | PermName.PERM_WRITE;
     private static final int PULL_BATCH = 32;
-    private static final long RPC_TIMEOUT_MS = 5_000;
+    private static final long RPC_TIMEOUT_MS = 60_000;
     private static final int MOST_FOUND = 32;
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
 
@@ -328,7 +328,7 @@ public final class Driver {
 
     private static Map<String, Object> createTopics(Arguments arguments) throws Exception {
         String cluster = arguments.positional(1);
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(RPC_TIMEOUT_MS);
         admin.setNamesrvAddr(arguments.positional(0));
         admin.start();
         Set<String> masters = CommandUtil.fetchMasterAddrByClusterName(admin, cluster);
@@ -496,7 +496,7 @@ public final class Driver {
     // -- queues and single messages -----------------------------------------------------------------------------
 
     private static Map<String, Object> queueEnds(Arguments arguments) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(RPC_TIMEOUT_MS);
         admin.setNamesrvAddr(arguments.positional(0));
         admin.start();
         Map<String, Object> answer = new TreeMap<>();
