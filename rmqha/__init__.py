@@ -5,6 +5,7 @@ In reading order:
 - ``wire/``: the byte formats: records, HA frames, remoting commands. Pure Python, without I/O.
 - ``store/``: the disk: the commit log, the consume queues and the index.
 - ``remoting/``: RocketMQ's remoting protocol: connections, requests and answers.
+- ``acl/``: RocketMQ's access control: signatures, accounts and what they may do.
 - ``ha/``: replication: the master's end, the slave's end, and their states.
 - ``broker/``: answers clients, and talks to other brokers and to name servers.
 - ``replicating``: what keeps and copies a log, made for ``node`` and for the simulator.

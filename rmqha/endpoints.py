@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.endpoints import HostnameEndpoint, clientFromString
 from twisted.internet.error import ConnectError
-from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IAddress, IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from twisted.protocols.loopback import loopbackAsync
 from twisted.python.failure import Failure
@@ -20,6 +20,7 @@ from zope.interface import implementer
 from rmqha.tls.addresses import MAX_PORT, AddressError, parse_tls_address, uses_tls
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS
+from rmqha.wire.command import Sign
 
 MAX_WAIT_SECONDS = 30.0
 """How long an attempt to connect waits for an address, by default."""
@@ -39,10 +40,13 @@ def _split_host_port(address: str) -> tuple[str, int] | None:
 def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "CancellableEndpoint":
     """Make an endpoint from ``host:port`` or a Twisted client endpoint string. Raises ValueError.
 
-    A ``tls:`` or ``ssl:`` string without certificates uses those of ``tls``, or else the platform's authorities.
+    A ``tls:`` or ``ssl:`` string without certificates uses those of ``tls``, or else the platform's authorities. If
+    ``tls`` signs requests, so do the remoting connections of this endpoint.
     """
     try:
-        return CancellableEndpoint(_make_endpoint(reactor, address, tls or ClientTLS()))
+        endpoint = _make_endpoint(reactor, address, tls or ClientTLS())
+        sign = None if tls is None else tls.sign
+        return CancellableEndpoint(endpoint if sign is None else SigningEndpoint(endpoint, sign))
     except (AddressError, TLSError) as error:
         raise ValueError(f"{address!r}: {error}") from error
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
@@ -116,12 +120,52 @@ class CancellableEndpoint:
         return connecting
 
 
+@implementer(IProtocolFactory)
+class _SigningFactory:
+    """Builds the protocols of another factory. Those that send requests sign them."""
+
+    def __init__(self, factory: IProtocolFactory, sign: Sign) -> None:
+        self._factory = factory
+        self._sign = sign
+
+    def buildProtocol(self, addr: IAddress) -> IProtocol | None:
+        protocol: IProtocol | None = self._factory.buildProtocol(addr)
+        sign_with = getattr(protocol, "sign_with", None)
+        if sign_with is not None:
+            sign_with(self._sign)
+        return protocol
+
+    def doStart(self) -> None:
+        self._factory.doStart()
+
+    def doStop(self) -> None:
+        self._factory.doStop()
+
+
+@implementer(IStreamClientEndpoint)
+class SigningEndpoint:
+    """Connects through another endpoint. The connections sign their requests."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint, sign: Sign) -> None:
+        self.endpoint = endpoint
+        self._sign = sign
+
+    def __repr__(self) -> str:
+        return repr(self.endpoint)
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        connecting: Deferred[IProtocol] = self.endpoint.connect(_SigningFactory(protocolFactory, self._sign))
+        return connecting
+
+
 @implementer(IStreamClientEndpoint)
 class ToldEndpoint:
     """Connects to an address that ``tell`` gives later. An attempt before that waits, for a limited time."""
 
-    def __init__(self, reactor: Any, wait_seconds: float = MAX_WAIT_SECONDS) -> None:
+    def __init__(self, reactor: Any, wait_seconds: float = MAX_WAIT_SECONDS, sign: Sign | None = None) -> None:
+        """``sign`` signs the requests of its connections."""
         self._reactor = reactor
+        self._access = ClientTLS(sign=sign)
         self._wait_seconds = wait_seconds
         self._address: str | None = None
         self._waiting: list[Deferred[None]] = []
@@ -153,7 +197,7 @@ class ToldEndpoint:
             except DeferredTimeoutError as error:
                 raise ConnectError(string="the address is not known yet") from error
         assert self._address is not None, "tell was called"
-        protocol: IProtocol = await make_endpoint(self._reactor, self._address).connect(factory)
+        protocol: IProtocol = await make_endpoint(self._reactor, self._address, self._access).connect(factory)
         return protocol
 
 

@@ -18,7 +18,7 @@ class MasterEndpoints:
         self._plan = plan
         self._clock = IReactorTime(reactor)
         self._told = ToldEndpoint(reactor)
-        self._told_remoting = ToldEndpoint(reactor, wait_seconds=0)
+        self._told_remoting = ToldEndpoint(reactor, wait_seconds=0, sign=plan.sign)
         self._searched: MasterSearch | None = None
 
     @property

@@ -257,6 +257,7 @@ class Node(ProcessService):
     async def reload(self) -> None:
         """Read certificates and settings again. New connections use the certificates."""
         await self._rereading.reread_certificates()
+        await self._rereading.reread_credentials()
         changes = await self._rereading.reread_settings()
         self._plan = replace(self._plan, settings=with_properties(self._plan.settings, changes))
         if changes and self._open_node is not None and self._open_node.broker is not None:

@@ -14,6 +14,7 @@ from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.rereading import Sources
 from rmqha.settings import BrokerRole, Settings, as_master
 from rmqha.tls.endpoints import ServerTLS
+from rmqha.wire.command import Sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class NodePlan:
     ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
     at ``embedded_port`` if that is not None, and answers HTTP at ``http`` if that is not None. ``observer`` writes the
     node's log events; None leaves that to twistd. ``sources`` are read again after SIGHUP. A node that manages its
-    process handles signals. ``is_promoted`` says that it is a master because its store was promoted.
+    process handles signals. ``sign`` signs the node's requests; None leaves them unsigned. ``is_promoted`` says that it
+    is a master because its store was promoted.
     """
 
     settings: Settings
@@ -45,6 +47,7 @@ class NodePlan:
     observer: NodeLogObserver | SyslogObserver | None = None
     manages_process: bool = False
     sources: Sources | None = None
+    sign: Sign | None = None
     is_promoted: bool = False
 
     def as_master(self, role: BrokerRole) -> "NodePlan":

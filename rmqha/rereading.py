@@ -37,11 +37,13 @@ class Sources:
     """Where a node's configuration comes from.
 
     ``read_settings`` reads the settings, and warnings about them. It may raise ValueError, for SettingsError and other
-    wrong values. ``tls`` has the certificates.
+    wrong values. ``tls`` has the certificates. ``reread_credentials`` makes the node sign with the keys that its
+    aclFile has now; it returns whether they are others, and may raise ValueError.
     """
 
     read_settings: Callable[[], tuple[Settings, list[str]]]
     tls: TLSSources
+    reread_credentials: Callable[[], bool] = lambda: False
 
 
 class Rereading:
@@ -139,6 +141,16 @@ class Rereading:
             self._log.info("SIGHUP: new connections use other certificates{own}", own=own)
         if not changed:
             self._log.info("SIGHUP: the certificates are the same as before")
+
+    async def reread_credentials(self) -> None:
+        """Sign with the keys that aclFile has now. If it cannot be used, the keys stay as they are."""
+        if self._sources is None:
+            return
+        try:
+            if await self._run_in_thread(self._sources.reread_credentials):
+                self._log.info("SIGHUP: requests are signed with other keys")
+        except ValueError as error:
+            self._log.error("SIGHUP: the keys of aclFile stay as they are: {reason}", reason=str(error))
 
     async def reread_settings(self) -> dict[str, str]:
         """Read the settings again. Returns those that have changed in the configuration, and can change in the node.

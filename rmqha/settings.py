@@ -447,6 +447,13 @@ class Settings:
         "Who may change settings at run time with mqadmin updateBrokerConfig: local (this machine), none, addresses "
         "or networks, separated by commas.",
     )
+    acl_file: Path | None = _setting(
+        "aclFile",
+        _single_path,
+        None,
+        "A tools.yml with accessKey and secretKey: signs the node's own requests, for a master with aclEnable. If it "
+        "is not set: $RMQHA_ACCESS_KEY and $RMQHA_SECRET_KEY. SIGHUP reads the file again.",
+    )
     unregister_unfit_slave: bool = _setting(
         "unregisterUnfitSlave", _boolean, True, "Whether a slave in GAP, AHEAD or DIVERGED leaves the name servers."
     )

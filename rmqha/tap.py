@@ -9,6 +9,8 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python import usage
 
+from rmqha.acl.credentials import make_signer, reread_credentials
+from rmqha.acl.signing import Signer
 from rmqha.confkeys import judge_keys, parse_override
 from rmqha.endpoints import make_endpoint, remoting_address_of
 from rmqha.ha.admission.allowlist import AllowList
@@ -153,6 +155,7 @@ class Options(ProcessOptions):
     hold: Hold
     tls: TLSSources
     client_tls: ClientTLS
+    signer: Signer | None
     server_tls: ServerTLS | None
     allow_list: AllowList | None
     embedded_port: int | None
@@ -188,6 +191,7 @@ class Options(ProcessOptions):
             self.log_format = self.choice(LogFormat, "log-format")
             self.hold = self._make_hold()
             self._read_tls()
+            self.client_tls.sign = self.signer = make_signer(self.settings.acl_file)
             self._check_role()
             self._name_servers(None)
             self.embedded_port = self._embedded_port()
@@ -341,7 +345,10 @@ class Options(ProcessOptions):
             http=self.http,
             observer=self.observer(),
             manages_process=True,
-            sources=Sources(self.read_settings, self.tls),
+            sources=Sources(
+                self.read_settings, self.tls, partial(reread_credentials, self.signer, self.settings.acl_file)
+            ),
+            sign=self.signer,
         )
 
 

@@ -17,6 +17,9 @@ from tests.test_cli import CommandTestCase
 from tests.test_tap import OptionsTestCase
 
 OUR_OWN = {
+    "aclFile",
+    "aclFolder",
+    "aclStrict",
     "updateBrokerConfigFrom",
     "haMaxConnections",
     "haMaxSilentConnections",

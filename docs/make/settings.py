@@ -51,6 +51,8 @@ def _row(setting: Field[Any], java: frozenset[str]) -> str:
 
 def _kind(setting: Field[Any]) -> str:
     kinds = [kind for kind in get_args(setting.type) if kind is not NoneType]
+    if setting.name.endswith("_file"):
+        return "file"
     kind = kinds[0] if isinstance(setting.type, UnionType) else setting.type
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(str(member.value) for member in kind)

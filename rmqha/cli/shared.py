@@ -12,6 +12,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
+from rmqha.acl.credentials import make_signer
+from rmqha.acl.yamlfile import AclFileError
 from rmqha.client import MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 from rmqha.exitcodes import ExitCode
@@ -22,7 +24,7 @@ from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import Opening
 from rmqha.times import iso_time, parse_time
 from rmqha.tls.certificates import TLSError
-from rmqha.tls.endpoints import TLSFiles
+from rmqha.tls.endpoints import ClientTLS, TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
 
 __all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # from ``rmqha.commands``, for the commands here
@@ -35,6 +37,14 @@ TLS = (
     click.option("--tls-cert", default=None, help="For tls:HOST:PORT: PEM file of the certificate to show."),
     click.option("--tls-key", default=None, help="PEM file of its key; default: the file of --tls-cert."),
 )
+ACL = click.option(
+    "--acl-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Sign requests with the accessKey and secretKey of this tools.yml. Default: $RMQHA_ACCESS_KEY and "
+    "$RMQHA_SECRET_KEY, if they are set.",
+)
 WAY = (
     click.option(
         "--namesrv", default=None, metavar="HOST:PORT;…", help="Name servers, which know the topic's brokers."
@@ -42,6 +52,7 @@ WAY = (
     click.option("--broker", default=None, metavar="HOST:PORT", help="One broker instead: its listenPort."),
     click.option("--tls", is_flag=True, help="Use TLS for the brokers that the name servers return."),
     *TLS,
+    ACL,
 )
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable: one JSON object (dump: one on each line)."
@@ -64,13 +75,15 @@ def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command
 
 
 def with_tls(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options ``TLS`` to a command. It gets what they say as ``tls``, a ClientTLS."""
+    """Add the options ``TLS`` and ``ACL`` to a command. It gets what they say as ``tls``, a ClientTLS."""
 
     @wraps(command)
-    def run(tls_ca: str | None, tls_cert: str | None, tls_key: str | None, **others: Any) -> None:
-        command(tls=tls_files(tls_cert, tls_key, tls_ca).client(), **others)
+    def run(
+        tls_ca: str | None, tls_cert: str | None, tls_key: str | None, acl_file: Path | None, **others: Any
+    ) -> None:
+        command(tls=client_tls(tls_cert, tls_key, tls_ca, acl_file), **others)
 
-    return with_options(TLS)(run)
+    return with_options((*TLS, ACL))(run)
 
 
 class Interrupted(Trouble):
@@ -162,6 +175,16 @@ def tls_files(certificate: str | None, key: str | None, authorities: str | None)
         raise Trouble(ExitCode.USAGE, str(error)) from error
 
 
+def client_tls(certificate: str | None, key: str | None, authorities: str | None, acl_file: Path | None) -> ClientTLS:
+    """How a command shows who it is: its certificate, and what signs its requests. Raises Trouble with exit code 2."""
+    tls = tls_files(certificate, key, authorities).client()
+    try:
+        tls.sign = make_signer(acl_file)
+    except AclFileError as error:
+        raise Trouble(ExitCode.USAGE, str(error)) from error
+    return tls
+
+
 def run_reactor(reactor: Any, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
     """Run the reactor until ``ask`` has an answer. Raises what ``ask`` raises, and Interrupted."""
     answers: list[Answer] = []
@@ -200,9 +223,10 @@ def make_client(
     tls_ca: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    acl_file: Path | None = None,
 ) -> MQClient:
     """Make a client from the options of WAY. Raises Trouble with exit code 2."""
-    files = tls_files(tls_cert, tls_key, tls_ca).client()
+    files = client_tls(tls_cert, tls_key, tls_ca, acl_file)
     if (namesrv is None) == (broker is None):
         raise Trouble(ExitCode.USAGE, "give either --namesrv or --broker")
     try:

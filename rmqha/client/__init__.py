@@ -47,10 +47,13 @@ What the ``rmqha`` command needs:
     producer.send(Message("TopicTest", b"hello", keys="k1")).addCallback(print)
 """
 
+from rmqha.acl.credentials import read_credentials
+from rmqha.acl.signing import Credentials
 from rmqha.client.bulk import Edge, StoredSince
 from rmqha.client.caching import CacheLimits
 from rmqha.client.consuming import ConsumerOptions, ConsumerState, RetryLater
 from rmqha.client.errors import (
+    AccessDenied,
     BrokerBusy,
     ClientError,
     ClientStopped,
@@ -78,12 +81,14 @@ from rmqha.client.transaction import TransactionOutcome, TransactionProducer, Tr
 from rmqha.wire.heartbeat import MessageModel
 
 __all__ = [
+    "AccessDenied",
     "BrokerBusy",
     "CacheLimits",
     "ClientError",
     "ClientStopped",
     "ConsumerOptions",
     "ConsumerState",
+    "Credentials",
     "Edge",
     "GroupMissing",
     "InvalidAnswer",
@@ -117,4 +122,5 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "by_key",
+    "read_credentials",
 ]

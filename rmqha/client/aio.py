@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
+from rmqha.acl.signing import Credentials
 from rmqha.client import consuming, transaction
 from rmqha.client.consuming import DEFAULT_OPTIONS, ConsumerOptions
 from rmqha.client.errors import ClientStopped
@@ -82,10 +83,12 @@ class Client:
         broker: str | None = None,
         tls: ClientTLS | None = None,
         secure: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         """Give either ``name_servers`` (``host:port;host:port``) or the address of one ``broker``.
 
-        ``secure`` uses TLS for the brokers that name servers tell. Raises ValueError unless exactly one is given.
+        ``secure`` uses TLS for the brokers that name servers tell. With ``credentials`` all requests are signed. Raises
+        ValueError unless exactly one of ``name_servers`` and ``broker`` is given.
         """
         if (name_servers is None) == (broker is None):
             raise ValueError("give either name_servers or broker")
@@ -93,6 +96,7 @@ class Client:
         self._broker = broker
         self._tls = tls
         self._secure = secure
+        self._credentials = credentials
         self._stack = AsyncExitStack()
         self._client: MQClient | None = None
 
@@ -103,9 +107,11 @@ class Client:
         reactor = await self._stack.enter_async_context(reactor_of_loop())
         try:
             if self._name_servers is not None:
-                self._client = MQClient.of_name_servers(reactor, self._name_servers, self._tls, self._secure)
+                self._client = MQClient.of_name_servers(
+                    reactor, self._name_servers, self._tls, self._secure, self._credentials
+                )
             else:
-                self._client = MQClient.of_broker(reactor, self._broker or "", self._tls)
+                self._client = MQClient.of_broker(reactor, self._broker or "", self._tls, self._credentials)
         except ValueError:
             await self._stack.aclose()
             raise

@@ -13,6 +13,7 @@
     └── MQBrokerError            a broker or a name server refuses it: ``code`` and its remark
         ├── BrokerBusy           code 2
         ├── MessageRefused       code 13: too large, or its topic is too long
+        ├── AccessDenied         code 1, by access control (aclEnable): no account, a wrong key, no permission
         ├── NoPermission         code 16
         ├── TopicMissing         code 17
         └── GroupMissing         code 26
@@ -20,6 +21,7 @@
 A wrong argument raises ValueError, and MessageTooLarge is one. OffsetFileError is an OSError.
 """
 
+from rmqha.remoting.protocol import ACL_EXCEPTION, with_remedy
 from rmqha.wire.command import RemotingCommand, ResponseCode
 
 
@@ -59,12 +61,14 @@ class MQBrokerError(ClientError):
     """A broker or a name server refuses a request: the code and the remark of its answer."""
 
     def __init__(self, answer: RemotingCommand) -> None:
-        super().__init__(f"code {answer.code}: {answer.remark}")
+        super().__init__(f"code {answer.code}: {with_remedy(answer.remark)}")
         self.code = answer.code
 
     @staticmethod
     def of(answer: RemotingCommand) -> "MQBrokerError":
         """The error for the code of this answer."""
+        if answer.code == ResponseCode.SYSTEM_ERROR and ACL_EXCEPTION in str(answer.remark):
+            return AccessDenied(answer)
         return _BY_CODE.get(answer.code, MQBrokerError)(answer)
 
 
@@ -74,6 +78,10 @@ class BrokerBusy(MQBrokerError):
 
 class MessageRefused(MQBrokerError):
     """The message is too large for the broker, or its topic is too long."""
+
+
+class AccessDenied(MQBrokerError):
+    """The broker's access control refuses it: the account is missing or unknown, its key is wrong, or it may not."""
 
 
 class NoPermission(MQBrokerError):

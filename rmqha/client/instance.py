@@ -14,11 +14,12 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from rmqha.acl.signing import Credentials, Signer
 from rmqha.client.errors import ClientStopped, InvalidAnswer, MQBrokerError, MQClientError, NoAnswer
 from rmqha.client.membership import Membership
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.connecting import reason_of
-from rmqha.endpoints import make_endpoint
+from rmqha.endpoints import SigningEndpoint, make_endpoint
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingError, RemotingProtocol
 from rmqha.store.metadata import TopicConfigTable
@@ -49,6 +50,11 @@ def make_client_id() -> str:
     return f"{socket.gethostname()}@{os.getpid()}#{uuid4().hex[:12]}"
 
 
+def _signing(endpoint: IStreamClientEndpoint, credentials: Credentials | None) -> IStreamClientEndpoint:
+    """The endpoint; with credentials its connections sign their requests."""
+    return endpoint if credentials is None else SigningEndpoint(endpoint, Signer(credentials))
+
+
 class MQClient:
     """Sends requests to brokers and name servers. A connection is made when it is first needed."""
 
@@ -73,9 +79,16 @@ class MQClient:
         """The groups of this client, which brokers learn from its heartbeats."""
 
     @classmethod
-    def of_name_servers(cls, reactor: Any, addresses: str, tls: ClientTLS | None = None, secure: bool = False) -> Self:
+    def of_name_servers(
+        cls,
+        reactor: Any,
+        addresses: str,
+        tls: ClientTLS | None = None,
+        secure: bool = False,
+        credentials: Credentials | None = None,
+    ) -> Self:
         """Make a client of name servers, ``host:port;host:port``. Each may be ``tls:host:port``. ``secure`` uses TLS
-        for brokers.
+        for brokers. With ``credentials`` all requests are signed, for brokers with ``aclEnable``.
 
         Raises ValueError.
         """
@@ -87,15 +100,24 @@ class MQClient:
 
         def make_way(address: str) -> IStreamClientEndpoint:
             over_tls = secure and address not in name_servers
-            return make_endpoint(reactor, f"tls:{address}" if over_tls else address, tls)
+            return _signing(make_endpoint(reactor, f"tls:{address}" if over_tls else address, tls), credentials)
 
         return cls(NameServers(list(name_servers)).find_route, make_way, reactor)
 
     @classmethod
-    def of_broker(cls, reactor: Any, address: str, tls: ClientTLS | None = None) -> Self:
-        """Make a client of one broker, master or slave. Raises ValueError."""
+    def of_broker(
+        cls, reactor: Any, address: str, tls: ClientTLS | None = None, credentials: Credentials | None = None
+    ) -> Self:
+        """Make a client of one broker, master or slave. With ``credentials`` all requests are signed.
+
+        Raises ValueError.
+        """
         make_endpoint(reactor, address, tls)
-        return cls(OneBroker(address).find_route, lambda address: make_endpoint(reactor, address, tls), reactor)
+
+        def make_way(address: str) -> IStreamClientEndpoint:
+            return _signing(make_endpoint(reactor, address, tls), credentials)
+
+        return cls(OneBroker(address).find_route, make_way, reactor)
 
     async def call(
         self,

@@ -41,10 +41,12 @@ from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,
     ONEWAY_FLAG,
+    OUR_VERSION,
     TOTAL_LENGTH_BYTES,
     CommandError,
     RemotingCommand,
     ResponseCode,
+    Sign,
     answer_to,
     decode_command,
     encode_head,
@@ -121,6 +123,25 @@ class RequestRefused(Exception):
         self.answer = RemotingCommand(code, remark=remark, ext_fields=ext_fields or {})
 
 
+ACL_EXCEPTION = "AclException: "
+
+
+def with_remedy(remark: str | None) -> str:
+    """The remark of a refusal. If access control is the reason, the text also says what to do."""
+    text = str(remark)
+    before, exception, reason = text.partition(ACL_EXCEPTION)
+    if not exception:
+        return text
+    reason = reason.partition(", org.apache.")[0]  # Java adds a line of its source
+    if reason.startswith("No accessKey"):
+        advice = "the broker has aclEnable=true: give an account with --acl-file, or a node with aclFile"
+    elif reason.startswith(("No acl config", "Check signature")):
+        advice = "check accessKey and secretKey in the file of --acl-file or aclFile"
+    else:
+        advice = "the account may not do this"
+    return f"{before}{exception}{reason} ({advice}; docs/acl.md)"
+
+
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -162,6 +183,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._budget = PortBudget(clock) if budget is None else budget
         self.turns = Turns(clock) if turns is None else turns
         """Gives turns to long work."""
+        self._sign: Sign | None = None
         self._opaque = count(1)
         self._calls: dict[int, Deferred[RemotingCommand]] = {}
         self._closed_listeners: list[Callable[[], None]] = []
@@ -176,6 +198,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._bytes_in_progress = 0
         self._bytes_unread = 0
         self.is_open = False
+
+    def sign_with(self, sign: Sign) -> None:
+        """Sign all requests that this end sends."""
+        self._sign = sign
 
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
         return self._clock.callLater(period, func)
@@ -472,7 +498,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if waiting is None:
             self._log.debug("an answer without a waiting call, opaque {opaque}", opaque=answer.opaque)
         elif answer.code != ResponseCode.SUCCESS:
-            waiting.errback(RemotingError(f"code {answer.code}: {answer.remark}", answer))
+            waiting.errback(RemotingError(f"code {answer.code}: {with_remedy(answer.remark)}", answer))
         else:
             waiting.callback(answer)
 
@@ -495,7 +521,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return answer
         self._calls[opaque] = answer
         try:
-            self._send(RemotingCommand(code, opaque, ext_fields=ext_fields or {}, body=body))
+            self._send(RemotingCommand(code, opaque, ext_fields=self._signed(ext_fields or {}, body), body=body))
         except CommandError as error:
             del self._calls[opaque]
             answer.errback(RemotingError(str(error)))
@@ -508,9 +534,17 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def push(self, code: int, ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         """Send a one-way request, which has no answer. Raises CommandError if it does not fit a frame."""
         if self.is_open:
-            self._send(
-                RemotingCommand(code, next(self._opaque) & MAX_OPAQUE, ONEWAY_FLAG, None, ext_fields or {}, body)
-            )
+            fields = self._signed(ext_fields or {}, body)
+            self._send(RemotingCommand(code, self._next_opaque(), ONEWAY_FLAG, None, fields, body))
+
+    def _signed(self, ext_fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
+        """The header fields of a request, with a signature if this connection has one. Raises CommandError."""
+        if self._sign is None:
+            return ext_fields
+        try:
+            return self._sign(ext_fields, body, OUR_VERSION)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise CommandError(f"a request cannot be signed: {error}") from error
 
     def pauseProducing(self) -> None:
         self._hold_up(HoldUp.ANSWERS_UNREAD)

@@ -29,6 +29,7 @@ from zope.interface import implementer
 from rmqha.tls.certificates import VERIFY_ERRORS, OwnCertificate, TLSError, common_name, load_authorities, make_options
 from rmqha.tls.gate import ClientGate, ClientGateFactory, Gate, GateFactory
 from rmqha.tls.permissive import PermissiveFactory
+from rmqha.wire.command import Sign
 
 MUST_SHOW_CERTIFICATE = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT | SSL.VERIFY_CLIENT_ONCE
 
@@ -168,9 +169,18 @@ class TLSClientEndpoint:
 
 
 class ClientTLS:
-    """For outgoing connections: our certificate, if any, and the trusted authorities; None for the platform's."""
+    """For outgoing connections: our certificate, if any, and the trusted authorities; None for the platform's.
 
-    def __init__(self, own: OwnCertificate | None = None, authorities: tuple[Certificate, ...] | None = None) -> None:
+    ``sign``, if any, signs our requests: with or without TLS, it is the other way to say who we are.
+    """
+
+    def __init__(
+        self,
+        own: OwnCertificate | None = None,
+        authorities: tuple[Certificate, ...] | None = None,
+        sign: Sign | None = None,
+    ) -> None:
+        self.sign = sign
         self._with_files: WeakSet[TLSSources] = WeakSet()
         self._sources: TLSSources | None = None  # keeps it alive
         self.renew(own, authorities)

@@ -8,7 +8,7 @@ This module reads and writes both header encodings. An answer has the encoding o
 decodes commands for each message, so the common case is fast: all fields are strings, all numbers are numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
@@ -41,6 +41,10 @@ INT32 = Struct(">i")
 INT16 = Struct(">h")
 
 
+Sign = Callable[[Mapping[str, str], bytes, int], Mapping[str, str]]
+"""Signs a request: from its header fields, body and version to the header fields that are sent (``rmqha.acl``)."""
+
+
 class RequestCode(IntEnum):
     """Codes of the requests that we send or answer (spec/remoting.md 2)."""
 
@@ -71,6 +75,11 @@ class RequestCode(IntEnum):
     GET_ALL_CONSUMER_OFFSET = 43
     GET_ALL_DELAY_OFFSET = 45
     CHECK_CLIENT_CONFIG = 46
+    UPDATE_AND_CREATE_ACL_CONFIG = 50
+    DELETE_ACL_CONFIG = 51
+    GET_BROKER_CLUSTER_ACL_INFO = 52
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
+    GET_BROKER_CLUSTER_ACL_CONFIG = 54
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102

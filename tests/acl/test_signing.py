@@ -1,0 +1,116 @@
+"""The signature of a request is Java's, and no secret is shown."""
+
+from base64 import b64decode
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from rmqha.acl.signing import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    UNIQUE_KEY_QUERY,
+    Credentials,
+    Signer,
+    signature_of,
+    signed_content,
+)
+from rmqha.connecting import connect_protocol
+from rmqha.endpoints import IN_THIS_PROCESS, SigningEndpoint
+from rmqha.remoting.protocol import RemotingProtocol
+from rmqha.wire.command import OUR_VERSION, RemotingCommand
+from tests.acl.vectors import CASES, of_java
+from tests.ha.doubles import LineTransport
+from tests.remoting.test_protocol import commands_in
+
+KEYS = Credentials("RocketMQ", "12345678")
+
+
+class SignatureTests(SynchronousTestCase):
+    """What Java's AclSigner has signed."""
+
+    def test_signatures_are_javas(self) -> None:
+        vectors = of_java()
+        self.assertEqual([{**each, "signature": ""} for each in vectors], [{**each, "signature": ""} for each in CASES])
+        for each in vectors:
+            content = signed_content(each["fields"], b64decode(each["body"]), OUR_VERSION)
+            self.assertEqual(signature_of(content, each["secret"]), each["signature"])
+
+    def test_old_clients_do_not_sign_the_flag_of_a_unique_key(self) -> None:
+        fields = {"key": "k", UNIQUE_KEY_QUERY: "true", "topic": "T"}
+        self.assertEqual(signed_content(fields, b"", 399), b"kT")
+        self.assertEqual(signed_content(fields, b"", 400), b"truekT")
+
+    def test_a_signature_is_not_signed(self) -> None:
+        self.assertEqual(signed_content({"a": "1", SIGNATURE: "x"}, b"b", OUR_VERSION), b"1b")
+
+
+class SignerTests(SynchronousTestCase):
+    """What signs our requests."""
+
+    def test_it_adds_the_account_and_the_signature(self) -> None:
+        fields = Signer(KEYS)({"topic": "T"}, b"body", OUR_VERSION)
+        self.assertEqual(fields, {"topic": "T", ACCESS_KEY: "RocketMQ", SIGNATURE: fields[SIGNATURE]})
+        self.assertEqual(fields[SIGNATURE], signature_of(b"RocketMQTbody", "12345678"))
+
+    def test_it_sends_and_signs_a_token(self) -> None:
+        fields = Signer(Credentials("RocketMQ", "12345678", "token"))({}, b"", OUR_VERSION)
+        self.assertEqual(fields[SECURITY_TOKEN], "token")
+        self.assertEqual(fields[SIGNATURE], signature_of(b"RocketMQtoken", "12345678"))
+
+    def test_keys_can_be_replaced(self) -> None:
+        signer = Signer(KEYS)
+        signer.credentials = Credentials("another", "87654321")
+        self.assertEqual(signer({}, b"", OUR_VERSION)[ACCESS_KEY], "another")
+
+    def test_no_secret_is_shown(self) -> None:
+        keys = Credentials("RocketMQ", "a-secret", "a-token")
+        for text in (repr(keys), str(keys), repr(Signer(keys)), f"{keys}"):
+            self.assertNotIn("a-secret", text)
+            self.assertNotIn("a-token", text)
+
+    def test_short_keys_are_refused_without_being_shown(self) -> None:
+        for keys in (("short", "12345678"), ("RocketMQ", "123456")):
+            error = self.assertRaises(ValueError, Credentials, *keys)
+            self.assertIn("fewer than 7 characters", str(error))
+            self.assertNotIn("123456", str(error))
+
+
+@implementer(IStreamClientEndpoint)
+class LineEndpoint:
+    """Connects to a line that records what is written."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.line = LineTransport(clock)
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        protocol = protocolFactory.buildProtocol(IN_THIS_PROCESS)
+        assert protocol is not None
+        self.line.attach(protocol)
+        return succeed(protocol)
+
+
+class ConnectionTests(SynchronousTestCase):
+    """A connection made through a SigningEndpoint."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.endpoint = LineEndpoint(self.clock)
+        signing = SigningEndpoint(self.endpoint, Signer(KEYS))
+        self.protocol = self.successResultOf(connect_protocol(signing, RemotingProtocol({}, self.clock)))
+
+    def sent(self) -> RemotingCommand:
+        """The only command that was sent."""
+        (command,) = commands_in(self.endpoint.line.value())
+        return command
+
+    def test_calls_are_signed(self) -> None:
+        self.protocol.call(10, {"topic": "T"}, b"body").addErrback(lambda _: None)
+        self.assertEqual(self.sent().ext_fields[SIGNATURE], signature_of(b"RocketMQTbody", "12345678"))
+
+    def test_requests_without_an_answer_are_signed(self) -> None:
+        self.protocol.push(15, {"topic": "T"})
+        self.assertEqual(self.sent().ext_fields[SIGNATURE], signature_of(b"RocketMQT", "12345678"))

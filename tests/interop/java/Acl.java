@@ -1,0 +1,128 @@
+package rmqha;
+
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.AclUtils;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+
+/**
+ * The official client and signer with an account:
+ *
+ * <pre>
+ * sign FILE                                      a JSON list of {fields, body: base64, secret}: the signatures
+ * put NAMESRV ACCESS SECRET TOPIC COUNT          sends; prints {sent, error}
+ * pull NAMESRV ACCESS SECRET TOPIC GROUP         pulls all queues from their start; prints {bodies, error}
+ * </pre>
+ */
+final class Acl {
+    private static final int TIMEOUT_MS = 10_000;
+    private static final int BATCH = 32;
+
+    private Acl() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        Object answer;
+        switch (args[0]) {
+            case "sign":
+                answer = sign(args[1]);
+                break;
+            case "put":
+                answer = put(args[1], hook(args[2], args[3]), args[4], Integer.parseInt(args[5]));
+                break;
+            case "pull":
+                answer = pull(args[1], hook(args[2], args[3]), args[4], args[5]);
+                break;
+            default:
+                throw new IllegalArgumentException(args[0]);
+        }
+        System.out.println(JSON.toJSONString(answer));
+        System.out.flush();
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static AclClientRPCHook hook(String accessKey, String secretKey) {
+        return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
+    }
+
+    private static List<String> sign(String file) throws Exception {
+        JSONArray cases = JSON.parseArray(new String(Files.readAllBytes(Paths.get(file)), StandardCharsets.UTF_8));
+        List<String> signatures = new ArrayList<>();
+        for (JSONObject each : cases.toJavaList(JSONObject.class)) {
+            RemotingCommand request = RemotingCommand.createRequestCommand(10, null);
+            request.setBody(Base64.getDecoder().decode(each.getString("body")));
+            TreeMap<String, String> fields = new TreeMap<>();
+            each.getJSONObject("fields").forEach((name, value) -> fields.put(name, (String) value));
+            byte[] content = AclUtils.combineRequestContent(request, fields);
+            signatures.add(AclUtils.calSignature(content, each.getString("secret")));
+        }
+        return signatures;
+    }
+
+    private static Map<String, Object> put(String nameServer, AclClientRPCHook hook, String topic, int count)
+        throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("PG_ACL", hook);
+        producer.setNamesrvAddr(nameServer);
+        producer.setRetryTimesWhenSendFailed(0);
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        Map<String, Object> answer = new LinkedHashMap<>();
+        int sent = 0;
+        try {
+            producer.start();
+            for (int number = 0; number < count; number++) {
+                producer.send(new Message(topic, "TagA", "key" + number, ("body" + number).getBytes()));
+                sent++;
+            }
+        } catch (Exception error) {
+            answer.put("error", String.valueOf(error.getMessage()));
+        }
+        answer.put("sent", sent);
+        return answer;
+    }
+
+    private static Map<String, Object> pull(String nameServer, AclClientRPCHook hook, String topic, String group)
+        throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, hook);
+        consumer.setNamesrvAddr(nameServer);
+        List<String> bodies = new ArrayList<>();
+        Map<String, Object> answer = new LinkedHashMap<>();
+        try {
+            consumer.start();
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+                long offset = consumer.minOffset(queue);
+                long end = consumer.maxOffset(queue);
+                while (offset < end) {
+                    PullResult result = consumer.pull(queue, "*", offset, BATCH);
+                    if (result.getMsgFoundList() != null) {
+                        for (MessageExt message : result.getMsgFoundList()) {
+                            bodies.add(new String(message.getBody()));
+                        }
+                    }
+                    offset = result.getNextBeginOffset();
+                }
+            }
+        } catch (Exception error) {
+            answer.put("error", String.valueOf(error.getMessage()));
+        }
+        answer.put("bodies", bodies);
+        return answer;
+    }
+}
