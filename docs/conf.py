@@ -23,6 +23,7 @@ NAVIGATION = {
         "docs/observability",
         "docs/checks",
         "docs/tls",
+        "docs/acl",
         "docs/name-servers",
         "docs/limits",
         "docs/benchmarks",

@@ -76,9 +76,12 @@ class Unsupported:
 
 
 REFUSED = {
-    "aclEnable": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
-    "authenticationEnabled": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
-    "authorizationEnabled": Unsupported(_is_true, "rmqha has no access control yet: everybody would be served"),
+    "authenticationEnabled": Unsupported(
+        _is_true, "rmqha has the access control of RocketMQ 4 only: set aclEnable=true"
+    ),
+    "authorizationEnabled": Unsupported(
+        _is_true, "rmqha has the access control of RocketMQ 4 only: set aclEnable=true"
+    ),
     "useTLS": Unsupported(
         _is_true, "use the address instead: --master=tls:HOST:PORT, and --tls-cert for our own ports"
     ),

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 
+from rmqha.acl.files import AclFiles
 from rmqha.broker.background.slavesync import Connect
 from rmqha.broker.service import NameServers, connect_nowhere
 from rmqha.ha.admission.allowlist import AllowList
@@ -27,8 +28,9 @@ class NodePlan:
     ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
     at ``embedded_port`` if that is not None, and answers HTTP at ``http`` if that is not None. ``observer`` writes the
     node's log events; None leaves that to twistd. ``sources`` are read again after SIGHUP. A node that manages its
-    process handles signals. ``sign`` signs the node's requests; None leaves them unsigned. ``is_promoted`` says that it
-    is a master because its store was promoted.
+    process handles signals. ``sign`` signs the node's requests; None leaves them unsigned. ``acl`` are the files of the
+    accounts that the remoting ports serve; None serves all. ``is_promoted`` says that it is a master because its store
+    was promoted.
     """
 
     settings: Settings
@@ -48,6 +50,7 @@ class NodePlan:
     manages_process: bool = False
     sources: Sources | None = None
     sign: Sign | None = None
+    acl: AclFiles | None = None
     is_promoted: bool = False
 
     def as_master(self, role: BrokerRole) -> "NodePlan":

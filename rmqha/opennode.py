@@ -11,8 +11,12 @@ from typing import Any
 import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.threads import deferToThreadPool
 
 from rmqha import __version__
+from rmqha.acl.admin import AclAdminProcessor, BrokerNames
+from rmqha.acl.gate import AclGate
+from rmqha.acl.yamlfile import AclFileError
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
 from rmqha.broker.requests.config import Keep
 from rmqha.broker.runtimeinfo import runtime_processors
@@ -34,11 +38,12 @@ from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
 from rmqha.ops.terminalbar import Place
 from rmqha.remoting.asking import NODE_STATE_KEY, VERSION_KEY, view_of_master
 from rmqha.remoting.budgets import PortBudget
-from rmqha.remoting.protocol import RemotingFactory
+from rmqha.remoting.protocol import Processors, RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.replicating import Machine, Replicating, state_of_log
 from rmqha.services import OrderedServices, PeriodicService
 from rmqha.settings import BrokerRole, Settings, TlsMode
+from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
@@ -92,6 +97,7 @@ class OpenNode:
         self.serving: LogServing | None = None
         self.broker: BrokerService | None = None
         self._confirmed_follower: ConfirmedFollower | None = None
+        self._gate: AclGate | None = None
         if plan.settings.broker_role is BrokerRole.SLAVE:
             self.slave = self._follow()
         if not plan.slave.once:
@@ -168,9 +174,10 @@ class OpenNode:
         )
         about_node = runtime_processors(self._runtime_info, broker.config)
         limits = broker_limits(settings, _connections_of(settings))
+        guard = self._control_access(broker)
         main, fast = [
             RemotingFactory(
-                {**broker.processors(fast_port), **about_node},
+                guard({**broker.processors(fast_port), **about_node}),
                 self._clock,
                 limits,
                 PortBudget(self._clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
@@ -185,6 +192,30 @@ class OpenNode:
         self._listen("fast remoting", settings.fast_port, fast, mode=mode, services=broker.ports)
         self.services.add("broker", broker)
         return broker
+
+    def _control_access(self, broker: BrokerService) -> Callable[[Processors], Processors]:
+        """What puts the gate of aclEnable before processors. Raises StoreError if its files cannot be used."""
+        files, reactor = self._plan.acl, self._process.reactor
+        if files is None:
+            return lambda processors: processors
+
+        def run_in_thread(function: Callable[[], Any]) -> Deferred[Any]:
+            running: Deferred[Any] = deferToThreadPool(reactor, reactor.getThreadPool(), function)
+            return running
+
+        try:
+            gate = AclGate(files, self._clock, run_in_thread)
+        except AclFileError as error:
+            raise StoreError(str(error)) from error
+        self._gate = gate
+        self.services.add("access control", gate)
+        settings = self._plan.settings
+        admin = AclAdminProcessor(
+            gate,
+            run_in_thread,
+            lambda: BrokerNames(broker.broker_addr, settings.broker_name, settings.broker_cluster_name),
+        ).processors()
+        return lambda processors: gate.guard({**processors, **admin})
 
     def _embed_name_server(self) -> NameServers:
         """Run a name server if the plan has one. Returns its name and an endpoint, which needs no port."""
@@ -320,6 +351,8 @@ class OpenNode:
             found = [*found, progress]
         if self.broker is not None:
             found = [*found, *self.broker.warnings()]
+        if self._gate is not None:
+            found = [*found, *self._gate.warnings]
         return [*found, *self.stop_problems()]
 
     def stop_problems(self) -> list[str]:

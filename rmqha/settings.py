@@ -447,6 +447,24 @@ class Settings:
         "Who may change settings at run time with mqadmin updateBrokerConfig: local (this machine), none, addresses "
         "or networks, separated by commas.",
     )
+    acl_enable: bool = _setting(
+        "aclEnable",
+        _boolean,
+        False,
+        "Whether the remoting ports serve only the accounts and addresses of plain_acl.yml (docs/acl.md).",
+    )
+    acl_folder: Path | None = _setting(
+        "aclFolder",
+        _single_path,
+        None,
+        "The folder with plain_acl.yml and acl/. If not set: the folder of --conf, else conf in $ROCKETMQ_HOME.",
+    )
+    acl_strict: bool = _setting(
+        "aclStrict",
+        _boolean,
+        True,
+        "Whether aclEnable also checks the requests that RocketMQ 4.9 serves to any account (docs/acl.md).",
+    )
     acl_file: Path | None = _setting(
         "aclFile",
         _single_path,

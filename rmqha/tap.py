@@ -1,5 +1,6 @@
 """The twistd plugin: the options of a node, and its wiring. See ``twistd -n rmqha --help``."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from rmqha.acl.credentials import make_signer, reread_credentials
+from rmqha.acl.files import AclFiles
 from rmqha.acl.signing import Signer
 from rmqha.confkeys import judge_keys, parse_override
 from rmqha.endpoints import make_endpoint, remoting_address_of
@@ -37,6 +39,7 @@ from rmqha.tls.endpoints import ClientTLS, ServerTLS, TLSSources
 
 _log = Logger()
 NO_REMOTING = "none"
+ROCKETMQ_HOME = "ROCKETMQ_HOME"
 
 SETTING_OPTIONS = {
     "store": "storePathRootDir",
@@ -156,6 +159,7 @@ class Options(ProcessOptions):
     tls: TLSSources
     client_tls: ClientTLS
     signer: Signer | None
+    acl: AclFiles | None
     server_tls: ServerTLS | None
     allow_list: AllowList | None
     embedded_port: int | None
@@ -192,6 +196,7 @@ class Options(ProcessOptions):
             self.hold = self._make_hold()
             self._read_tls()
             self.client_tls.sign = self.signer = make_signer(self.settings.acl_file)
+            self.acl = self._acl_files()
             self._check_role()
             self._name_servers(None)
             self.embedded_port = self._embedded_port()
@@ -230,6 +235,22 @@ class Options(ProcessOptions):
         if role == BrokerRole.SLAVE.value:
             return {"maxHaReceiveByteInSecond": rate}
         return {"haFlowControlEnable": "true", "maxHaTransferByteInSecond": rate}
+
+    def _acl_files(self) -> AclFiles | None:
+        """The files of the accounts; None without aclEnable. Raises ValueError if they cannot be used."""
+        settings = self.settings
+        if not settings.acl_enable:
+            return None
+        folder = settings.acl_folder
+        if folder is None and self["conf"] is not None:
+            folder = Path(self["conf"]).parent
+        if folder is None and os.environ.get(ROCKETMQ_HOME):
+            folder = Path(os.environ[ROCKETMQ_HOME]) / "conf"
+        if folder is None:
+            raise SettingsError("aclEnable=true needs aclFolder=FOLDER: the folder with plain_acl.yml")
+        files = AclFiles(folder, settings.acl_strict)
+        files.read()
+        return files
 
     def _make_hold(self) -> Hold:
         text = self["max-hold-bytes"]
@@ -349,6 +370,7 @@ class Options(ProcessOptions):
                 self.read_settings, self.tls, partial(reread_credentials, self.signer, self.settings.acl_file)
             ),
             sign=self.signer,
+            acl=self.acl,
         )
 
 

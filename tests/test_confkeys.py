@@ -106,9 +106,11 @@ class NodeTests(OptionsTestCase):
         self.assertIn("--tls-cert", self.refusal(*MASTER, "--set=tls.server.certPath=a.pem"))
 
     def test_javas_keys_are_named_in_one_warning(self) -> None:
-        options = self.options(*MASTER, self.conf("rocketmqHome=/opt\naclEnable=false\nsendMessageThreadPoolNums=4\n"))
+        options = self.options(
+            *MASTER, self.conf("rocketmqHome=/opt\nuseEpollNativeSelector=false\nsendMessageThreadPoolNums=4\n")
+        )
         (warning,) = options.setting_warnings
-        self.assertTrue(warning.endswith(": aclEnable, rocketmqHome, sendMessageThreadPoolNums"), warning)
+        self.assertTrue(warning.endswith(": rocketmqHome, sendMessageThreadPoolNums, useEpollNativeSelector"), warning)
 
     def test_a_file_of_used_keys_warns_of_nothing(self) -> None:
         self.assertEqual(self.options(self.conf()).setting_warnings, [])
@@ -127,7 +129,7 @@ class NodeTests(OptionsTestCase):
         for key, rule in REFUSED.items():
             if rule.masters_only:
                 self.options(*slave, f"--set={key}=true")
-        self.refusal(*slave, "--set=aclEnable=true")
+        self.refusal(*slave, "--set=authenticationEnabled=true")
 
     def test_what_will_be_different_is_told(self) -> None:
         for key, rule in EFFECTS.items():
@@ -171,9 +173,13 @@ def test_a_running_node_says_what_it_does_not_use(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_recipe_is_refused_too(tmp_path: Path) -> None:
-    recipe = Path("tac/slave.tac").read_text().replace('"--broker-id=1"', '"--broker-id=1", "--set=aclEnable=true"')
+    recipe = (
+        Path("tac/slave.tac")
+        .read_text()
+        .replace('"--broker-id=1"', '"--broker-id=1", "--set=authenticationEnabled=true"')
+    )
     (tmp_path / "slave.tac").write_text(recipe)
     command = [str(Path(sys.executable).with_name("twistd")), "-ny", "slave.tac"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 2
-    assert "aclEnable=true: rmqha has no access control yet" in ended.stderr
+    assert "authenticationEnabled=true: rmqha has the access control of RocketMQ 4 only" in ended.stderr

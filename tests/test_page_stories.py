@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.needs import need
-from tests.pages import shell_blocks
+from tests.pages import all_blocks, shell_blocks
 from tests.reader import Reader
 
 pytestmark = pytest.mark.process
@@ -43,6 +43,21 @@ def a_pair_and_a_configuration(reader: Reader) -> None:
     (reader.folder / "broker.conf").write_text("brokerClusterName=DefaultCluster\n")
 
 
+def a_broker_with_accounts(reader: Reader) -> None:
+    """A broker-a with the accounts of the page, and the account of a replica."""
+    found = [block for block in all_blocks() if block.page == "acl" and block.language == "yaml"]
+    tools_yml, plain_acl = ("\n".join(block.lines) for block in found)
+    keys = "accessKey: administrator\nsecretKey: another-long-random-text\n"
+    assert keys.replace("\n", "\n  ").strip() in plain_acl
+    (reader.folder / "tools.yml").write_text(keys)
+    (reader.folder / "conf").mkdir()
+    replica = tools_yml.replace("accessKey", "- accessKey").replace("secretKey", "  secretKey")
+    (reader.folder / "conf" / "plain_acl.yml").write_text(f"{plain_acl}\n{replica}\n")
+    (reader.folder / "conf" / "broker.conf").write_text("aclEnable=true\n")
+    master = "twistd -n --pidfile= rmqha --role=async-master --conf=conf/broker.conf --store=/data/master --port=10911"
+    reader.starts(master, reader.master)
+
+
 def tools(reader: Reader) -> None:
     """What the pages use besides rmqha."""
     for tool in ("curl", "promtool"):
@@ -50,6 +65,7 @@ def tools(reader: Reader) -> None:
 
 
 STORIES: dict[str, Callable[[Reader], None]] = {
+    "acl": a_broker_with_accounts,
     "checks": a_pair_and_a_configuration,
     "copy": a_broker,
     "faq": a_pair,

@@ -5,4 +5,10 @@ In reading order:
 - ``signing``: the signature of a request, and what signs our own requests.
 - ``yamlfile``: reads a small YAML file that may be hostile.
 - ``credentials``: the keys of a client, from a file or from the environment.
+- ``addresses``: patterns of addresses.
+- ``needs``: what each request needs.
+- ``rules``: the accounts, and whether they allow a request.
+- ``files``: the files of the accounts.
+- ``gate``: the gate before the processors of a broker.
+- ``admin``: mqadmin's requests about the accounts.
 """

@@ -92,7 +92,7 @@ final class Acl {
                 sent++;
             }
         } catch (Exception error) {
-            answer.put("error", String.valueOf(error.getMessage()));
+            answer.put("error", error + " " + error.getCause());
         }
         answer.put("sent", sent);
         return answer;
@@ -120,7 +120,7 @@ final class Acl {
                 }
             }
         } catch (Exception error) {
-            answer.put("error", String.valueOf(error.getMessage()));
+            answer.put("error", error + " " + error.getCause());
         }
         answer.put("bodies", bodies);
         return answer;

@@ -1,0 +1,197 @@
+"""The accounts of plain_acl.yml, and whether they allow a request (spec/remoting.md 13.2)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from types import MappingProxyType
+from typing import Any
+
+from rmqha.acl.addresses import Address, Matches, address_of, parse_pattern
+from rmqha.acl.needs import ANY, DENY, PUB, RETRY_PREFIX, SOMEWHERE, SUB, TRACE_TOPIC, Need, needs_of
+from rmqha.acl.signing import ACCESS_KEY, SIGNATURE, Credentials, signature_of, signed_content
+from rmqha.remoting.header import shown
+from rmqha.wire.command import RemotingCommand
+
+MAX_ACCOUNTS = 10_000
+MAX_PERMISSIONS = 100_000
+MAX_WHITE_ADDRESSES = 10_000
+PERMISSIONS = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+
+
+class Refused(Exception):
+    """A request is not allowed. The text is Java's. ``is_stranger`` says that nobody known has signed it."""
+
+    def __init__(self, reason: str, is_stranger: bool = False) -> None:
+        super().__init__(reason)
+        self.is_stranger = is_stranger
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account. ``permissions`` are by topic, and by the retry topic of a group; None if the account lists none."""
+
+    credentials: Credentials
+    admin: bool = False
+    is_white: Matches = field(default=lambda _: False, repr=False)
+    default_topic: int = DENY
+    default_group: int = DENY
+    permissions: Mapping[str, int] | None = field(default=None, repr=False)
+
+    def allows(self, need: Need) -> str | None:
+        """Why the account may not do this; None if it may."""
+        if need.resource == SOMEWHERE:
+            given = (self.default_topic, *(self.permissions or {}).values())
+            return None if any(_has(need.permission, each) for each in given) else "No permission to send to any topic"
+        is_group = need.resource.startswith(RETRY_PREFIX)
+        name = f"group:{need.resource[len(RETRY_PREFIX) :]}" if is_group else f"topic:{need.resource}"
+        own = None if self.permissions is None else self.permissions.get(need.resource)
+        if own is None:
+            own = self.default_group if is_group else self.default_topic
+        return None if _has(need.permission, own) else f"No default permission for {shown(name)}"
+
+
+def _has(needed: int, owned: int) -> bool:
+    if owned & DENY:
+        return False
+    return bool(owned & (PUB | SUB)) if needed == ANY else bool(needed & owned)
+
+
+@dataclass(frozen=True, slots=True)
+class AclRules:
+    """All accounts by access key, and who needs none."""
+
+    accounts: Mapping[str, Account] = field(default_factory=lambda: MappingProxyType({}))
+    white: tuple[Matches, ...] = ()
+    strict: bool = True
+
+    def check(self, request: RemotingCommand, host: str) -> None:
+        """Raises Refused if the request of this peer is not allowed."""
+        address = address_of(host)
+        if address is not None and self._is_white(address):
+            return
+        account = self._account_of(request)
+        if address is not None and account.is_white(address):
+            return
+        self._check_signature(request, account)
+        self._check_permissions(request, account)
+
+    def _is_white(self, address: Address) -> bool:
+        return any(matches(address) for matches in self.white)
+
+    def _account_of(self, request: RemotingCommand) -> Account:
+        key = request.ext_fields.get(ACCESS_KEY)
+        if key is None:
+            raise Refused("No accessKey is configured", is_stranger=True)
+        account = self.accounts.get(key)
+        if account is None:
+            raise Refused(f"No acl config for {shown(key)}", is_stranger=True)
+        return account
+
+    @staticmethod
+    def _check_signature(request: RemotingCommand, account: Account) -> None:
+        credentials = account.credentials
+        content = signed_content(request.ext_fields, request.body, request.version)
+        given = request.ext_fields.get(SIGNATURE, "").encode()
+        if not compare_digest(given, signature_of(content, credentials.secret_key).encode()):
+            raise Refused(f"Check signature failed for accessKey={credentials.access_key}", is_stranger=True)
+
+    def _check_permissions(self, request: RemotingCommand, account: Account) -> None:
+        try:
+            needs = needs_of(request, self.strict)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        if needs.admin and not account.admin:
+            raise Refused(
+                f"Need admin permission for request code={request.code}, "
+                f"but accessKey={account.credentials.access_key} is not"
+            )
+        if account.admin and account.permissions is None:
+            return
+        for need in needs.resources:
+            if need == (TRACE_TOPIC, PUB):
+                continue
+            problem = account.allows(need)
+            if problem is not None:
+                raise Refused(problem)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRules:
+    """What one file says."""
+
+    accounts: tuple[Account, ...]
+    white: tuple[Matches, ...]
+
+
+def parse_rules(content: Mapping[str, Any]) -> FileRules:
+    """The accounts and white addresses in a file. Raises ValueError, whose text shows no secret."""
+    white = _list(content.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses")
+    accounts = _list(content.get("accounts"), "accounts")
+    if len(white) > MAX_WHITE_ADDRESSES or len(accounts) > MAX_ACCOUNTS:
+        raise ValueError(f"more than {MAX_ACCOUNTS} accounts or {MAX_WHITE_ADDRESSES} white addresses")
+    patterns = tuple(parse_pattern(str(each)) for each in white if each is not None)
+    return FileRules(tuple(_account(each, number) for number, each in enumerate(accounts, 1)), patterns)
+
+
+def _list(found: Any, name: str) -> list[Any]:
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise ValueError(f"{name} is not a list")
+    return found
+
+
+def _account(content: Any, number: int) -> Account:
+    if not isinstance(content, dict):
+        raise ValueError(f"account {number} is not a mapping")
+    try:
+        keys = [_scalar(content, name) for name in ("accessKey", "secretKey")]
+        credentials = Credentials(*keys)
+        return Account(
+            credentials,
+            _boolean(content.get("admin")),
+            parse_pattern(_scalar(content, "whiteRemoteAddress")),
+            permission_of(content.get("defaultTopicPerm")),
+            permission_of(content.get("defaultGroupPerm")),
+            _permissions(content),
+        )
+    except ValueError as error:
+        raise ValueError(f"account {number}: {error}") from None
+
+
+def _scalar(content: Mapping[str, Any], name: str) -> str:
+    value = content.get(name)
+    if isinstance(value, dict | list):
+        raise ValueError(f"{name} is not a text")
+    return "" if value is None else str(value)
+
+
+def _boolean(value: Any) -> bool:
+    return value is True or str(value).lower() == "true"
+
+
+def permission_of(text: Any) -> int:
+    """The bits of a permission's text. What is not known denies, as in Java."""
+    return PERMISSIONS.get(str(text).strip(), DENY)
+
+
+def _permissions(content: Mapping[str, Any]) -> Mapping[str, int] | None:
+    """By topic, and by the retry topic of a group. A later entry for the same name counts. Raises ValueError."""
+    found: dict[str, int] = {}
+    as_topic: Callable[[str], str] = str
+    as_group: Callable[[str], str] = retry_topic
+    for key, resource in (("topicPerms", as_topic), ("groupPerms", as_group)):
+        entries: Iterable[Any] = _list(content.get(key), key)
+        for entry in entries:
+            name, separator, text = str(entry).partition("=")
+            if not separator or not name.strip() or "=" in text:
+                raise ValueError(f"{key}: {shown(str(entry))!r} is not NAME=PERMISSION")
+            found[resource(name.strip())] = permission_of(text)
+    if len(found) > MAX_PERMISSIONS:
+        raise ValueError(f"more than {MAX_PERMISSIONS} permissions")
+    return MappingProxyType(found) if found else None
+
+
+def retry_topic(group: str) -> str:
+    """The retry topic of a group, which names the group's permission."""
+    return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group
