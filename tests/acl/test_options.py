@@ -1,7 +1,7 @@
 """What a node is told of access control: its files, and its own account."""
 
 import os
-from contextlib import redirect_stderr
+import sys
 from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
@@ -70,8 +70,8 @@ class OptionsTests(SynchronousTestCase):
                 (("--role=async-master", f"--set=aclFile={self.conf}"), "is not a mapping"),
             ):
                 printed = StringIO()
-                with redirect_stderr(printed):
-                    self.assertRaises(SystemExit, self.options, *words)
+                self.patch(sys, "__stderr__", printed)
+                self.assertRaises(SystemExit, self.options, *words)
                 self.assertIn(reason, printed.getvalue())
                 self.assertNotIn("secretKey: short", printed.getvalue())
 

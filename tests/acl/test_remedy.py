@@ -3,6 +3,8 @@
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.client.errors import AccessDenied, MQBrokerError
+from rmqha.ops.doctor.facts import Facts, Host
+from rmqha.ops.doctor.ofnodes import answers
 from rmqha.remoting.protocol import with_remedy
 from rmqha.wire.command import RemotingCommand
 
@@ -34,3 +36,11 @@ class RemedyTests(SynchronousTestCase):
         self.assertIsInstance(error, AccessDenied)
         self.assertIn("--acl-file", str(error))
         self.assertNotIsInstance(MQBrokerError.of(RemotingCommand(1, remark="anything else")), AccessDenied)
+
+    def test_doctor_asks_for_an_account(self) -> None:
+        for problem, advice in (
+            (f"code 1: {with_remedy(JAVA + 'No accessKey is configured' + AT)}", "--acl-file"),
+            ("Connection refused", "start the broker"),
+        ):
+            (finding,) = answers(Facts(hosts=(Host("10.0.0.1:10911", problem),)))
+            self.assertIn(advice, str(finding.advice))

@@ -6,6 +6,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ops.doctor.facts import MASTER_ID, Facts, Host, Node, Store
 from rmqha.ops.doctor.findings import Finding, failed, passed, skipped, warned
 from rmqha.ops.process import MAX_FILES
+from rmqha.remoting.protocol import ACL_EXCEPTION
 from rmqha.settings import BrokerRole
 from rmqha.store.retention import DISK_SPACE_WARNING_RATIO
 
@@ -33,6 +34,8 @@ def answers(facts: Facts) -> Iterator[Finding]:
             yield passed(host.name, "it answers")
         else:
             advice = "start the broker, or correct the address: it is the listenPort, 10911 by default"
+            if ACL_EXCEPTION in host.problem:
+                advice = "it runs, and has accounts: give one of them with --acl-file (docs/acl.md)"
             yield failed(host.name, f"it does not answer: {host.problem}", advice)
     for store in facts.stores:
         if store.problem is None:
