@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from rmqha.acl.files import PLAIN_FILE
 from rmqha.acl.gate import AclGate
-from rmqha.acl.rules import parse_rules
+from rmqha.acl.rules import PERMISSIONS, parse_rules
 from rmqha.acl.yamlfile import MAX_FILE_BYTES, AclFileError, read_yaml
 from rmqha.remoting.header import Header, shown
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
@@ -91,6 +91,9 @@ class AclAdminProcessor:
                 if value is not None:
                     account[name] = _pieces(value)
 
+        defaults = [request.ext_fields[name] for name in TEXTS if name.endswith("Perm") and name in request.ext_fields]
+        entries = [each for name in LISTS for each in _pieces(request.ext_fields.get(name, ""))]
+        _check_permissions([*defaults, *(each.partition("=")[2] for each in entries)])
         what = f"changes the account {shown(access_key)}"
         return self._change(connection, self._file_of(access_key), edit, what, UPDATE_FAILED)
 
@@ -179,6 +182,14 @@ def _checked(content: Content) -> Content:
     """The content, if it is one of accounts. Raises ValueError."""
     parse_rules(content)
     return content
+
+
+def _check_permissions(texts: list[str]) -> None:
+    """A file may have other texts, which deny. In a change they are a mistake. Raises RequestRefused."""
+    known = (*PERMISSIONS, "DENY")
+    for text in texts:
+        if text.strip() not in known:
+            raise RequestRefused(UPDATE_FAILED, f"{shown(text)!r} is not one of {', '.join(known)}")
 
 
 def _pieces(text: str) -> list[str]:

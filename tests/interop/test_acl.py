@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command, encode_command
@@ -24,6 +25,7 @@ from tests.interop.rocketmq import (
     SMALL_FILES,
     VERSION,
     Broker,
+    Driver,
     NameServer,
     java_command,
 )
@@ -321,3 +323,29 @@ def test_javas_clients_put_and_pull_what_their_account_allows(
     assert "No default permission for group:GDeny" in java("pull", "TBoth", "GDeny")["error"]
     stranger = java("put", "TBoth", "1", keys=Credentials("rocketmq-app", "not-this-one"))
     assert "Check signature failed" in stranger["error"]
+
+
+def test_mqadmin_changes_the_accounts(our_acl_master: OurBroker, namesrv: NameServer, tmp_path: Path) -> None:
+    folder = tmp_path / "mqadmin"
+    (folder / "conf").mkdir(parents=True)
+    tools_yml(folder / "conf", ADMINISTRATOR).rename(folder / "conf" / "tools.yml")
+    driver, address = Driver(namesrv.address, folder), our_acl_master.address
+    account = ["-a", "rocketmq-new", "-s", "new-secret", "-t", "TBoth=PUB,TSub=SUB", "-m", "false"]
+    printed = driver.mqadmin(
+        [
+            ["updateAclConfig", "-b", address, *account],
+            ["clusterAclConfigVersion", "-b", address],
+            ["deleteAccessConfig", "-b", address, "-a", "rocketmq-app"],
+            ["updateGlobalWhiteAddr", "-b", address, "-g", "10.9.8.*"],
+        ]
+    )
+    assert "success" in printed[0], printed
+    content = yaml.safe_load((tmp_path / "our-conf" / "plain_acl.yml").read_text())
+    assert [each["accessKey"] for each in content["accounts"]] == ["administrator", "rocketmq-new"], printed
+    assert content["globalWhiteRemoteAddresses"] == ["10.9.8.*"], printed
+    assert our_acl_master.broker_name in printed[1]
+    new = Credentials("rocketmq-new", "new-secret")
+    assert refusal(signed_ask(address, new, RequestCode.SEND_MESSAGE, SEND | {"topic": "TBoth"}, b"x")) is None
+    denied = signed_ask(address, new, RequestCode.SEND_MESSAGE, SEND | {"topic": "TSub"}, b"x")
+    assert refusal(denied) == "No default permission"
+    assert refusal(signed_ask(address, APPLICATION, 28, {})) == "No acl config for rocketmq-app"
