@@ -19,10 +19,12 @@ from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdminProcessor
 from rmqha.broker.requests.config import ConfigProcessor, Keep, LiveSettings, keep_nothing
 from rmqha.broker.requests.confirmed import ConfirmedProcessor
+from rmqha.broker.requests.overview import Clean, CleaningProcessor, OverviewProcessor, clean_nothing
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.requests.toclients import ToClientsProcessor
 from rmqha.broker.requests.transaction import TransactionalMessageService
 from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
 from rmqha.broker.tables.brokertables import BrokerTables
@@ -193,6 +195,8 @@ class BrokerService(OrderedServices):
         """What consumers cannot read yet, if ``readUpTo=confirmed``."""
         if store.read_limit is not None:
             self.waiting_reads = WaitingReads(store, store.read_limit, self.turns, clock, lambda: now_ms() / 1000)
+        self.clean: Clean = clean_nothing
+        """Applies the retention rules now. The node sets it."""
         self.ports = OrderedServices()
         self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms, self.waiting_reads)
         self.slave_synchronize = SlaveSynchronize(
@@ -347,11 +351,22 @@ class BrokerService(OrderedServices):
 
     def _admin_processors(self) -> list[Processors]:
         topics, groups, offsets = self.topics, self.groups, self.consumer_offsets
+        stats = StatsProcessor(
+            self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
+        )
         return [
             TopicAdminProcessor(topics, groups, offsets, self.stats, self.is_slave).processors(),
             TableProcessor(topics, groups, offsets, lambda: self.schedule.table).processors(),
-            StatsProcessor(
-                self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
+            stats.processors(),
+            OverviewProcessor(
+                self.store,
+                self.tables,
+                (self.producers, self.consumers),
+                stats,
+                lambda: self.broker_addr,
+                (self.clock, self.now_ms),
             ).processors(),
+            CleaningProcessor(lambda: self.clean).processors(),
             ConfigProcessor(self.live_settings, self.clock).processors(),
+            ToClientsProcessor(self.store, self.settings.broker_name, self.tables, self.consumers).processors(),
         ]

@@ -57,7 +57,12 @@ class BrokerServiceTests(BrokerStoreTestCase):
 
     def test_all_that_clients_and_tools_need_is_answered(self) -> None:
         elsewhere = set(range(100, 107)) | {205, 206, 216, 219, 224, 304, 322, 327}  # the name server
-        to_clients = {RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+        to_clients = {
+            RequestCode.CHECK_TRANSACTION_STATE,
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        }
         of_the_node = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG}
         self.assertEqual(set(RequestCode) - elsewhere - to_clients - of_the_node, set(self.make().processors()))
 
