@@ -24,6 +24,7 @@ NAVIGATION = {
         "docs/checks",
         "docs/tls",
         "docs/name-servers",
+        "docs/mqadmin",
         "docs/limits",
         "docs/benchmarks",
         "SECURITY",

@@ -54,6 +54,8 @@ FIRST_SLAVE_ID = 1
 SOME_ADDRESS_ELSEWHERE = ("192.0.2.1", 9)
 """Used to find our own address on the way there. Nothing is sent."""
 ANY_ADDRESSES = ("", "0.0.0.0", "::")
+FIXED_FOR_TOOLS = {"filterServerNums": "0", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC"}
+"""mqadmin exportConfigs needs these. rmqha has no such settings, and behaves as Java's broker with these values."""
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
@@ -206,6 +208,7 @@ class BrokerService(OrderedServices):
             clock,
         )
         self._tell_node = surroundings.master_found
+        self._uses_tls = any(address.startswith("tls:") for address, _ in surroundings.name_servers)
         self.registrant = Registrant(
             settings,
             self.broker_id,
@@ -304,6 +307,8 @@ class BrokerService(OrderedServices):
             "haListenPort": self._ha_port,
             "storePathCommitLog": settings.commit_log_folder,
             "accessMessageInMemoryMaxRatio": settings.memory_ratio(self.is_slave),
+            **FIXED_FOR_TOOLS,
+            "useTLS": str(self._uses_tls).lower(),
         }
         return {**config_of(self.store), **{key: str(value) for key, value in in_effect.items()}}
 

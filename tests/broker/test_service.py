@@ -80,6 +80,14 @@ class BrokerServiceTests(BrokerStoreTestCase):
         assert record is not None
         self.assertEqual((record.topic, record.store_host), ("T", host))
 
+    def test_the_config_has_all_that_export_configs_needs(self) -> None:
+        needed = """brokerClusterName brokerId brokerName brokerRole fileReservedTime filterServerNums flushDiskType
+        maxMessageSize messageDelayLevel msgTraceTopicName slaveReadEnable traceOn traceTopicEnable useTLS
+        autoCreateTopicEnable autoCreateSubscriptionGroup"""
+        config = self.make().config()
+        self.assertEqual(set(needed.split()) - config.keys(), set())
+        self.assertEqual((config["filterServerNums"], config["useTLS"]), ("0", "false"))
+
     def test_the_config_tells_what_is_in_effect_though_nobody_has_set_it(self) -> None:
         broker = self.make("SLAVE")
         broker.listening(20911)
