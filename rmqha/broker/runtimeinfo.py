@@ -38,7 +38,7 @@ TRANSFERRED = ("getTransferedTps", "getTransferredTps")
 
 
 class RuntimeInfo:
-    """Makes the answer to GET_BROKER_RUNTIME_INFO, with the keys of 4.9.8 and of tools of 5.3.3 (spec/remoting.md 2.14)."""
+    """Makes the answer to GET_BROKER_RUNTIME_INFO, with the keys of 4.9.8 and 5.3.3 tools (spec/remoting.md 2.14)."""
 
     def __init__(
         self,

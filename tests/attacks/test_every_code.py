@@ -344,6 +344,10 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_ALL_PRODUCER_INFO: Worst(answer=STORED),
     RequestCode.QUERY_CONSUME_QUEUE: Worst({**QUEUE, "index": 0, "count": 2**31 - 1}, b"", STORED),
     RequestCode.CLONE_GROUP_OFFSET: Worst({"srcGroup": "reader", "destGroup": "copied"}, b"", STORED),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: [
+        Worst({"msgId": "7F00000100002A9F" + "0" * 16}),
+        Worst({"msgId": LONG_TEXT}),
+    ],
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Worst(),
     RequestCode.CLEAN_UNUSED_TOPIC: Worst(),
     RequestCode.DELETE_EXPIRED_COMMITLOG: Worst(),
