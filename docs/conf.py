@@ -25,6 +25,7 @@ NAVIGATION = {
         "docs/tls",
         "docs/acl",
         "docs/name-servers",
+        "docs/mqadmin",
         "docs/limits",
         "docs/benchmarks",
         "SECURITY",

@@ -263,6 +263,8 @@ class OpenNode:
         acknowledged = dict if self.serving is None else self.serving.factory.acknowledged
         cleaning = CleaningService(self.store, self._plan.hold, acknowledged, clock, machine.disk_failed)
         self.services.add("retention", cleaning)
+        if self.broker is not None:
+            self.broker.clean = cleaning.clean_now
         self.services.add("state file", self._replicating.keep_state(self.state))
         snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms)
         self.services.add(

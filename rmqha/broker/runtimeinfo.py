@@ -8,6 +8,7 @@ import orjson
 
 from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.tables.stats import BrokerStats, BrokerTotals
+from rmqha.histogram import quantile
 from rmqha.remoting.protocol import Processors
 from rmqha.settings import properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
@@ -30,8 +31,14 @@ Progress = Callable[[], Mapping[int, tuple[int, int]]]
 """Gives for each delay level how many messages are delivered, and how many exist."""
 
 
+PUT_LATENCIES = {"putLatency99": 0.99, "putLatency999": 0.999}
+"""Percentiles, in ms, of all puts since the start. They include waits for the disk and slaves. 4.9.4 added them."""
+TRANSFERRED = ("getTransferedTps", "getTransferredTps")
+"""The name up to 4.9.8, and that of 5.x."""
+
+
 class RuntimeInfo:
-    """Makes the answer to GET_BROKER_RUNTIME_INFO, with all keys of a 4.9.3 broker (spec/remoting.md 2.14)."""
+    """Makes the answer to GET_BROKER_RUNTIME_INFO, with the keys of 4.9.8 and 5.3.3 tools (spec/remoting.md 2.14)."""
 
     def __init__(
         self,
@@ -106,12 +113,16 @@ class RuntimeInfo:
         yield "putMessageAverageSize", str(puts.bytes / puts.messages if puts.messages else 0.0)
         yield "putMessageEntireTimeMax", "0"
         yield "putMessageDistributeTime", " ".join(f"[{times}]:0" for times in PUT_TIMES)
+        counts = self._store.put_figures.durations.counts
+        for name, share in PUT_LATENCIES.items():
+            yield name, f"{1000 * (quantile(counts, share) or 0.0):.2f}"
 
     def _gets(self) -> Iterator[tuple[str, str]]:
         yield "getFoundTps", self._rates(lambda totals: totals.found)
         yield "getMissTps", self._rates(lambda totals: totals.missed)
         yield "getTotalTps", self._rates(lambda totals: totals.found + totals.missed)
-        yield "getTransferedTps", self._rates(lambda totals: totals.transferred)
+        for name in TRANSFERRED:
+            yield name, self._rates(lambda totals: totals.transferred)
         yield "getMessageEntireTimeMax", "0"
 
     def _rates(self, value: Callable[[BrokerTotals], int]) -> str:

@@ -19,10 +19,12 @@ from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdminProcessor
 from rmqha.broker.requests.config import ConfigProcessor, Keep, LiveSettings, keep_nothing
 from rmqha.broker.requests.confirmed import ConfirmedProcessor
+from rmqha.broker.requests.overview import Clean, CleaningProcessor, OverviewProcessor, clean_nothing
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.requests.toclients import ToClientsProcessor
 from rmqha.broker.requests.transaction import TransactionalMessageService
 from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
 from rmqha.broker.tables.brokertables import BrokerTables
@@ -52,6 +54,8 @@ FIRST_SLAVE_ID = 1
 SOME_ADDRESS_ELSEWHERE = ("192.0.2.1", 9)
 """Used to find our own address on the way there. Nothing is sent."""
 ANY_ADDRESSES = ("", "0.0.0.0", "::")
+FIXED_FOR_TOOLS = {"filterServerNums": "0", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC"}
+"""mqadmin exportConfigs needs these. rmqha has no such settings, and behaves as Java's broker with these values."""
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
@@ -193,6 +197,8 @@ class BrokerService(OrderedServices):
         """What consumers cannot read yet, if ``readUpTo=confirmed``."""
         if store.read_limit is not None:
             self.waiting_reads = WaitingReads(store, store.read_limit, self.turns, clock, lambda: now_ms() / 1000)
+        self.clean: Clean = clean_nothing
+        """Applies the retention rules now. The node sets it."""
         self.ports = OrderedServices()
         self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms, self.waiting_reads)
         self.slave_synchronize = SlaveSynchronize(
@@ -202,6 +208,7 @@ class BrokerService(OrderedServices):
             clock,
         )
         self._tell_node = surroundings.master_found
+        self._uses_tls = any(address.startswith("tls:") for address, _ in surroundings.name_servers)
         self.registrant = Registrant(
             settings,
             self.broker_id,
@@ -300,6 +307,8 @@ class BrokerService(OrderedServices):
             "haListenPort": self._ha_port,
             "storePathCommitLog": settings.commit_log_folder,
             "accessMessageInMemoryMaxRatio": settings.memory_ratio(self.is_slave),
+            **FIXED_FOR_TOOLS,
+            "useTLS": str(self._uses_tls).lower(),
         }
         return {**config_of(self.store), **{key: str(value) for key, value in in_effect.items()}}
 
@@ -347,11 +356,22 @@ class BrokerService(OrderedServices):
 
     def _admin_processors(self) -> list[Processors]:
         topics, groups, offsets = self.topics, self.groups, self.consumer_offsets
+        stats = StatsProcessor(
+            self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
+        )
         return [
             TopicAdminProcessor(topics, groups, offsets, self.stats, self.is_slave).processors(),
             TableProcessor(topics, groups, offsets, lambda: self.schedule.table).processors(),
-            StatsProcessor(
-                self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
+            stats.processors(),
+            OverviewProcessor(
+                self.store,
+                self.tables,
+                (self.producers, self.consumers),
+                stats,
+                lambda: self.broker_addr,
+                (self.clock, self.now_ms),
             ).processors(),
+            CleaningProcessor(lambda: self.clean).processors(),
             ConfigProcessor(self.live_settings, self.clock).processors(),
+            ToClientsProcessor(self.store, self.settings.broker_name, self.tables, self.consumers).processors(),
         ]

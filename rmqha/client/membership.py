@@ -16,9 +16,11 @@ from rmqha.client.together import together
 from rmqha.remoting.header import refused
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Answer, Processor, RemotingProtocol
 from rmqha.services import PeriodicService
+from rmqha.steps import Steps
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import dumps_strict
+from rmqha.wire.fastjson import ObjectKey, dumps_compact, dumps_strict
 from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
+from rmqha.wire.offsettable import MESSAGE_QUEUE_TABLE, OFFSET_TABLE, reading_offsets
 from rmqha.wire.record import Blank, RecordError, decode_record
 from rmqha.wire.subscription import SubscriptionData
 
@@ -52,13 +54,19 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """A consumer group as its heartbeats describe it. ``changed`` is called when a client comes or goes."""
+    """A consumer group as its heartbeats describe it.
+
+    ``changed`` is called when a client comes or goes. ``reset`` is called with the offsets at which an operator wants
+    the group to go on; ``consumed`` returns where this client is.
+    """
 
     name: str
     model: MessageModel
     start: ConsumeFromWhere
     subscriptions: Sequence[SubscriptionData]
     changed: Callable[[], None]
+    reset: Callable[[Mapping[MessageQueue, int]], None] = lambda _: None
+    consumed: Callable[[str], Mapping[MessageQueue, int]] = lambda _: {}
 
     def to_json(self) -> dict[str, Any]:
         """A ConsumerData in Java's form and order."""
@@ -87,6 +95,8 @@ class Membership:
         self._failing: set[str] = set()
         client.processors[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._consumer_ids_changed
         client.processors[RequestCode.CHECK_TRANSACTION_STATE] = self._check_transaction_state
+        client.processors[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._reset_offset
+        client.processors[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT] = self._consumer_status
 
     def join(self, group: ConsumerGroup) -> None:
         """Add a consumer group. Raises ValueError if this client has a consumer in it already."""
@@ -176,6 +186,30 @@ class Membership:
         if group is not None:
             group.changed()
         return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _reset_offset(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """An operator wants the group to go on at other offsets (spec/remoting.md 2.21)."""
+        group = self._consumers.get(request.ext_fields.get("group", ""))
+        if group is None:
+            return RemotingCommand(ResponseCode.SUCCESS)
+        return connection.turns.run(self._take_offsets(group, request))
+
+    def _take_offsets(self, group: ConsumerGroup, request: RemotingCommand) -> Steps[RemotingCommand]:
+        topic = request.ext_fields.get("topic", "")
+        try:
+            offsets = yield from reading_offsets(request.body, OFFSET_TABLE)
+        except ValueError as error:
+            self._log.error("a reset of group {group} cannot be read: {error}", group=group.name, error=str(error))
+            raise refused(f"the offsets cannot be read: {error}") from error
+        group.reset({MessageQueue(*queue): offset for queue, offset in offsets.items() if queue.topic == topic})
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    def _consumer_status(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Where this client is in the queues of a topic (spec/remoting.md 2.21)."""
+        group = self._consumers.get(request.ext_fields.get("group", ""))
+        offsets = {} if group is None else group.consumed(request.ext_fields.get("topic", ""))
+        table = {ObjectKey(dumps_strict(queue.to_json()).decode()): offset for queue, offset in sorted(offsets.items())}
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact({MESSAGE_QUEUE_TABLE: table}))
 
     def _check_transaction_state(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """A broker asks how the transaction of a message has ended. It asks again if it gets no answer."""

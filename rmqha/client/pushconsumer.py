@@ -179,7 +179,9 @@ class PushConsumer:
     def _as_group(self) -> ConsumerGroup:
         where = self._options.consume_from_where
         topics = tuple(self._subscriptions.values())
-        return ConsumerGroup(self._group, self._options.model, where, topics, self._share_soon)
+        return ConsumerGroup(
+            self._group, self._options.model, where, topics, self._share_soon, self._reset, self._consumed
+        )
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> Deferred[None]:
         """Stop: start no more handlers, wait for those that run, keep the offsets, and leave the group.
@@ -346,7 +348,7 @@ class PushConsumer:
             while self._options.is_ordered and reader.running:  # others may start only after our handler
                 await deferLater(self._client.clock, REBALANCE_SOON_SECONDS / 10)
             at = reader.commit_offset if offset is None else offset
-            if at is not None and at != reader.kept_offset:
+            if at is not None and (offset is not None or at != reader.kept_offset):
                 await self._offsets.put({reader.queue: at})
             if self._options.is_ordered and offset is None:
                 await self._locks.unlock([reader.queue])
@@ -363,6 +365,21 @@ class PushConsumer:
         if self._readers.get(reader.queue) is reader:
             self._leave(self._readers.pop(reader.queue), offset)
             self._share_soon(REBALANCE_SOON_SECONDS)
+
+    def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """An operator wants us to go on at these offsets. Messages whose handlers run now may come again."""
+        ours = [queue for queue in offsets if queue in self._readers]
+        for queue in ours:
+            offset = offsets[queue]
+            self._log.warn("an operator resets {queue} to offset {offset}", queue=str(queue), offset=offset)
+            self._leave(self._readers.pop(queue), offset)
+        if ours:
+            self._share_soon(REBALANCE_SOON_SECONDS)
+
+    def _consumed(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Where we are in the queues of a topic."""
+        readers = {queue: reader for queue, reader in self._readers.items() if queue.topic == topic}
+        return {queue: reader.commit_offset for queue, reader in readers.items() if reader.commit_offset is not None}
 
     def _handler_finished(self, reader: QueueReader) -> None:
         reader.go_on()

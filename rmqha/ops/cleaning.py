@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -52,11 +52,19 @@ class CleaningService(PeriodicService):
         self._disk_failed = failed
         self._slots = SlotFolder(store.root)
         self._turns = Turns(clock)
+        self._lock = DeferredLock()
 
     def _clean(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._turns.run(self._cleaning()))
+        return self._lock.run(self._run, False)
 
-    def _cleaning(self) -> Steps[None]:
+    def clean_now(self) -> Deferred[None]:
+        """Apply the retention rules once, at any hour. Waits for a run that is under way."""
+        return self._lock.run(self._run, True)
+
+    def _run(self, at_any_hour: bool) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._turns.run(self._cleaning(at_any_hour)))
+
+    def _cleaning(self, at_any_hour: bool) -> Steps[None]:
         store = self._store
         retention = Retention(
             store.commit_log,
@@ -68,7 +76,7 @@ class CleaningService(PeriodicService):
         try:
             if self._hold.enabled:
                 self._save_slots()
-            cleaning = yield from self._while_running(retention.cleaning(datetime.now()))
+            cleaning = yield from self._while_running(retention.cleaning(datetime.now(), at_any_hour))
         except StoreError as error:
             self._log.error("nothing is deleted: {error}", error=str(error))
             return

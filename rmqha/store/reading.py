@@ -7,7 +7,7 @@ from enum import Enum
 
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
-from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
+from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue, Unit
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.log.commitlog import CommitLog
@@ -318,10 +318,27 @@ class MessageReader:
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The queue offset of the message stored at ``timestamp`` (ms), or else nearest to it; 0 without messages."""
+        return at_once(self.finding_offset_by_time(topic, queue_id, timestamp))
+
+    def finding_offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Steps[int]:
+        """Like ``offset_by_time``, in steps that read one message each."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return 0
-        return queue.offset_by_time(timestamp, self.store_timestamp, self.readable_end(queue))
+        return (yield from queue.finding_offset_by_time(timestamp, self.store_timestamp, self.readable_end(queue)))
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit] | None:
+        """At most ``count`` units of a queue from ``offset`` on, up to where reads end; None without a queue.
+
+        Raises OSError.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return None
+        if offset < queue.min_offset:
+            return []
+        count = min(count, self.readable_end(queue) - offset)
+        return [Unit(*row.item()) for row in queue.units(offset, count)] if count > 0 else []
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The queue's first offset; -1 without a queue."""

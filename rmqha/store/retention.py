@@ -103,16 +103,19 @@ class Retention:
         self._max_hold_bytes = held.max_bytes
         self._used_ratio = used_ratio if used_ratio is not None else disk_used_ratio
 
-    def clean(self, now: datetime) -> Cleaning:
-        """Delete at most MAX_FILES_PER_RUN segments, but never the last one. Raises StoreError, OSError."""
-        return at_once(self.cleaning(now))
+    def clean(self, now: datetime, at_any_hour: bool = False) -> Cleaning:
+        """Delete at most MAX_FILES_PER_RUN segments, but never the last one. Raises StoreError, OSError.
 
-    def cleaning(self, now: datetime) -> Steps[Cleaning]:
+        ``at_any_hour`` does not wait for deleteWhen. It deletes nothing that is not expired.
+        """
+        return at_once(self.cleaning(now, at_any_hour))
+
+    def cleaning(self, now: datetime, at_any_hour: bool = False) -> Steps[Cleaning]:
         """The same in steps: a store may have very many queues."""
         ratio = self._used_ratio(self._commit_log.folder)
         must_go = ratio > DISK_SPACE_CLEAN_FORCIBLY_RATIO
         deleted, held_at = 0, None
-        if must_go or ratio > self._settings.disk_max_used_space_ratio / 100 or self._is_hour(now):
+        if must_go or ratio > self._settings.disk_max_used_space_ratio / 100 or at_any_hour or self._is_hour(now):
             deleted, held_at = self._delete_segments(now, must_go)
         if deleted:
             yield from self.deleting_derived()

@@ -18,6 +18,7 @@ The network:
 - ``requestfields``: header fields that clients send and brokers read.
 - ``subscription``: the tag expressions of consumers.
 - ``heartbeat``: the enumerations in a consumer's heartbeat.
+- ``offsettable``: tables of queue offsets between brokers and clients.
 - ``batch``: the body of a batch of messages.
 
 And for both:

@@ -327,6 +327,30 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
         Worst(body=b"".join(b"fileReserved%x=1\n" % number for number in range(100))),
         Worst(body=b"fileReservedTime" * 120 + b"=1"),
     ],
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: [
+        Worst({"topic": "wide", "group": "crowded", "timestamp": NOW_MS, "isForce": "true"}, b"", STORED),
+        Worst({"topic": "wide", "group": LONG_TEXT[:200_000], "timestamp": HUGE, "isForce": "true"}),
+    ],
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Worst({"topic": "T", "group": "crowded"}, b"", STORED),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: Worst(
+        {"consumerGroup": "crowded", "clientId": "c"}, b"", ResponseCode.CONSUME_MSG_TIMEOUT
+    ),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: Worst(
+        {"consumerGroup": "crowded", "clientId": "c", "msgId": "7F00000100002A9F" + "0" * 16},
+        b"",
+        ResponseCode.CONSUME_MSG_TIMEOUT,
+    ),
+    RequestCode.GET_BROKER_CONSUME_STATS: [Worst({"isOrder": "false"}, b"", STORED), Worst({"isOrder": "true"})],
+    RequestCode.GET_ALL_PRODUCER_INFO: Worst(answer=STORED),
+    RequestCode.QUERY_CONSUME_QUEUE: Worst({**QUEUE, "index": 0, "count": 2**31 - 1}, b"", STORED),
+    RequestCode.CLONE_GROUP_OFFSET: Worst({"srcGroup": "reader", "destGroup": "copied"}, b"", STORED),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: [
+        Worst({"msgId": "7F00000100002A9F" + "0" * 16}),
+        Worst({"msgId": LONG_TEXT}),
+    ],
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Worst(),
+    RequestCode.CLEAN_UNUSED_TOPIC: Worst(),
+    RequestCode.DELETE_EXPIRED_COMMITLOG: Worst(),
     RequestCode.GET_BROKER_RUNTIME_INFO: Worst(),
     RequestCode.GET_BROKER_CONFIG: Worst(),
 }
@@ -386,6 +410,9 @@ class BrokerTests(EveryCodeTestCase):
             offsets.commit("traveller", f"topic-{at}", 0, 1, "test")
         for name, queues in (("many", 8), ("wide", 4_096), ("T", 4)):
             topics.topic_config_table[name] = TopicConfig(name, queues, queues)
+        groups.subscription_group_table["reader"] = SubscriptionGroupConfig("reader")
+        for queue_id in range(4_096):
+            offsets.commit("crowded", "wide", queue_id, 1, "test")
         for at in range(GROUPS):
             groups.subscription_group_table[f"group-{at}"] = SubscriptionGroupConfig(f"group-{at}")
             offsets.commit(f"group-{at}", "popular", 0, 1, "test")

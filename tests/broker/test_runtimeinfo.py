@@ -33,8 +33,8 @@ putMessageEntireTimeMax putMessageDistributeTime
 getFoundTps getMissTps getTotalTps getTransferedTps getMessageEntireTimeMax
 sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity queryThreadPoolQueueSize queryThreadPoolQueueCapacity
 queryThreadPoolQueueHeadWaitTimeMills EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity
-scheduleMessageOffset_3"""
-"""What a 4.9.3 broker tells, LOG being the folder of its log."""
+scheduleMessageOffset_3 putLatency99 putLatency999 getTransferredTps"""
+"""What 4.9.8 and 5.3.3 brokers tell to tools that parse it, LOG being the folder of its log."""
 
 
 def a_broker(min_offset: str, max_offset: str, segment_size: str = "1073741824") -> Processors:
@@ -135,6 +135,17 @@ class TableTests(BrokerStoreTestCase):
         self.progress[3] = (2, 5)
         names = {name.replace(str(self.store.commit_log.folder), "LOG") for name in self.info.table()}
         self.assertEqual(names, set(JAVA_TABLE.split()))
+
+    def test_put_latencies_are_those_of_the_puts_since_the_start_in_ms(self) -> None:
+        self.make()
+        self.assertEqual((self.info.table()["putLatency99"], self.info.table()["putLatency999"]), ("0.00", "0.00"))
+        durations = self.store.put_figures.durations
+        for seconds, count in ((0.0009, 985), (0.04, 10), (0.4, 5)):
+            for _ in range(count):
+                durations.observe(seconds)
+        latency = {share: float(self.info.table()[f"putLatency{share}"]) for share in (99, 999)}
+        self.assertTrue(25 < latency[99] <= 50, latency)
+        self.assertTrue(250 < latency[999] <= 500, latency)
 
     def test_all_are_texts_and_what_mqadmin_parses_are_numbers(self) -> None:
         """Of what is missing, or is no number, clusterList prints a stack trace."""

@@ -57,7 +57,12 @@ class BrokerServiceTests(BrokerStoreTestCase):
 
     def test_all_that_clients_and_tools_need_is_answered(self) -> None:
         elsewhere = set(range(100, 107)) | {205, 206, 216, 219, 224, 304, 322, 327}  # the name server
-        to_clients = {RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+        to_clients = {
+            RequestCode.CHECK_TRANSACTION_STATE,
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        }
         of_the_node = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG}
         self.assertEqual(set(RequestCode) - elsewhere - to_clients - of_the_node, set(self.make().processors()))
 
@@ -74,6 +79,14 @@ class BrokerServiceTests(BrokerStoreTestCase):
         record = self.store.reader.message_at(offset)
         assert record is not None
         self.assertEqual((record.topic, record.store_host), ("T", host))
+
+    def test_the_config_has_all_that_export_configs_needs(self) -> None:
+        needed = """brokerClusterName brokerId brokerName brokerRole fileReservedTime filterServerNums flushDiskType
+        maxMessageSize messageDelayLevel msgTraceTopicName slaveReadEnable traceOn traceTopicEnable useTLS
+        autoCreateTopicEnable autoCreateSubscriptionGroup"""
+        config = self.make().config()
+        self.assertEqual(set(needed.split()) - config.keys(), set())
+        self.assertEqual((config["filterServerNums"], config["useTLS"]), ("0", "false"))
 
     def test_the_config_tells_what_is_in_effect_though_nobody_has_set_it(self) -> None:
         broker = self.make("SLAVE")

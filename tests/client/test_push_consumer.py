@@ -25,7 +25,11 @@ from rmqha.client.handling import SEND_BACK_AGAIN_SECONDS
 from rmqha.client.locks import RENEW_SECONDS, VALID_SECONDS
 from rmqha.client.membership import HEARTBEAT_SECONDS
 from rmqha.client.pushconsumer import REBALANCE_SECONDS
-from rmqha.wire.command import RequestCode
+from rmqha.remoting.protocol import RemotingError
+from rmqha.steps import at_once
+from rmqha.wire.command import RemotingCommand, RequestCode
+from rmqha.wire.fastjson import dumps_strict
+from rmqha.wire.offsettable import reading_offsets
 from tests.client.groups import TOPIC, GroupTestCase
 
 GROUP = "G"
@@ -309,6 +313,89 @@ class SharingTests(PushConsumerTestCase):
         self.broker.put(1, "new")
         self.pass_time(5)
         self.assertEqual(sorted(self.handler.places()), [(0, 10), (1, 0)])
+
+
+class ResetTests(PushConsumerTestCase):
+    """An operator resets the group's offsets, and asks where it is (requests 220 and 221)."""
+
+    def tell(self, code: int, group: str = GROUP, body: bytes = b"", topic: str = TOPIC) -> RemotingCommand:
+        """The answer of the client to a request of the broker."""
+        (connection,) = self.broker.known
+        asked = connection.call(code, {"topic": topic, "group": group, "timestamp": "0", "isForce": "false"}, body)
+        self.carry()
+        return self.successResultOf(asked)
+
+    def reset(self, offsets: dict[int, int], **fields: str) -> None:
+        rows = [
+            {"brokerName": "a", "queueId": queue_id, "topic": TOPIC, "offset": offset}
+            for queue_id, offset in offsets.items()
+        ]
+        self.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, body=dumps_strict({"offsetTable": rows}), **fields)
+
+    def test_it_goes_on_at_the_new_offset_of_each_queue(self) -> None:
+        for queue_id in range(2):
+            self.broker.put(queue_id, *["x"] * 6)
+        self.begin()
+        self.pass_time(6)  # its offsets are kept
+        self.assertEqual(self.broker.kept[TOPIC, 0], 6)
+        self.handler.got.clear()
+        self.reset({0: 2, 1: 6})
+        self.assertEqual(self.broker.kept[TOPIC, 0], 2)
+        self.pass_time(2)
+        self.assertEqual(sorted(self.handler.places()), [(0, 2), (0, 3), (0, 4), (0, 5)])
+        self.pass_time(6)
+        self.assertEqual((self.broker.kept[TOPIC, 0], self.broker.kept[TOPIC, 1]), (6, 6))
+
+    def test_messages_that_were_not_handled_are_skipped(self) -> None:
+        self.broker.put(0, *["x"] * 6)
+        self.handler.holds = True
+        self.begin(ConsumerOptions(start=Edge.MIN, concurrency=1))
+        self.reset({0: 6})
+        self.broker.put(0, "new")
+        self.handler.release()
+        self.pass_time(2)
+        self.handler.release()
+        self.assertEqual(self.handler.places(), [(0, 0), (0, 6)])
+
+    def test_the_same_offset_as_before_is_kept_again(self) -> None:
+        self.broker.put(0, *["x"] * 6)
+        self.broker.kept[TOPIC, 0] = 2
+        self.handler.holds = True
+        self.begin()
+        self.broker.kept[TOPIC, 0] = 5  # another client's late commit
+        self.reset({0: 2})
+        self.assertEqual(self.broker.kept[TOPIC, 0], 2)
+
+    def test_other_groups_topics_and_queues_stay(self) -> None:
+        self.broker.put(0, *["x"] * 6)
+        self.begin()
+        self.handler.got.clear()
+        self.reset({0: 0}, group="GOther")
+        self.reset({0: 0}, topic="TOther")
+        self.reset({77: 0})
+        self.pass_time(8)
+        self.assertEqual(self.handler.got, [])
+        self.assertEqual(self.broker.kept[TOPIC, 0], 6)
+
+    def test_an_offset_table_that_cannot_be_read_changes_nothing(self) -> None:
+        self.broker.put(0, "x")
+        self.begin()
+        (connection,) = self.broker.known
+        asked = connection.call(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {"topic": TOPIC, "group": GROUP}, b'{"offsetTable":{{}'
+        )
+        self.carry()
+        self.failureResultOf(asked, RemotingError)
+        self.assertEqual(len(self.handler.got), 1)
+
+    def test_it_tells_where_it_is(self) -> None:
+        self.broker.put(1, *["x"] * 6)
+        self.begin()
+        answer = self.tell(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+        offsets = at_once(reading_offsets(answer.body, "messageQueueTable"))
+        self.assertEqual({queue.queue_id: at for queue, at in offsets.items()}, {0: 0, 1: 6, 2: 0, 3: 0})
+        answer = self.tell(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, group="GOther")
+        self.assertEqual(answer.body, b'{"messageQueueTable":{}}')
 
 
 class HandlingTests(PushConsumerTestCase):

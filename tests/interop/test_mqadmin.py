@@ -16,9 +16,21 @@ from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from tests.interop.conftest import SEGMENT_SIZE, start_our_broker
 from tests.interop.nodes import OurBroker, ask
-from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, SendResult, free_ports, read_send_log
+from tests.interop.our_clients import OurClients
+from tests.interop.rocketmq import (
+    SMALL_FILES,
+    VERSION,
+    Broker,
+    Driver,
+    NameServer,
+    SendResult,
+    free_ports,
+    read_send_log,
+)
 from tests.waiting import wait_until
 
+HAS_PRODUCER: Final = tuple(map(int, VERSION.split("."))) >= (4, 9, 4)
+"""Whether this release has the commands producer and deleteExpiredCommitLog."""
 TOPIC: Final = "TAdmin"
 QUEUES: Final = 4
 CONSUMED: Final = 20
@@ -26,13 +38,17 @@ AFTERWARDS: Final = 5
 OFFLINE, ONLINE = "GOffline", "GOnline"
 
 SAME_STATUS: Final = {
-    *("brokerVersion", "brokerVersionDesc", "commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes"),
+    *(("brokerVersion", "brokerVersionDesc") if VERSION == "4.9.3" else ()),
+    *("commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes"),
     *("sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity", "queryThreadPoolQueueCapacity"),
     *("startAcceptSendRequestTimeStamp", "remainTransientStoreBufferNumbs"),
     *("EndTransactionThreadPoolQueueCapacity", "pageCacheLockTimeMills", "putMessageFailedTimes"),
 }
 """Names in brokerStatus whose values the store and the version decide."""
 OUR_STATUS: Final = {"rmqha", "rmqhaVersion"}
+EXPORTS: Final = {"exportConfigs": "configs.json", "exportMetrics": "metrics.json"}
+LATER_STATUS: Final = {"putLatency99", "putLatency999", "getTransferredTps"}
+"""The first two came with 4.9.4, the last one with 5.x."""
 OTHER_SETTINGS: Final = {"fileReservedTime", "diskMaxUsedSpaceRatio"}
 """The harness gives these to Java's brokers alone."""
 OUR_SETTINGS: Final = {
@@ -83,6 +99,14 @@ def commands(address: str, sent: SendResult) -> list[list[str]]:
         ["queryMsgByUniqueKey", "-t", TOPIC, "-i", sent.msg_id],
         ["queryMsgByOffset", "-t", TOPIC, "-b", "broker-mqadmin", *place],
         ["getBrokerConfig", "-b", address],
+        ["brokerConsumeStats", "-b", address],
+        ["brokerConsumeStats", "-b", address, "-o", "true"],
+        ["queryCq", "-b", address, "-t", TOPIC, "-q", "1", "-i", "2", "-c", "3"],
+        ["queryCq", "-b", address, "-t", TOPIC, "-q", "0", "-i", "0", "-g", ONLINE],
+        ["queryCq", "-b", address, "-t", TOPIC, "-q", "0", "-i", "0", "-g", "GNobody"],
+        ["cleanExpiredCQ", "-b", address],
+        ["cleanUnusedTopic", "-b", address],
+        *([["producer", "-b", address], ["deleteExpiredCommitLog", "-b", address]] if HAS_PRODUCER else []),
     ]
 
 
@@ -166,6 +190,8 @@ def said(namesrv: NameServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def normal(text: str) -> list[str]:
     """The lines, sorted; without rates, times, widths of columns, and the topics that Java makes as it ends."""
+    text = re.sub(r'("subVersion":|lastUpdateTimestamp=|remoteIP=/127\.0\.0\.1:)\d+', r"\1#", text)
+    text = re.sub(r"\bV4_9_\d\b", "V4_9_#", text)  # ours is 4.9.3, whatever Java's is
     lines = (re.sub(r"\s+", " ", re.sub(r"\d+\.\d+(?![\d.])", "#", line)).strip() for line in text.splitlines())
     if text.startswith("#Group"):
         lines = (re.sub(r"\d+( \d+)$", r"#\1", line) for line in lines)
@@ -188,13 +214,25 @@ SAME = [
     "queryMsgByKey",
     "queryMsgByUniqueKey",
     "queryMsgByOffset",
+    "brokerConsumeStats",
+    f"queryCq -b ADDRESS -t {TOPIC} -q 1",
+    f"queryCq -b ADDRESS -t {TOPIC} -q 0 -i 0 -g {ONLINE}",
+    f"queryCq -b ADDRESS -t {TOPIC} -q 0 -i 0 -g GNobody",
+    "cleanExpiredCQ",
+    "cleanUnusedTopic",
+    *(["producer", "deleteExpiredCommitLog"] if HAS_PRODUCER else []),
 ]
+
+
+def without_address(words: str) -> str:
+    return re.sub(r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS", words)
 
 
 @pytest.mark.parametrize("command", SAME)
 def test_the_same_is_printed(said: Said, command: str) -> None:
     """Where the text in words is that of a command, or how the only one begins."""
-    words = command if command in said.of_java else next(key for key in said.of_java if key.startswith(command))
+    words = next((key for key in said.of_java if without_address(key) == command), None)
+    words = words or next(key for key in said.of_java if without_address(key).startswith(command))
     java = normal(said.of_java[words])
     assert java
     assert "Exception" not in said.of_java[words].replace("exceptionDesc", "")
@@ -211,7 +249,8 @@ def fields(text: str, separator: str) -> dict[str, str]:
 def test_the_broker_tells_its_status_in_the_same_fields(said: Said) -> None:
     for words in (words for words in said.of_java if words.startswith("brokerStatus")):
         java, ours = fields(said.of_java[words], ": "), fields(said.of_ours[words], ": ")
-        assert ours.keys() - OUR_STATUS == java.keys()
+        assert ours.keys() - OUR_STATUS - LATER_STATUS == java.keys() - LATER_STATUS
+        assert ours.keys() >= LATER_STATUS
         assert {name: ours[name] for name in SAME_STATUS} == {name: java[name] for name in SAME_STATUS}
         assert fields(said.through_ours[words], ": ").keys() == ours.keys()
 
@@ -234,7 +273,9 @@ def test_settings_change_at_run_time(namesrv: NameServer, tmp_path: Path) -> Non
     """As with Java's broker: updateBrokerConfig changes a setting, getBrokerConfig shows it, also after a restart."""
     driver = Driver(namesrv.address, tmp_path / "driver")
     with ExitStack() as stack:
-        broker = start_our_broker(namesrv, stack, tmp_path, "async-master", fileReservedTime=48)
+        broker = start_our_broker(
+            namesrv, stack, tmp_path, "async-master", fileReservedTime=48, cluster="exported", name="broker-exported"
+        )
         at = ["-b", broker.address]
 
         def change(key: str, value: str) -> str:
@@ -250,6 +291,127 @@ def test_settings_change_at_run_time(namesrv: NameServer, tmp_path: Path) -> Non
         for key in ("storePathRootDir", "fileReservedTim", "configBlackList", "brokerRole"):
             assert "success" not in change(key, "7")
         assert shown("brokerRole") == "ASYNC_MASTER"
+        for permission in ("4", "6"):
+            assert "success" in change("brokerPermission", permission)
+            assert shown("brokerPermission") == permission
+        driver.mqadmin([[command, "-c", "exported", "-f", str(tmp_path)] for command in EXPORTS])
+        configs, metrics = (loads_lenient((tmp_path / name).read_bytes()) for name in EXPORTS.values())
+        assert configs["brokerConfigs"]["broker-exported"]["fileReservedTime"] == "720"
+        assert metrics["evaluateReport"]
         assert broker.stop() == 0
         broker.start()
         assert shown("fileReservedTime") == "720"
+
+
+RESETS: Final = "TReset"
+MESSAGES: Final = 10
+RUNNING, IDLE = "GRunning", "GIdle"
+
+
+def reset_commands(client_id: str) -> list[list[str]]:
+    """The first ones change what later ones tell."""
+    running, idle = (["-g", group, "-t", RESETS] for group in (RUNNING, IDLE))
+    return [
+        ["resetOffsetByTime", *running, "-s", "now", "-f", "false"],
+        ["skipAccumulatedMessage", *running],
+        ["resetOffsetByTime", *idle, "-s", "0"],
+        ["resetOffsetByTime", *idle, "-s", "now"],
+        ["skipAccumulatedMessage", *idle],
+        ["getConsumerStatus", "-g", RUNNING, "-t", RESETS],
+        ["getConsumerStatus", "-g", RUNNING, "-t", RESETS, "-i", client_id],
+        ["consumerStatus", "-g", RUNNING, "-i", client_id],
+    ]
+
+
+def of_resets(driver: Driver, broker: Broker | OurBroker, work: Path) -> dict[str, str]:
+    """What mqadmin prints while consumers of a broker are reset. They must consume again what they are told."""
+    groups = {"concurrent": RUNNING, "orderly": "GOrderly"}
+    plan = {
+        "topics": {RESETS: 1},
+        "consumers": [{"name": group, "group": group, "topic": RESETS, "kind": kind} for kind, group in groups.items()],
+        "until": [[[RUNNING], 10**9]],
+        "seconds": 10**6,
+    }
+    driver.clients(
+        {
+            "topics": {RESETS: 1},
+            "consumers": [{"name": IDLE, "group": IDLE, "topic": RESETS, "kind": "concurrent"}],
+            "producers": [{"name": "sync", "topic": RESETS, "kind": "sync", "count": MESSAGES}],
+            "until": [[[IDLE], MESSAGES]],
+            "seconds": 60,
+        }
+    )
+    ours = {"name": "ours", "group": "GOurs", "topic": RESETS, "kind": "concurrent"}
+    with (
+        driver.start_clients(plan) as run,
+        OurClients(work / "our-clients", driver.namesrv, consumers=[ours]) as our_clients,
+    ):
+
+        def consumed(count: int) -> bool:
+            return min(len(run.consumed(group)) for group in groups.values()) >= count
+
+        wait_until(lambda: consumed(MESSAGES), f"the consumers to have all at {broker}")
+        our_clients.wait_for_calls(MESSAGES, "ours")
+        offsets = ConsumerOffsetTable.from_json
+        for group in (*groups.values(), "GOurs"):
+            wait_until(
+                lambda: (
+                    topic_at_group(RESETS, group)  # noqa: B023  # it is called here
+                    in offsets(loads_lenient(ask(broker, RequestCode.GET_ALL_CONSUMER_OFFSET))).offset_table
+                ),
+                f"the offsets of {group}",
+            )
+        again = [["resetOffsetByTime", "-g", group, "-t", RESETS, "-s", "0"] for group in (*groups.values(), "GOurs")]
+        printed = asked(driver, again)
+        wait_until(lambda: consumed(2 * MESSAGES), f"the consumers to have all again at {broker}")
+        our_clients.wait_for_calls(2 * MESSAGES, "ours")
+        client_id = loads_lenient(ask(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": RUNNING}))[
+            "consumerIdList"
+        ][0]
+        printed |= asked(driver, reset_commands(client_id))
+        our_clients.stop()
+        run.stop()
+    return {words.replace(client_id, "CLIENT"): text for words, text in printed.items()}
+
+
+@pytest.fixture(scope="module")
+def said_of_resets(
+    namesrv: NameServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    work: Path = tmp_path_factory.mktemp("resets")
+    driver = Driver(namesrv.address, work / "driver")
+    names: dict[str, Any] = {"name": "broker-resets", "cluster": "resets"}
+    with ExitStack() as stack:
+        java = Broker(work / "java", namesrv=namesrv.address, segment_size=SEGMENT_SIZE, **{**SMALL_FILES, **names})
+        stack.callback(java.kill)
+        java.start()
+        driver.create_topic(java.cluster, RESETS, 1)
+        of_java = of_resets(driver, java, work / "with-java")
+        java.stop()
+        ours = start_our_broker(namesrv, stack, work / "ours", "async-master", **names)
+        driver.create_topic("resets", RESETS, 1)
+        of_ours = of_resets(driver, ours, work / "with-ours")
+        assert ours.stop() == 0
+        yield of_java, of_ours
+
+
+def without_clients(text: str) -> list[str]:
+    """The lines, sorted; without the ids and addresses of clients and brokers, times and stack traces."""
+    text = re.sub(r"\S+@\S+", "CLIENT", text)
+    text = re.sub(r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS", text)
+    text = re.sub(r"For more information.*|\[?BROKER: .*", "", text)
+    return sorted({re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if not line.startswith("\tat ")})
+
+
+@pytest.mark.parametrize("command", [" ".join(words) for words in reset_commands("CLIENT")[:-1]])
+def test_resets_print_the_same(said_of_resets: tuple[Mapping[str, str], Mapping[str, str]], command: str) -> None:
+    of_java, of_ours = said_of_resets
+    assert without_clients(of_java[command])
+    assert without_clients(of_ours[command]) == without_clients(of_java[command])
+
+
+def test_a_running_consumer_tells_about_itself(said_of_resets: tuple[Mapping[str, str], Mapping[str, str]]) -> None:
+    of_java, of_ours = (printed[f"consumerStatus -g {RUNNING} -i CLIENT"] for printed in said_of_resets)
+    java, ours = fields(of_java, ":"), fields(of_ours, ":")
+    assert ours.keys() == java.keys()
+    assert {"PROP_CONSUMER_START_TIMESTAMP", "maxReconsumeTimes"} & ours.keys()

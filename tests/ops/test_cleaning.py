@@ -79,6 +79,22 @@ class CleaningServiceTests(SynchronousTestCase):
         self.clock.advance(1)
         self.assertEqual(len(self.segments), 1)
 
+    def test_an_operator_has_it_clean_now(self) -> None:
+        self.acknowledged = {"10.0.0.1": 3 * SEGMENT_SIZE}
+        self.run_service(Hold(True))
+        assert self.service is not None
+        done = self.service.clean_now()
+        self.clock.advance(0)
+        self.successResultOf(done)
+        self.assertEqual(self.segments[0], 3)
+        self.acknowledged = {"10.0.0.1": 5 * SEGMENT_SIZE}
+        for hours, first in ((0, 3), (1000, 5)):  # young files stay
+            self.age(hours)
+            again = self.service.clean_now()
+            self.clock.advance(0)
+            self.successResultOf(again)
+            self.assertEqual(self.segments[0], first)
+
     def test_stopping_before_the_first_run_leaves_nothing_scheduled(self) -> None:
         self.run_service(Hold())
 

@@ -82,7 +82,7 @@ def put_into_last_segment(store: Path, offset: int, content: bytes) -> None:
 def test_a_log_ends_before_a_record_whose_end_is_not_written_yet(
     store: Path, records: list[Record], kept: int, damaged: int | None
 ) -> None:
-    """Also if a record shortly before it is bad. If that is the one before it, too short a start of it proves nothing."""
+    """Also if a record shortly before it is bad. Right after bad bytes, too short a start of it proves nothing."""
     last, end = records[-1], end_of(records)
     put_into_last_segment(store, last.physical_offset + kept, bytes(last.total_size - kept))
     if damaged is not None:

@@ -80,6 +80,15 @@ class WhenTests(RetentionTestCase):
         self.assertEqual(self.clean(FIVE), Cleaning(0, False))
         self.assertEqual(self.clean(FOUR.replace(hour=16)), Cleaning(0, False))
 
+    def test_an_operator_need_not_wait_for_the_hour_but_nothing_else_goes(self) -> None:
+        for base in self.log.segment_bases[3:]:
+            self.age(base, 0, FIVE)
+        self.held_from = self.log.segment_bases[2]
+        self.assertEqual(self.make_retention().clean(FIVE, at_any_hour=True).segments, 2)
+        self.held_from = None
+        self.assertEqual(self.make_retention().clean(FIVE, at_any_hour=True).segments, 1)
+        self.assertEqual(self.make_retention().clean(FIVE, at_any_hour=True).segments, 0)
+
     def test_hours_and_age_as_configured(self) -> None:
         self.assertEqual(self.clean(FOUR, delete_when=(5, 23)).segments, 0)
         self.assertEqual(self.clean(FIVE, delete_when=(5, 23), file_reserved_time_hours=86).segments, 3)

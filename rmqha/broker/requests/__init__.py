@@ -10,4 +10,6 @@ In reading order:
 - ``transaction``: transactions, and the checks of their state.
 - ``config``: changes of settings while a broker runs.
 - ``admin``: requests of operators and their tools.
+- ``overview``: those about all groups, all producers and single queues, and those that clean.
+- ``toclients``: those that the broker passes on to consumers.
 """

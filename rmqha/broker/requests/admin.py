@@ -4,7 +4,7 @@ Also the requests for whole tables, which slaves send (spec/remoting.md 9.1).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -282,6 +282,13 @@ class TableProcessor:
         return {"dataVersion": DataVersion().to_json(), **self._consumer_offsets.table.document()}
 
 
+class GroupProgress(NamedTuple):
+    """A ConsumeStats as text, and how many messages the group has not consumed yet."""
+
+    body: bytes
+    behind: int
+
+
 class StatsProcessor:
     """Answers requests for the progress of queues and groups, and for statistics."""
 
@@ -328,7 +335,7 @@ class StatsProcessor:
         topic = self._topic(Header(request))
         name = topic.topic_name
         rows = (
-            (_as_key(self._queue(name, queue_id)), self._topic_offset(name, queue_id))
+            (queue_key(self._queue(name, queue_id)), self._topic_offset(name, queue_id))
             for queue_id in range(topic.write_queue_nums)
         )
         return connection.turns.run(by_queue({}, "offsetTable", rows))
@@ -362,11 +369,30 @@ class StatsProcessor:
             if count % TOPICS_AT_ONCE == 0:
                 yield
         rows = (
-            (_as_key(self._queue(topic.topic_name, queue_id)), self._progress(group, topic.topic_name, queue_id))
+            (queue_key(self._queue(topic.topic_name, queue_id)), self._progress(group, topic.topic_name, queue_id))
             for topic in topics
             for queue_id in range(topic.read_queue_nums)
         )
         return (yield from by_queue({"consumeTps": tps}, "offsetTable", rows))
+
+    def progress_of(self, group: str, topic_name: str) -> Steps[GroupProgress | None]:
+        """A ConsumeStats of one group and topic; None if they do not belong together (any more).
+
+        Raises RequestRefused if it does not fit a frame.
+        """
+        topic, online = self._topics.get(topic_name), self._consumers.get(group)
+        is_left_out = online is not None and online.subscriptions and topic_name not in online.subscriptions
+        if topic is None or is_left_out:
+            return None
+        rows: list[tuple[str, dict[str, int]]] = []
+        for queue_id in range(topic.write_queue_nums):
+            queue = queue_key(self._queue(topic_name, queue_id))
+            rows.append((queue, self._progress(group, topic_name, queue_id)))
+            if len(rows) % QUEUES_AT_ONCE == 0:
+                yield
+        behind = sum(row["brokerOffset"] - row["consumerOffset"] for _, row in rows)
+        tps = self._stats.group_get_tps(group, topic_name)
+        return GroupProgress((yield from by_queue({"consumeTps": tps}, "offsetTable", rows)).body, behind)
 
     def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
         """An OffsetWrapper in Java's form and order."""
@@ -432,5 +458,6 @@ class StatsProcessor:
         )
 
 
-def _as_key(queue: MessageQueue) -> ObjectKey:
+def queue_key(queue: MessageQueue) -> ObjectKey:
+    """A MessageQueue as the key of a table, in Java's form."""
     return ObjectKey(dumps_compact(queue.to_json()).decode())

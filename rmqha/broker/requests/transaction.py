@@ -29,7 +29,7 @@ from rmqha.broker.tables.topics import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
-from rmqha.remoting.header import Header, refused
+from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
@@ -46,6 +46,7 @@ from rmqha.wire.record import (
     Record,
     decode_record,
     encode_record,
+    parse_msg_id,
 )
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
@@ -298,7 +299,30 @@ class TransactionalMessageService(PeriodicService):
 
     def processors(self) -> Processors:
         """By request code."""
-        return {RequestCode.END_TRANSACTION: self._end_transaction}
+        return {
+            RequestCode.END_TRANSACTION: self._end_transaction,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume_check,
+        }
+
+    def _resume_check(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Ask the producers again about a half message that was given up.
+
+        Unlike Java we refuse a message that was not given up: it could be committed twice.
+        """
+        if self._store.is_slave:
+            raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave checks no transactions")
+        msg_id = Header(request).text("msgId")
+        try:
+            _host, offset = parse_msg_id(msg_id)  # after a failover another host has the message
+        except ValueError as error:
+            raise refused(f"the message id is invalid: {error}") from error
+        record = self._store.reader.message_at(offset)
+        if record is None or record.topic != TRANS_CHECK_MAX_TIME_TOPIC:
+            raise refused(f"{shown(msg_id)} is not in {TRANS_CHECK_MAX_TIME_TOPIC}: it was not given up")
+        host, port = connection.peer_host
+        self._log.warn("{host}:{port} has {msg_id} checked again", host=host, port=port, msg_id=record.msg_id)
+        message = HalfMessage.from_record(record).again(**{TRANSACTION_CHECK_TIMES: 0})
+        return self._store.put_message(message).addCallback(_answer)
 
     def _end_transaction(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Commit or roll back. Unlike Java we also answer a producer that does not know the end yet."""

@@ -234,6 +234,11 @@ class ProducerManager:
         candidates = chain(islice(connections, first, None), islice(connections, first))
         return next((connection for connection in candidates if connection.is_open), None)
 
+    @property
+    def groups(self) -> Mapping[str, Channels]:
+        """The groups that have connected clients."""
+        return self._groups
+
     def all_clients(self) -> Iterator[ClientChannelInfo]:
         """Each client, once for each of its groups."""
         return chain.from_iterable(channels.values() for channels in self._groups.values())
@@ -321,6 +326,12 @@ class ConsumerManager:
     def get(self, group: str) -> ConsumerGroupInfo | None:
         """The group; None if it has no connected client."""
         return self._groups.get(group)
+
+    def find_client(self, group: str, client_id: str) -> ClientChannelInfo | None:
+        """The client with this id in a group; None if it is not connected."""
+        found = self._groups.get(group)
+        clients = () if found is None else found.channels.values()
+        return next((client for client in clients if client.client_id == client_id), None)
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroupInfo]:

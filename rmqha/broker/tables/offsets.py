@@ -154,6 +154,21 @@ class ConsumerOffsetManager(PeriodicService):
         found = yield from self._finding_keys(str.startswith, f"{topic}{TOPIC_GROUP_SEPARATOR}")
         return [group for key_topic, group in found if key_topic == topic]
 
+    def grouping_topics(self) -> Steps[dict[str, list[str]]]:
+        """The topics in which each group has offsets, in steps."""
+        found: dict[str, list[str]] = {}
+        keys = list(self.table.offset_table)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            if at:
+                yield
+            for topic, _, group in (key.partition(TOPIC_GROUP_SEPARATOR) for key in keys[at : at + KEYS_AT_ONCE]):
+                found.setdefault(group, []).append(topic)
+        return found
+
+    def of_queues(self, group: str, topic: str) -> dict[int, int]:
+        """The group's offsets by queue; empty if it has none."""
+        return dict(self.table.offset_table.get(topic_at_group(topic, group), {}))
+
     def _finding_keys(self, has: Callable[[str, str], bool], part: str) -> Steps[list[tuple[str, str]]]:
         """Topics and groups of the keys that have this part. A topic's name cannot contain the separator."""
         found: list[tuple[str, str]] = []

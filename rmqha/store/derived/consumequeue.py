@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import (
     DISK,
@@ -478,6 +479,12 @@ class ConsumeQueue:
         Messages from ``end`` on do not count; None for the queue's end. ``store_timestamp``
         returns STORETIMESTAMP of a physical offset, None if the log has no such message.
         """
+        return at_once(self.finding_offset_by_time(timestamp, store_timestamp, end))
+
+    def finding_offset_by_time(
+        self, timestamp: int, store_timestamp: Callable[[int], int | None], end: int | None = None
+    ) -> Steps[int]:
+        """Like ``offset_by_time``, in steps that read one message each."""
         end = self.max_offset if end is None else end
 
         def stored_at(offset: int) -> int | None:
@@ -492,6 +499,7 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
+            yield
         after, before = stored_at(low), stored_at(low - 1)
         if after is None or before is None:
             return low if before is None else low - 1

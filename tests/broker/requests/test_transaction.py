@@ -456,6 +456,22 @@ class CheckTests(TransactionTestCase):
         self.assertIsNotNone(self.topics.get(GIVEN_UP))
         self.assertEqual((self.check(), len(self.stored(HALF))), ([], 4))
 
+    def test_an_operator_has_one_that_was_given_up_checked_again(self) -> None:
+        self.serve(transactionCheckMax="1")
+        self.start()
+        half = self.prepare()
+        self.assertEqual([len(self.check()) for _ in range(2)], [1, 0])
+        (kept,) = self.stored(GIVEN_UP)
+        answer = self.producer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=kept.msg_id)
+        self.assertEqual(answer.code, ResponseCode.SUCCESS, answer.remark)
+        (question,) = self.check()
+        asked = self.asked_about(question)
+        self.assertEqual((asked.body, asked.properties["TRANSACTION_CHECK_TIMES"]), (b"b", "1"))
+        for msg_id in (half.msg_id, "7", None, kept.msg_id[:-1] + "1"):
+            answer = self.producer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=msg_id)
+            self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR, msg_id)
+        self.assertEqual(len(self.stored(GIVEN_UP)), 1)
+
     def test_one_older_than_the_log_keeps_messages_is_given_up_unasked(self) -> None:
         self.serve(fileReservedTime="1")
         self.start()
