@@ -1,16 +1,18 @@
 """``config/*.json``: what a broker knows besides its messages (spec/store.md 13, spec/remoting.md 5).
 
 Each file is a table, and the answers to requests for whole tables have the same content (spec/remoting.md 9.1). A
-table's ``from_json`` and ``to_json`` take and return what ``rmqha.wire.fastjson`` reads and writes. Fields that 5.x
-adds are left out.
+table's ``from_json`` and ``to_json`` take and return what ``rmqha.wire.fastjson`` reads and writes.
+
+Fields that we do not know, such as the attributes of 5.x, are kept as they are: of a table, of its version and of each
+row (``unknown``). A table that is read and written again loses none of them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
 from rmqha.steps import Steps, at_once
 from rmqha.store.errors import StoreError
@@ -18,19 +20,35 @@ from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.wire.beans import (
     LONG_BITS,
     Long,
+    field_names,
     java,
     read_bean,
     read_integer,
     read_mapping,
     read_text,
     shorten,
+    unknown_fields,
     with_default,
+    with_unknown,
 )
-from rmqha.wire.fastjson import ROWS_AT_ONCE, Document, Rows, dumps_pretty_by_rows, loads_lenient, whole
+from rmqha.wire.fastjson import (
+    ROWS_AT_ONCE,
+    Document,
+    Rows,
+    dumps_pretty_by_rows,
+    dumps_strict,
+    loads_lenient,
+    whole,
+)
 
 CONFIG_FOLDER = "config"
 BACKUP_SUFFIX = ".bak"
 TOPIC_GROUP_SEPARATOR = "@"
+
+DATA_VERSION: Final = "dataVersion"
+TOPIC_TABLE: Final = "topicConfigTable"
+GROUP_TABLE: Final = "subscriptionGroupTable"
+OFFSET_TABLE: Final = "offsetTable"
 
 PERM_PRIORITY = 8
 PERM_READ = 4
@@ -45,9 +63,19 @@ class TopicFilterType(Enum):
     MULTI_TAG = "MULTI_TAG"
 
 
+Value = TypeVar("Value")
+
+
+def _unknown() -> Any:
+    """A dataclass field for the unknown fields of a bean."""
+    return java(omit=True, default_factory=dict, hash=False, repr=False, kw_only=True)
+
+
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """The version of a table's content. Versions are equal if both numbers are equal (spec/store.md 13.3).
+    """The version of a table's content (spec/store.md 13.3).
+
+    Versions are equal if both numbers and all unknown fields are equal. One of these is the stateVersion of 5.x.
 
     In Java a new version, and one whose timestamp is missing, has the current time. Here the timestamp is 0, which no
     Java broker has.
@@ -56,19 +84,25 @@ class DataVersion:
     counter: Long = 0
     timestamp: Long = 0
     """Milliseconds since the epoch."""
+    unknown: Mapping[Any, Any] = _unknown()
 
     def next(self, now_ms: int) -> "DataVersion":
         """The version after a change: Java's nextVersion."""
-        return DataVersion(self.counter + 1, now_ms)
+        return replace(self, counter=self.counter + 1, timestamp=now_ms)
+
+    def bare(self) -> "DataVersion":
+        """The version without unknown fields, except a stateVersion: for one that a stranger sent and we keep."""
+        state_version = self.unknown.get("stateVersion")
+        return replace(self, unknown={"stateVersion": state_version} if isinstance(state_version, int) else {})
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
         """From Java's form. None and missing fields give the defaults. Raises ValueError."""
-        return read_bean(cls, {} if content is None else content)
+        return _read_row(cls, {} if content is None else content)
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form."""
-        return {"counter": self.counter, "timestamp": self.timestamp}
+        return with_unknown({"counter": self.counter, "timestamp": self.timestamp}, self.unknown)
 
 
 def _filter_type(value: Any, _: Any) -> TopicFilterType:
@@ -87,6 +121,8 @@ class TopicConfig:
     topic_filter_type: TopicFilterType = java(read=_filter_type, default=TopicFilterType.SINGLE_TAG)
     topic_sys_flag: int = 0
     order: bool = False
+    unknown: Mapping[Any, Any] = _unknown()
+    """The fields that we do not know, such as ``attributes``."""
 
     @classmethod
     def from_json(cls, content: Any, topic_name: str = "") -> Self:
@@ -94,11 +130,11 @@ class TopicConfig:
 
         Raises ValueError.
         """
-        return read_bean(cls, with_default(content, "topicName", topic_name))
+        return _read_row(cls, with_default(content, "topicName", topic_name))
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
-        return {
+        known = {
             "order": self.order,
             "perm": self.perm,
             "readQueueNums": self.read_queue_nums,
@@ -107,6 +143,7 @@ class TopicConfig:
             "topicSysFlag": self.topic_sys_flag,
             "writeQueueNums": self.write_queue_nums,
         }
+        return with_unknown(known, self.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +159,8 @@ class SubscriptionGroupConfig:
     broker_id: Long = 0
     which_broker_when_consume_slowly: Long = 1
     notify_consumer_ids_changed_enable: bool = True
+    unknown: Mapping[Any, Any] = _unknown()
+    """The fields that we do not know, such as ``attributes`` and ``consumeMessageOrderly``."""
 
     @classmethod
     def from_json(cls, content: Any, group_name: str = "") -> Self:
@@ -129,11 +168,11 @@ class SubscriptionGroupConfig:
 
         Raises ValueError.
         """
-        return read_bean(cls, with_default(content, "groupName", group_name))
+        return _read_row(cls, with_default(content, "groupName", group_name))
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
-        return {
+        known = {
             "brokerId": self.broker_id,
             "consumeBroadcastEnable": self.consume_broadcast_enable,
             "consumeEnable": self.consume_enable,
@@ -144,12 +183,29 @@ class SubscriptionGroupConfig:
             "retryQueueNums": self.retry_queue_nums,
             "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
         }
+        return with_unknown(known, self.unknown)
+
+
+def _read_row(kind: type[Value], content: Any) -> Value:
+    """Read a bean and its unknown fields. Raises ValueError."""
+    row, of_kind = read_bean(kind, content), cast(Hashable, kind)
+    unknown = unknown_fields(field_names(of_kind), content)
+    return replace(cast(Any, row), unknown=unknown) if unknown else row
+
+
+def unknown_bytes(row: TopicConfig | SubscriptionGroupConfig) -> int:
+    """How many bytes the row's unknown fields take as JSON."""
+    return len(dumps_strict(row.unknown)) if row.unknown else 0
 
 
 class ConfigTable(ABC):
     """A table that is a file of the config folder (spec/store.md 13.4)."""
 
     FILE_NAME: ClassVar[str]
+    KNOWN: ClassVar[frozenset[str]]
+    """Java's names of the fields that we know."""
+    unknown: Mapping[Any, Any]
+    """The other fields."""
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -195,18 +251,19 @@ class ConfigTable(ABC):
         return cls.from_json(loads_lenient(raw))
 
 
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound=TopicConfig | SubscriptionGroupConfig)
 
 
 class NamedTable(ConfigTable, Generic[Row]):
     """A table of named rows, whose content has a version."""
 
     data_version: DataVersion
+    unknown_bytes: int
+    """How many bytes the unknown fields of all rows took as JSON when the table was read."""
 
-    @classmethod
     @abstractmethod
-    def of(cls, data_version: DataVersion, rows: dict[str, Row]) -> Self:
-        """A table of this version with these rows."""
+    def changed(self, data_version: DataVersion, rows: dict[str, Row]) -> Self:
+        """This table with another version and these rows."""
 
     @property
     @abstractmethod
@@ -293,14 +350,16 @@ class TopicConfigTable(NamedTable[TopicConfig]):
     """All topics by name; the answer to GET_ALL_TOPIC_CONFIG."""
 
     FILE_NAME = "topics.json"
+    KNOWN = frozenset({DATA_VERSION, TOPIC_TABLE})
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    unknown: Mapping[Any, Any] = _unknown()
+    unknown_bytes: int = field(default=0, compare=False, repr=False, kw_only=True)
 
-    @classmethod
-    def of(cls, data_version: DataVersion, rows: dict[str, TopicConfig]) -> Self:
-        """A table of this version with these topics."""
-        return cls(data_version, rows)
+    def changed(self, data_version: DataVersion, rows: dict[str, TopicConfig]) -> Self:
+        """This table with another version and these topics."""
+        return replace(self, data_version=data_version, topic_config_table=rows)
 
     @property
     def rows(self) -> dict[str, TopicConfig]:
@@ -310,13 +369,18 @@ class TopicConfigTable(NamedTable[TopicConfig]):
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in steps. Raises ValueError."""
-        topics = yield from _rows(read_mapping(content, "topicConfigTable"), TopicConfig.from_json)
-        return cls(DataVersion.from_json(content.get("dataVersion")), topics)
+        topics = yield from _rows(read_mapping(content, TOPIC_TABLE), TopicConfig.from_json)
+        return cls(
+            DataVersion.from_json(content.get(DATA_VERSION)),
+            topics,
+            unknown=unknown_fields(cls.KNOWN, content),
+            unknown_bytes=(yield from _unknown_bytes(topics)),
+        )
 
     def document(self) -> Document:
         """In Java's form and order."""
         rows = Rows(self.topic_config_table, TopicConfig.to_json)
-        return {"dataVersion": self.data_version.to_json(), "topicConfigTable": rows}
+        return with_unknown({DATA_VERSION: self.data_version.to_json(), TOPIC_TABLE: rows}, self.unknown)
 
     def snapshot(self) -> Self:
         """The table as it is now."""
@@ -328,14 +392,16 @@ class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
     """All consumer groups by name; the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
     FILE_NAME = "subscriptionGroup.json"
+    KNOWN = frozenset({DATA_VERSION, GROUP_TABLE})
 
     data_version: DataVersion = DataVersion()
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    unknown: Mapping[Any, Any] = _unknown()
+    unknown_bytes: int = field(default=0, compare=False, repr=False, kw_only=True)
 
-    @classmethod
-    def of(cls, data_version: DataVersion, rows: dict[str, SubscriptionGroupConfig]) -> Self:
-        """A table of this version with these groups."""
-        return cls(data_version, rows)
+    def changed(self, data_version: DataVersion, rows: dict[str, SubscriptionGroupConfig]) -> Self:
+        """This table with another version and these groups."""
+        return replace(self, data_version=data_version, subscription_group_table=rows)
 
     @property
     def rows(self) -> dict[str, SubscriptionGroupConfig]:
@@ -345,13 +411,18 @@ class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in steps. Raises ValueError."""
-        groups = yield from _rows(read_mapping(content, "subscriptionGroupTable"), SubscriptionGroupConfig.from_json)
-        return cls(DataVersion.from_json(content.get("dataVersion")), groups)
+        groups = yield from _rows(read_mapping(content, GROUP_TABLE), SubscriptionGroupConfig.from_json)
+        return cls(
+            DataVersion.from_json(content.get(DATA_VERSION)),
+            groups,
+            unknown=unknown_fields(cls.KNOWN, content),
+            unknown_bytes=(yield from _unknown_bytes(groups)),
+        )
 
     def document(self) -> Document:
         """In Java's form and order."""
         rows = Rows(self.subscription_group_table, SubscriptionGroupConfig.to_json)
-        return {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": rows}
+        return with_unknown({DATA_VERSION: self.data_version.to_json(), GROUP_TABLE: rows}, self.unknown)
 
     def snapshot(self) -> Self:
         """The table as it is now."""
@@ -362,22 +433,25 @@ class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
 class ConsumerOffsetTable(ConfigTable):
     """The next offset that each group reads in each queue: by ``topic_at_group``, then queueId.
 
-    The answer to GET_ALL_CONSUMER_OFFSET. A 5.x slave wants a dataVersion in it too (spec/remoting.md 9.1).
+    The answer to GET_ALL_CONSUMER_OFFSET. A 5.x slave wants a dataVersion in it too (spec/remoting.md 9.1). That of a
+    5.x master is among the unknown fields.
     """
 
     FILE_NAME = "consumerOffset.json"
+    KNOWN = frozenset({OFFSET_TABLE})
 
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+    unknown: Mapping[Any, Any] = _unknown()
 
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in steps. Its integer keys may be quoted. Raises ValueError."""
-        queues = yield from _rows(read_mapping(content, "offsetTable"), lambda offsets, _: _offsets(offsets))
-        return cls(queues)
+        queues = yield from _rows(read_mapping(content, OFFSET_TABLE), lambda offsets, _: _offsets(offsets))
+        return cls(queues, unknown=unknown_fields(cls.KNOWN, content))
 
     def document(self) -> Document:
         """In Java's form."""
-        return {"offsetTable": Rows(self.offset_table, dict)}
+        return with_unknown({OFFSET_TABLE: Rows(self.offset_table, dict)}, self.unknown)
 
     def snapshot(self) -> Self:
         """The table as it is now. With many queues this is slow: ``some`` copies a part of them."""
@@ -393,31 +467,42 @@ class DelayOffsetTable(ConfigTable):
     """The next queue offset to deliver of each delay level; the answer to GET_ALL_DELAY_OFFSET."""
 
     FILE_NAME = "delayOffset.json"
+    KNOWN = frozenset({OFFSET_TABLE})
 
     offset_table: dict[int, int] = field(default_factory=dict)
+    unknown: Mapping[Any, Any] = _unknown()
 
     @classmethod
     def reading(cls, content: Any) -> Steps[Self]:
         """From Java's form, in one step, because it is small. Its integer keys may be quoted. Raises ValueError."""
         yield from ()
-        return cls(_offsets(read_mapping(content, "offsetTable")))
+        return cls(_offsets(read_mapping(content, OFFSET_TABLE)), unknown=unknown_fields(cls.KNOWN, content))
 
     def document(self) -> Document:
         """In Java's form."""
-        return {"offsetTable": Rows(self.offset_table, _same)}
+        return with_unknown({OFFSET_TABLE: Rows(self.offset_table, _same)}, self.unknown)
 
     def snapshot(self) -> Self:
         """The table as it is now."""
         return replace(self, offset_table=dict(self.offset_table))
 
 
-def _rows(content: Mapping[Any, Any], read: Callable[[Any, str], Row]) -> Steps[dict[str, Row]]:
-    rows: dict[str, Row] = {}
+def _rows(content: Mapping[Any, Any], read: Callable[[Any, str], Value]) -> Steps[dict[str, Value]]:
+    rows: dict[str, Value] = {}
     for name, value in content.items():
         rows[str(name)] = read(value, str(name))
         if len(rows) % ROWS_AT_ONCE == 0:
             yield
     return rows
+
+
+def _unknown_bytes(rows: Mapping[str, TopicConfig | SubscriptionGroupConfig]) -> Steps[int]:
+    total = 0
+    for count, row in enumerate(rows.values(), 1):
+        total += unknown_bytes(row)
+        if count % ROWS_AT_ONCE == 0:
+            yield
+    return total
 
 
 def _same(value: Any) -> Any:

@@ -16,6 +16,8 @@ from cattrs import ClassValidationError, Converter
 from cattrs.cols import namedtuple_dict_structure_factory
 from cattrs.gen import make_dict_structure_fn, override
 
+from rmqha.wire.fastjson import Verbatim
+
 Bean = TypeVar("Bean")
 Read = Callable[[Any, Any], Any]
 """Makes a field's value of the bean's value and the field's type, as cattrs calls it. Raises ValueError."""
@@ -107,6 +109,45 @@ def camel_case(name: str) -> str:
     """Java's name for a field of ours."""
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
+
+
+MAX_UNKNOWN_DEPTH = 64
+"""How deep the value of an unknown field may be nested. All that is kept must be written again."""
+
+
+@cache
+def field_names(kind: Any) -> frozenset[str]:
+    """Java's names of the fields that ``read_bean`` reads for this kind."""
+    options = [_option(kind, name) for name in _names(kind)]
+    return frozenset(option.rename for option in options if not option.omit)
+
+
+def unknown_fields(known: frozenset[str], content: Any) -> dict[Any, Any]:
+    """The fields of a bean that have none of these names, as they are: null stays null.
+
+    Raises ValueError if one is nested more than MAX_UNKNOWN_DEPTH deep.
+    """
+    if not isinstance(content, Mapping) or content.keys() <= known:
+        return {}
+    return {name: _verbatim(name, value) for name, value in content.items() if name not in known}
+
+
+def _verbatim(name: Any, value: Any, depth: int = 1) -> Any:
+    """A copy of the value that is written with its null values."""
+    if not isinstance(value, dict | list):
+        return value
+    if depth > MAX_UNKNOWN_DEPTH:
+        raise ValueError(f"{shorten(name)} is nested more than {MAX_UNKNOWN_DEPTH} deep")
+    if isinstance(value, list):
+        return [_verbatim(name, part, depth + 1) for part in value]
+    return Verbatim({key: _verbatim(name, part, depth + 1) for key, part in value.items()})
+
+
+def with_unknown(known: dict[str, Any], unknown: Mapping[Any, Any]) -> dict[str, Any]:
+    """A bean's fields and its unknown ones together, in alphabetical order, as fastjson writes them."""
+    if not unknown:
+        return known
+    return Verbatim(sorted({**unknown, **known}.items(), key=lambda field: str(field[0])))
 
 
 def read_integer(value: Any, bits: int = INT_BITS) -> int:

@@ -63,6 +63,12 @@ class ObjectKey(str):
     __slots__ = ()
 
 
+class Verbatim(dict[Any, Any]):
+    """An object that is written with its null values. Of other objects they are left out, as Java does."""
+
+    __slots__ = ()
+
+
 class FastjsonError(ValueError):
     """The text is not JSON that fastjson writes. ``position`` counts its characters (its bytes, if it is not UTF-8)."""
 
@@ -127,12 +133,22 @@ def _loads_strict(text: str) -> Any:
 
 
 _TEXT = rb'"(?:[^"\\]++|\\.)*+"'
-_FLAT = rb"(?:[^{}\"]++|" + _TEXT + rb")*+"
-_ROW = re.compile(
-    rb"\s*+" + _TEXT + rb"\s*+:\s*+\{(?:[^{}\"]++|" + _TEXT + rb"|\{" + _FLAT + rb"\})*+\}\s*+(,?)", re.DOTALL
-)
-"""A row of a table: a name and an object, which may contain objects that contain none."""
+MAX_ROW_DEPTH = 16
+
+
+def _object_pattern(depth: int) -> bytes:
+    inside = rb"[^{}\"]++|" + _TEXT
+    pattern = rb"\{(?:" + inside + rb")*+\}"
+    for _ in range(depth):
+        pattern = rb"\{(?:" + inside + rb"|" + pattern + rb")*+\}"
+    return pattern
+
+
+_ROW = re.compile(rb"\s*+" + _TEXT + rb"\s*+:\s*+" + _object_pattern(MAX_ROW_DEPTH) + rb"\s*+(,?)", re.DOTALL)
+"""A row of a table: a name and an object, in which objects may be nested up to MAX_ROW_DEPTH deep."""
 MAX_BYTES_AT_ONCE = 64 * 1024
+MAX_BYTES_BESIDE_ROWS = 1024 * 1024
+"""Of what a table has besides its rows. orjson takes a few milliseconds for it."""
 
 
 def loads_table_in_steps(text: bytes, table: str, most_rows: int) -> Generator[None, None, tuple[Any, dict[Any, Any]]]:
@@ -158,9 +174,9 @@ def loads_table_in_steps(text: bytes, table: str, most_rows: int) -> Generator[N
     if start != at:
         rows.update(loads_lenient(b"{" + text[start:at].rstrip(b", \t\r\n") + b"}"))
     rest = text[: found.end()] + text[at:]
-    if len(rest) > MAX_BYTES_AT_ONCE:
+    if len(rest) > MAX_BYTES_BESIDE_ROWS:
         raise FastjsonError(f"{table} has something other than rows", at)
-    return loads_lenient(rest), rows
+    return loads_lenient(rest, MAX_BYTES_AT_ONCE), rows
 
 
 def _too_long(text: bytes, table: str) -> Any:
@@ -324,7 +340,8 @@ Document = Mapping[str, Any]
 
 def whole(document: Document) -> dict[str, Any]:
     """The document with ordinary dicts instead of ``Rows``."""
-    return {name: dict(part.items()) if isinstance(part, Rows) else part for name, part in document.items()}
+    kind = Verbatim if isinstance(document, Verbatim) else dict
+    return kind((name, dict(part.items()) if isinstance(part, Rows) else part) for name, part in document.items())
 
 
 def dumps_pretty_by_rows(document: Document, breathe: Callable[[], object]) -> bytes:
@@ -422,8 +439,11 @@ def _format_map(content: Mapping[Any, Any], line: str | None) -> str:
     if not content:
         return "{}"
     inner = None if line is None else line + "\t"
+    keeps_null = isinstance(content, Verbatim)
     entries = (
-        f"{_format_key(key, inner)}:{_format(value, inner)}" for key, value in content.items() if value is not None
+        f"{_format_key(key, inner)}:{_format(value, inner)}"
+        for key, value in content.items()
+        if keeps_null or value is not None
     )
     return f"{{{','.join(entries)}{line or ''}}}"
 

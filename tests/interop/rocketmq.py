@@ -41,7 +41,11 @@ PROJECT_ROOT: Final = HERE.parents[1]
 CACHE: Final = PROJECT_ROOT / ".cache" / "interop"
 
 VERSION: Final = os.environ.get("RMQHA_ROCKETMQ", "4.9.3")
-"""The release of RocketMQ that is started; ``make proofs`` tries others."""
+"""The release of RocketMQ that is started, if a test names no other; ``make proofs`` tries others."""
+V5: Final = "5.3.3"
+"""The release of 5.x that tests name."""
+CLIENT_VERSION: Final = VERSION if VERSION.startswith("4.") else "4.9.3"
+"""The release of the Java client and of mqadmin: our classes are compiled for 4.9."""
 OLDEST_JAVA: Final = 17
 LOCALHOST: Final = "127.0.0.1"
 
@@ -129,10 +133,16 @@ def _java_tool(name: str) -> str | None:
 
 
 @cache
-def class_path() -> str:
-    """The release's jars and our compiled classes; built at most once for a given pom.xml and sources."""
-    pom, sources = HERE / "pom.xml", sorted((HERE / "java").glob("*.java"))
-    texts = [VERSION.encode(), *(path.read_bytes() for path in (pom, *sources))]
+def class_path(version: str = CLIENT_VERSION) -> str:
+    """The release's jars and our compiled classes; built at most once for a given pom.xml and sources.
+
+    For 5.x only the guard of its processes is compiled.
+    """
+    pom, sources = (
+        HERE / "pom.xml",
+        sorted((HERE / "java").glob("*.java" if version.startswith("4.") else "Guard.java")),
+    )
+    texts = [version.encode(), *(path.read_bytes() for path in (pom, *sources))]
     key = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     built = CACHE / key
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -142,7 +152,7 @@ def class_path() -> str:
         if not _is_whole(built):
             shutil.rmtree(built, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                _build(pom, sources, Path(scratch) / "new")
+                _build(version, pom, sources, Path(scratch) / "new")
                 (Path(scratch) / "new").rename(built)
     return f"{built / 'classes'}:{(built / 'jars').read_text()}"
 
@@ -155,10 +165,10 @@ def _is_whole(built: Path) -> bool:
     return all(Path(jar).exists() for jar in jars)
 
 
-def _build(pom: Path, sources: Sequence[Path], target: Path) -> None:
+def _build(version: str, pom: Path, sources: Sequence[Path], target: Path) -> None:
     target.mkdir()
     jars = target / "jars"
-    goal = [f"-Drocketmq.version={VERSION}", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
+    goal = [f"-Drocketmq.version={version}", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
     _run(["mvn", "-q", "-B", "-f", str(pom), *goal], BUILD_TIMEOUT_S)
     jars.write_text(jars.read_text().strip())
     javac = _java_tool("javac") or "javac"
@@ -245,6 +255,7 @@ class JavaProcess:
     READY: ClassVar[bytes]
 
     def __init__(self, work: Path, *, listen_port: int | None, jvm: Sequence[str], log_level: str) -> None:
+        self.version = VERSION
         self.work = work.absolute()
         self.listen_port = free_ports() if listen_port is None else listen_port
         self.jvm = tuple(jvm)
@@ -365,19 +376,19 @@ class JavaProcess:
         conf.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(exist_ok=True)
         logback = _LOGBACK.format(file=self.log, level=self.log_level)
-        for name in ("logback.xml", "logback_broker.xml", "logback_namesrv.xml"):
+        logbacks = ("logback.xml", "logback_broker.xml", "logback_namesrv.xml", "rmq.broker.logback.xml")
+        for name in logbacks:
             (conf / name).write_text(logback)
         lines = (f"{key}={_conf_value(value)}\n" for key, value in self._configuration().items())
         (conf / "main.conf").write_text("".join(lines))
 
     def _command(self) -> list[str]:
         return [
-            *_java(self.work, self.jvm),
+            *_java(self.work, self.jvm, self.version),
             # A rather full disk is no reason to refuse messages or to delete segments.
             "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
             "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
-            "rmqha.Driver",
-            "guard",
+            "rmqha.Guard",
             self.MAIN_CLASS,
             "-c",
             str(self.work / "conf" / "main.conf"),
@@ -450,9 +461,11 @@ class Broker(JavaProcess):
         segment_size: int = UPSTREAM_SEGMENT_SIZE,
         jvm: Sequence[str] = FAST_START,
         log_level: str = "INFO",
+        version: str = VERSION,
         **conf: str | int | bool,
     ) -> None:
         super().__init__(work, listen_port=listen_port, jvm=jvm, log_level=log_level)
+        self.version = version
         self.role = role
         self.broker_id = (1 if role == "SLAVE" else 0) if broker_id is None else broker_id
         self.name = name
@@ -941,7 +954,7 @@ def _write_client_logback(work: Path) -> None:
         (conf / name).write_text(_LOGBACK.format(file=work / "client.log", level="WARN"))
 
 
-def _java(work: Path, jvm: Sequence[str]) -> list[str]:
+def _java(work: Path, jvm: Sequence[str], version: str = CLIENT_VERSION) -> list[str]:
     return [
         _java_tool("java") or "java",
         *_JAVA_17_OPENS,
@@ -954,7 +967,7 @@ def _java(work: Path, jvm: Sequence[str]) -> list[str]:
         f"-Drocketmq.home.dir={work}",
         *jvm,
         "-cp",
-        class_path(),
+        class_path(version),
     ]
 
 

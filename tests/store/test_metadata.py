@@ -27,7 +27,8 @@ from rmqha.store.metadata import (
     TopicFilterType,
     topic_at_group,
 )
-from rmqha.wire.fastjson import dumps_compact, dumps_pretty, loads_lenient
+from rmqha.wire.beans import MAX_UNKNOWN_DEPTH
+from rmqha.wire.fastjson import dumps_compact, dumps_pretty, dumps_strict, loads_lenient
 from tests import examples
 from tests.fixtures import DATA, STORES, new_folder, unpacked
 from tests.strategies import INT32, INT64
@@ -54,6 +55,13 @@ GROUPS = st.builds(
     which_broker_when_consume_slowly=INT64,
     notify_consumer_ids_changed_enable=st.booleans(),
 )
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | INT64 | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | KEYS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+UNKNOWN = st.dictionaries(KEYS.map("x.{}".format) | st.just("attributes"), ANY_JSON, max_size=4)
 OFFSETS = st.dictionaries(INT32, INT64, max_size=3)
 ANY_TABLE: st.SearchStrategy[ConfigTable] = st.one_of(
     st.builds(TopicConfigTable, VERSIONS, st.dictionaries(NAMES, TOPICS, max_size=3)),
@@ -139,21 +147,15 @@ class FormTests(SynchronousTestCase):
         self.assertNotEqual(DataVersion(7, 5), DataVersion(8, 5))
 
     def test_what_lacks_is_java_s_default(self) -> None:
-        nothing: tuple[dict[str, Any], ...] = (
-            {},
-            {
-                "topicConfigTable": None,
-                "subscriptionGroupTable": None,
-                "dataVersion": None,
-                "offsetTable": None,
-                "x": 1,
-            },
+        empty: tuple[ConfigTable, ...] = (
+            TopicConfigTable(DataVersion(0, 0), {}),
+            SubscriptionGroupTable(DataVersion(0, 0), {}),
+            ConsumerOffsetTable({}),
+            DelayOffsetTable({}),
         )
-        for content in nothing:
-            self.assertEqual(TopicConfigTable.from_json(content), TopicConfigTable(DataVersion(0, 0), {}))
-            self.assertEqual(SubscriptionGroupTable.from_json(content), SubscriptionGroupTable(DataVersion(0, 0), {}))
-            self.assertEqual(ConsumerOffsetTable.from_json(content), ConsumerOffsetTable({}))
-            self.assertEqual(DelayOffsetTable.from_json(content), DelayOffsetTable({}))
+        for table in empty:
+            self.assertEqual(type(table).from_json({}), table)
+            self.assertEqual(type(table).from_json(dict.fromkeys(table.KNOWN)), table)
         topic = {
             "order": False,
             "perm": 6,
@@ -174,9 +176,10 @@ class FormTests(SynchronousTestCase):
             "retryQueueNums": 1,
             "whichBrokerWhenConsumeSlowly": 1,
         }
-        for names in ({}, dict.fromkeys([*topic, *group])):
-            self.assertEqual(TopicConfig.from_json(names, "T").to_json(), topic)
-            self.assertEqual(SubscriptionGroupConfig.from_json(names, "G").to_json(), group)
+        self.assertEqual(TopicConfig.from_json({}, "T").to_json(), topic)
+        self.assertEqual(TopicConfig.from_json(dict.fromkeys(topic), "T").to_json(), topic)
+        self.assertEqual(SubscriptionGroupConfig.from_json({}, "G").to_json(), group)
+        self.assertEqual(SubscriptionGroupConfig.from_json(dict.fromkeys(group), "G").to_json(), group)
 
     def test_every_field_has_its_place(self) -> None:
         topic = {
@@ -204,21 +207,58 @@ class FormTests(SynchronousTestCase):
             self.assertEqual(found_group.to_json(), {**group.to_json(), **numbers, java_name: False})
             self.assertEqual(list(found_group.to_json()), sorted(found_group.to_json()))
 
-    def test_what_5_x_adds_is_ignored(self) -> None:
-        topics = TopicConfigTable.from_json(
-            {
-                "dataVersion": {"counter": 3, "stateVersion": 9, "timestamp": 4},
-                "topicConfigTable": {"T": {"attributes": {"queue.type": "BatchCQ"}, "perm": 4, "topicName": "T"}},
-            }
-        )
-        self.assertEqual(topics, TopicConfigTable(DataVersion(3, 4), {"T": TopicConfig("T", perm=4)}))
-        more = {"attributes": {}, "consumeMessageOrderly": True, "groupRetryPolicy": {}, "subscriptionDataSet": []}
-        groups = SubscriptionGroupTable.from_json(
-            {"forbiddenTable": {"G": {"T": 1}}, "subscriptionGroupTable": {"G": {**more, "retryMaxTimes": 1}}}
-        )
-        self.assertEqual(groups.subscription_group_table, {"G": SubscriptionGroupConfig("G", retry_max_times=1)})
-        offsets = {"dataVersion": {"counter": 1}, "offsetTable": {"T@G": {0: 1}}}
-        self.assertEqual(ConsumerOffsetTable.from_json(offsets), ConsumerOffsetTable({"T@G": {0: 1}}))
+    def test_what_5_x_adds_is_kept(self) -> None:
+        attributes = {"message.type": "FIFO", "reserve.time": "-1"}
+        content: dict[str, Any] = {
+            "dataVersion": {"counter": 3, "stateVersion": 9, "timestamp": 4},
+            "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 7},
+            "topicConfigTable": {"T": {"attributes": attributes, "perm": 4, "topicName": "T"}},
+        }
+        topics = TopicConfigTable.from_json(content)
+        self.assertEqual(topics.topic_config_table["T"], TopicConfig("T", perm=4, unknown={"attributes": attributes}))
+        self.assertEqual(topics.data_version, DataVersion(3, 4, unknown={"stateVersion": 9}))
+        self.assertNotEqual(topics.data_version, DataVersion(3, 4), "a slave that dropped it fetches the table again")
+        written = topics.to_json()
+        self.assertEqual(list(written), ["dataVersion", "mappingDataVersion", "topicConfigTable"])
+        self.assertEqual(written["dataVersion"], content["dataVersion"])
+        self.assertEqual(written["topicConfigTable"]["T"]["attributes"], attributes)
+        self.assertEqual(topics.data_version.next(8).to_json(), {"counter": 4, "stateVersion": 9, "timestamp": 8})
+        offsets = {"dataVersion": {"counter": 1, "stateVersion": 2}, "offsetTable": {"T@G": {0: 1}}}
+        for kind, table in ((ConsumerOffsetTable, offsets), (DelayOffsetTable, {**offsets, "offsetTable": {1: 2}})):
+            self.assertEqual(kind.from_json(table).to_json(), table)
+
+    def test_of_a_version_from_a_stranger_a_number_is_kept(self) -> None:
+        version = DataVersion.from_json({"counter": 1, "stateVersion": 2, "timestamp": 3, "junk": "x" * 999})
+        self.assertEqual(version.bare().to_json(), {"counter": 1, "stateVersion": 2, "timestamp": 3})
+        self.assertEqual(DataVersion.from_json({"stateVersion": "x" * 999}).bare(), DataVersion())
+
+    @settings(deadline=None, max_examples=examples(200))
+    @given(st.data())
+    def test_any_unknown_field_at_any_level_is_read_written_and_served_again(self, data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(TABLES))
+        content = kind.from_json({}).to_json() | data.draw(UNKNOWN)
+        for name, rows in (("topicConfigTable", TOPICS), ("subscriptionGroupTable", GROUPS)):
+            if name in content:
+                drawn = data.draw(st.dictionaries(NAMES, st.tuples(rows, UNKNOWN), max_size=3))
+                content[name] = {key: row.to_json() | unknown for key, (row, unknown) in drawn.items()}
+                content["dataVersion"] = data.draw(VERSIONS).to_json() | data.draw(UNKNOWN)
+        folder = new_folder(self)
+        kind.from_json(content).write(folder)
+        table = kind.read(folder)
+        self.assertEqual(table.to_json(), content)
+        self.assertEqual(table.snapshot().to_json(), content)
+        self.assertEqual(loads_lenient(dumps_strict(table.to_json())), content)
+        if isinstance(table, TopicConfigTable):
+            self.assertEqual(table.changed(table.data_version, table.rows).to_json(), content)
+
+    def test_an_unknown_field_that_could_not_be_written_again_is_refused(self) -> None:
+        deep: Any = 1
+        for _ in range(MAX_UNKNOWN_DEPTH):
+            deep = [deep]
+        for kind in TABLES:
+            kind.from_json({"x": deep}).write(new_folder(self))
+            with self.assertRaisesRegex(ValueError, "'x' is nested more than 64 deep"):
+                kind.from_json({"x": {"y": deep}})
 
     def test_what_java_converts_is_converted(self) -> None:
         topic = TopicConfig.from_json({"perm": "4", "order": "true", "topicFilterType": "TAGLESS"}, "T")

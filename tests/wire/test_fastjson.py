@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.steps import at_once
 from rmqha.wire.fastjson import (
+    MAX_BYTES_BESIDE_ROWS,
     MAX_BYTES_SLOWLY,
     MAX_DEPTH,
     MAX_OBJECTS,
@@ -314,9 +315,17 @@ class TableTests(SynchronousTestCase):
             at_once(loads_table_in_steps(text, "t", 3000))
 
     def test_a_large_text_of_another_shape_is_refused(self) -> None:
-        for text in (b'{"t":{"a":{}},"other":"' + b"x" * 100_000 + b'"}', b"[" * 100_000, b'{"t":{' + b"1," * 50_000):
+        beside = b"x" * MAX_BYTES_BESIDE_ROWS
+        for text in (b'{"t":{"a":{}},"other":"' + beside + b'"}', b"[" * 100_000, b'{"t":{' + b"1," * 50_000):
             with self.assertRaises(FastjsonError):
                 at_once(loads_table_in_steps(text, "t", 10))
+
+    def test_rows_with_nested_objects_and_other_fields_are_read_from_a_large_text(self) -> None:
+        """A group of 5.x has a retry policy; groupRetryPolicy contains exponentialRetryPolicy, and more may come."""
+        row = {"policy": {"a": {"next": [{"b": {"c": "}{"}}]}}, "attributes": {}}
+        content = {"other": {"x": "y" * 70_000}, "t": {f"row {n}": row for n in range(2000)}, "z": [{"u": {}}]}
+        rest, rows = at_once(loads_table_in_steps(dumps_strict(content), "t", 3000))
+        self.assertEqual({**rest, "t": rows}, content)
 
     def test_documents_are_written_by_rows_as_they_are_whole(self) -> None:
         rows = {f"row {number}": number for number in range(1000)}

@@ -26,12 +26,15 @@ from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
 from rmqha.store.metadata import (
+    DATA_VERSION,
     ConsumerOffsetTable,
     DataVersion,
     DelayOffsetTable,
+    NamedTable,
     SubscriptionGroupTable,
     TopicConfigTable,
 )
+from rmqha.wire.beans import unknown_fields
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_table_in_steps
 
@@ -234,16 +237,17 @@ class SlaveSynchronize(PeriodicService):
         }
 
     @staticmethod
-    def _is_known(content: Any, version: DataVersion) -> bool:
-        """Whether the table has the version that we have. Then its rows are ignored."""
-        return isinstance(content, dict) and DataVersion.from_json(content.get("dataVersion")) == version
+    def _is_known(content: Any, ours: NamedTable[Any]) -> bool:
+        """Whether the table has the version that we have, and the same unknown fields. Then its rows are ignored."""
+        if not isinstance(content, dict) or DataVersion.from_json(content.get(DATA_VERSION)) != ours.data_version:
+            return False
+        return unknown_fields(ours.KNOWN, content) == ours.unknown
 
     async def _take_topics(self, content: Any) -> None:
-        if self._is_known(content, self._topics.table.data_version):
+        if self._is_known(content, self._topics.table):
             return
         table = await self._turns.run(TopicConfigTable.reading(content))
-        if table.data_version != self._topics.table.data_version:
-            self._topics.replace(table)
+        self._topics.replace(table)
 
     async def _take_consumer_offsets(self, content: Any) -> None:
         table = await self._turns.run(ConsumerOffsetTable.reading(content))
@@ -256,8 +260,7 @@ class SlaveSynchronize(PeriodicService):
         self._schedule.replace(table, await self._master.log_end())
 
     async def _take_groups(self, content: Any) -> None:
-        if self._is_known(content, self._groups.table.data_version):
+        if self._is_known(content, self._groups.table):
             return
         table = await self._turns.run(SubscriptionGroupTable.reading(content))
-        if table.data_version != self._groups.table.data_version:
-            self._groups.replace(table)
+        self._groups.replace(table)

@@ -4,11 +4,13 @@ Also the requests for whole tables, which slaves send (spec/remoting.md 9.1).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from rmqha.broker.tables.attributes import ATTRIBUTES, altered, attributes_of, parse_changes, refused_key
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import ConfigManager
@@ -155,7 +157,10 @@ class TopicAdminProcessor:
         return Deferred.fromCoroutine(self._durable(manager))
 
     def update_and_create_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Create a topic, or change its settings. As in Java ``order`` is required, and not stored."""
+        """Create a topic, or change its settings. As in Java ``order`` is required, and not stored.
+
+        Fields that we do not know stay as they are. 5.x's tools send changes of attributes.
+        """
         header = Header(request)
         header.text("defaultTopic")
         header.boolean("order")
@@ -167,10 +172,24 @@ class TopicAdminProcessor:
             _filter_type(header),
             _integer(header, "topicSysFlag", 2 ** (INT_BITS - 1) - 1, default=0),
         )
+        topic = replace(topic, unknown=self._unknown_of_topic(topic.topic_name, header.text("attributes", "")))
+        self._topics.check_growth(topic)
         self._topics.take_new(topic.topic_name, connection)
         self._tell(connection, f"creates or changes {topic}")
         self._topics.update(topic)
         return self._answer_when_durable(self._topics)
+
+    def _unknown_of_topic(self, name: str, changes: str) -> Mapping[Any, Any]:
+        """The unknown fields of a topic after these changes of its attributes. Raises RequestRefused."""
+        held = self._topics.get(name)
+        unknown = {} if held is None else held.unknown
+        if not changes:
+            return unknown
+        try:
+            attributes = altered({} if held is None else attributes_of(held), parse_changes(changes))
+        except ValueError as error:
+            raise refused(f"the attributes are refused: {error}") from error
+        return {**unknown, ATTRIBUTES: attributes}
 
     def _topic_to_change(self, header: Header) -> str:
         name = header.text("topic")
@@ -197,17 +216,32 @@ class TopicAdminProcessor:
         return Later(self._answer_when_durable(self._topics))
 
     def update_and_create_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Create a group, or change its settings."""
+        """Create a group, or change its settings. Unknown fields that the request does not name stay as they are."""
         try:
-            group = SubscriptionGroupConfig.from_json(loads_request(request.body))
+            group = self._with_held_fields(SubscriptionGroupConfig.from_json(loads_request(request.body)))
         except ValueError as error:
             raise refused(f"the subscription group is invalid: {error}") from error
         if not (0 < len(group.group_name) <= MAX_GROUP_LENGTH and TOPIC_CHARACTERS.issuperset(group.group_name)):
             raise refused(f"a group cannot be named {group.group_name[:MAX_GROUP_LENGTH]!r}")
+        self._groups.check_growth(group)
         self._groups.take_new(group.group_name, connection)
         self._tell(connection, f"creates or changes {group}")
         self._groups.update(group)
         return self._answer_when_durable(self._groups)
+
+    def _with_held_fields(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """The group with the unknown fields that we hold and the request does not name. Raises ValueError."""
+        key = refused_key(group.unknown)
+        if key is not None:
+            raise ValueError(f"the key {key} is not accepted")
+        held = self._groups.get(group.group_name)
+        changes = attributes_of(group)
+        unknown = {**({} if held is None else held.unknown), **group.unknown}
+        if changes:
+            unknown[ATTRIBUTES] = altered({} if held is None else attributes_of(held), changes)
+        elif held is not None and ATTRIBUTES in held.unknown:
+            unknown[ATTRIBUTES] = held.unknown[ATTRIBUTES]
+        return replace(group, unknown=unknown)
 
     def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Delete a group, and its offsets if requested."""
@@ -278,7 +312,7 @@ class TableProcessor:
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))
 
     def _all_consumer_offsets(self) -> Document:
-        """The offsets, with a meaningless version, because a 5.x slave fails without one."""
+        """The offsets. If there is no version from a 5.x master, a meaningless one: a 5.x slave fails without it."""
         return {"dataVersion": DataVersion().to_json(), **self._consumer_offsets.table.document()}
 
 

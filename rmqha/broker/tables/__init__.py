@@ -3,6 +3,7 @@
 In reading order:
 
 - ``configmanager``: a table that is kept in a file of the config folder.
+- ``attributes``: the attributes of topics and groups that 5.x added.
 - ``topics``: the topics (topics.json).
 - ``groups``: the consumer groups (subscriptionGroup.json).
 - ``newnames``: limits how many groups and topics clients may create.

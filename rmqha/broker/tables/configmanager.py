@@ -17,13 +17,25 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.tables.newnames import NewNames
+from rmqha.remoting.header import refused
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
-from rmqha.store.metadata import ConfigTable, DataVersion, NamedTable, TableFile
+from rmqha.store.metadata import (
+    ConfigTable,
+    DataVersion,
+    NamedTable,
+    SubscriptionGroupConfig,
+    TableFile,
+    TopicConfig,
+    unknown_bytes,
+)
 
 Table = TypeVar("Table", bound=ConfigTable)
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound=TopicConfig | SubscriptionGroupConfig)
+
+MAX_UNKNOWN_BYTES = 16 * 1024
+"""Of the unknown fields of one row, as JSON, that a client may set."""
 
 RETRY_SECONDS = 5.0
 """The delay after a write that failed."""
@@ -160,9 +172,10 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         if not rows.keys() >= seeds.keys():
             version = self.table.data_version
             is_new = version == DataVersion()
-            self.table = kind.of(DataVersion(0, now_ms()) if is_new else version.next(now_ms()), {**seeds, **rows})
+            next_version = DataVersion(0, now_ms()) if is_new else version.next(now_ms())
+            self.table = self.table.changed(next_version, {**seeds, **rows})
             self.persist()
-        new_names.hold(self.table.rows)
+        new_names.hold(self.table.rows, self.table.unknown_bytes)
 
     def get(self, name: str) -> Row | None:
         """The row with this name, or None."""
@@ -173,26 +186,38 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         if name not in self.table.rows:
             self._new.take(name, len(self.table.rows), by)
 
+    def check_growth(self, row: Row) -> None:
+        """Raises RequestRefused if the row's unknown fields are too long, or if the table has no room for them."""
+        size = unknown_bytes(row)
+        if size > MAX_UNKNOWN_BYTES:
+            raise refused(f"the fields that this broker does not know take {size} bytes, more than {MAX_UNKNOWN_BYTES}")
+        former = self.table.rows.get(self._name_of(row))
+        if former is None or size > unknown_bytes(former):
+            self._new.check_room(self._name_of(row), unknown=size)
+
     def update(self, row: Row) -> None:
         """Add the row, or replace the row with its name."""
         name = self._name_of(row)
-        if name not in self.table.rows:
-            self._new.added(name)
+        former = self.table.rows.get(name)
+        if former is not None:
+            self._new.removed(name, unknown_bytes(former))
+        self._new.added(name, unknown_bytes(row))
         self.table.rows[name] = row
         self._changed(row)
 
     def delete(self, name: str) -> bool:
         """Delete the row. False if it does not exist."""
-        if self.table.rows.pop(name, None) is None:
+        former = self.table.rows.pop(name, None)
+        if former is None:
             return False
-        self._new.removed(name)
+        self._new.removed(name, unknown_bytes(former))
         self._changed(None)
         return True
 
     def replace(self, table: NamedTable[Row]) -> None:
         """Replace the table and its version, on a slave that copies its master's."""
         self.table = table
-        self._new.hold(table.rows)
+        self._new.hold(table.rows, table.unknown_bytes)
         self.persist()
         self._tell(None)
 

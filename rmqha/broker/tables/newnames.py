@@ -143,17 +143,17 @@ class NewNames:
         self._lines_from: float | None = None
         self._lines = 0
 
-    def hold(self, names: Collection[str]) -> None:
-        """Count these rows, and only these."""
-        self._table_bytes = len(names) * self._longest_row + TIMES_A_NAME_STANDS * sum(map(len, names))
+    def hold(self, names: Collection[str], unknown: int = 0) -> None:
+        """Count these rows, and only these. All their unknown fields together have ``unknown`` bytes as JSON."""
+        self._table_bytes = len(names) * self._longest_row + TIMES_A_NAME_STANDS * sum(map(len, names)) + unknown
 
-    def added(self, name: str) -> None:
-        """Count one more row."""
-        self._table_bytes += self._row_bytes(name)
+    def added(self, name: str, unknown: int = 0) -> None:
+        """Count one more row. Its unknown fields have ``unknown`` bytes as JSON."""
+        self._table_bytes += self._row_bytes(name) + unknown
 
-    def removed(self, name: str) -> None:
-        """Count one row less."""
-        self._table_bytes -= self._row_bytes(name)
+    def removed(self, name: str, unknown: int = 0) -> None:
+        """Count one row less. Its unknown fields have ``unknown`` bytes as JSON."""
+        self._table_bytes -= self._row_bytes(name) + unknown
 
     def _row_bytes(self, name: str) -> int:
         return self._longest_row + TIMES_A_NAME_STANDS * len(name)
@@ -177,9 +177,12 @@ class NewNames:
             )
         return self._lines <= LINES_AT_ONCE
 
-    def check_room(self, name: str, most: int = MAX_TABLE_BYTES) -> None:
-        """Raises RequestRefused if the table would have more than ``most`` bytes with this one."""
-        if self._table_bytes + self._row_bytes(name) > most:
+    def check_room(self, name: str, most: int = MAX_TABLE_BYTES, unknown: int = 0) -> None:
+        """Raises RequestRefused if the table would have more than ``most`` bytes with this one.
+
+        Its unknown fields have ``unknown`` bytes as JSON.
+        """
+        if self._table_bytes + self._row_bytes(name) + unknown > most:
             reason = f"the existing {self._what}s take {self._table_bytes} bytes; no more are created"
             self._refuse(reason, self._seconds())
 

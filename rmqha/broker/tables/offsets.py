@@ -121,7 +121,13 @@ class ConsumerOffsetManager(PeriodicService):
         at_once(self.merging(table))
 
     def merging(self, table: ConsumerOffsetTable) -> Steps[None]:
-        """Copy a master's offsets. A topic and group that the master has replaces ours; others stay."""
+        """Copy a master's offsets. A topic and group that the master has replaces ours; others stay.
+
+        The unknown fields of the master's table replace ours too.
+        """
+        if self.table.unknown != table.unknown:
+            self.table.unknown = table.unknown
+            self._changed()
         for count, (key, offsets) in enumerate(table.offset_table.items(), 1):
             if count % KEYS_AT_ONCE == 0:
                 yield
@@ -215,7 +221,9 @@ class ConsumerOffsetManager(PeriodicService):
             if at:
                 await self._turns.next()
             copy.update(self.table.some(keys[at : at + KEYS_AT_ONCE]))
-        await self._run_in_thread(partial(self._file.write, ConsumerOffsetTable(copy), breathe))
+        await self._run_in_thread(
+            partial(self._file.write, ConsumerOffsetTable(copy, unknown=self.table.unknown), breathe)
+        )
 
     def _not_written(self, failure: Failure) -> None:
         failure.trap(OSError)

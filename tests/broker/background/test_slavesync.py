@@ -23,7 +23,7 @@ from rmqha.store.metadata import (
     TopicConfigTable,
 )
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import dumps_compact
+from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_lenient
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import FakeEndpoint, LineTransport, log_lines
 from tests.remoting.test_protocol import commands_in, frame
@@ -347,7 +347,48 @@ class TableTests(SlaveSyncTestCase):
         self.pass_by(3)
         self.assertEqual(self.offsets.table, ConsumerOffsetTable({"T@G": {0: 5, 11: 6}, "%RETRY%G@G": {}}))
         self.assertEqual(self.schedule.table, DelayOffsetTable({1: 3, 3: 2}))
-        self.assertEqual(self.topics.table, TopicConfigTable(DataVersion(2, 5), {"T": TopicConfig("T", 3, 3)}))
+        topic = TopicConfig("T", 3, 3, unknown={"attributes": {}})
+        version = DataVersion(2, 5, unknown={"stateVersion": 0})
+        expected = TopicConfigTable(version, {"T": topic}, unknown={"mappingDataVersion": {}})
+        self.assertEqual(self.topics.table, expected)
+
+    def test_fields_that_we_do_not_know_are_on_disk_and_followed(self) -> None:
+        """Those of a table may change while its version stays; those of offsets have no version that we compare."""
+        version = {"counter": 2, "stateVersion": 0, "timestamp": 5}
+        group = SubscriptionGroupConfig("G").to_json() | {"consumeMessageOrderly": True, "attributes": {"a": None}}
+        for forbidden in ({}, {"T@G": {"0": 1}}):
+            tables = {
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
+                    "dataVersion": version,
+                    "forbiddenTable": forbidden,
+                    "subscriptionGroupTable": {"G": group},
+                },
+                RequestCode.GET_ALL_CONSUMER_OFFSET: {"dataVersion": version, "offsetTable": {}, "x": forbidden},
+                RequestCode.GET_ALL_DELAY_OFFSET: {"dataVersion": version, "offsetTable": {"1": 2}, "x": forbidden},
+            }
+            for code, content in tables.items():
+                self.answer_with(code, dumps_strict(content))
+            if not forbidden:
+                self.follow(MASTER)
+            self.pass_by(10)
+            kinds: tuple[type[ConfigTable], ...] = (SubscriptionGroupTable, ConsumerOffsetTable, DelayOffsetTable)
+            for kind, (code, content) in zip(kinds, tables.items(), strict=True):
+                written = kind.read(self.folder).to_json()
+                self.assertEqual(loads_lenient(dumps_strict(written)), content, code.name)
+
+    def test_a_slave_that_once_dropped_the_attributes_fetches_them(self) -> None:
+        ours = TopicConfigTable(DataVersion(2, 5), {"T": TopicConfig("T", 3, 3)})
+        self.topics.replace(ours)
+        version = {"counter": 2, "stateVersion": 0, "timestamp": 5}
+        attributes = {"attributes": {"message.type": "FIFO"}}
+        table = {
+            "dataVersion": version,
+            "topicConfigTable": {"T": TopicConfig("T", 3, 3, unknown=attributes).to_json()},
+        }
+        self.answer_with(RequestCode.GET_ALL_TOPIC_CONFIG, dumps_strict(table))
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual(self.topics.table.rows["T"].unknown, attributes)
 
     def test_topics_and_groups_of_the_same_version_stay(self) -> None:
         topics = TopicConfigTable(VERSION, {"mine": TopicConfig("mine")})

@@ -16,9 +16,11 @@ from rmqha.broker.requests.admin import (
     TopicAdminProcessor,
     by_queue,
 )
+from rmqha.broker.tables.attributes import attributes_of
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
+from rmqha.broker.tables.newnames import MAX_TABLE_BYTES
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
@@ -129,6 +131,38 @@ class TopicAdminTests(AdminTestCase):
         self.assert_success(self.change(readQueueNums=1, writeQueueNums=2, topicSysFlag=None))
         self.assertEqual(self.topics.get("T"), TopicConfig("T", 1, 2))
 
+    def test_a_change_keeps_the_fields_that_we_do_not_know(self) -> None:
+        """A 4.9 tool names none of them; a 5.x tool sends changes of attributes."""
+        unknown = {"attributes": {"message.type": "FIFO", "queue.type": "BatchCQ"}, "later": [1, None]}
+        self.topics.update(TopicConfig("T", 1, 1, unknown=unknown))
+        self.assert_success(self.change())
+        self.assertEqual(self.topics.get("T"), TopicConfig("T", 8, 4, unknown=unknown))
+        self.assertEqual(TopicConfigTable.read(self.folder).topic_config_table["T"].unknown, unknown)
+        self.assert_success(self.change(attributes="+reserve.time=5,-message.type"))
+        changed = {"queue.type": "BatchCQ", "reserve.time": "5"}
+        self.assertEqual(self.topics.table.rows["T"].unknown, {"attributes": changed, "later": [1, None]})
+        served = orjson.loads(self.body(RequestCode.GET_ALL_TOPIC_CONFIG))
+        self.assertEqual(served["topicConfigTable"]["T"]["attributes"], changed)
+
+    def test_attributes_that_we_cannot_keep_true_are_refused(self) -> None:
+        for changes, reason in (
+            ("+queue.type=BatchCQ", "this broker writes no batch consume queues"),
+            ("+cleanup.policy=COMPACTION", "this broker does not compact topics"),
+            ("-message.type", "no attribute 'message.type' to delete"),
+            ("message.type=FIFO", "neither .key=value nor -key"),
+            ("+message.type", "neither .key=value nor -key"),
+            ("+message-type=FIFO", "needs a . or - before its name, and none in it"),
+            ("+a=" + "x" * 20_000, "more than 16384"),
+        ):
+            answer = self.change(attributes=changes)
+            self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR)
+            self.assertRegex(str(answer.remark), reason)
+            self.assertIsNone(self.topics.get("T"))
+        self.assert_success(self.change(attributes="+queue.type=SimpleCQ,+message.type=DELAY"))
+        self.assertEqual(
+            attributes_of(self.topics.table.rows["T"]), {"queue.type": "SimpleCQ", "message.type": "DELAY"}
+        )
+
     def test_order_is_asked_for_and_not_kept_as_in_java(self) -> None:
         self.assert_success(self.change(order="true"))
         self.assertEqual(self.topics.get("T"), TopicConfig("T", 8, 4))
@@ -219,6 +253,44 @@ class GroupAdminTests(AdminTestCase):
 
     def change(self, body: bytes) -> RemotingCommand:
         return self.peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+
+    def test_a_change_keeps_the_fields_that_we_do_not_know(self) -> None:
+        """A 4.9 tool names none of them. A 5.x tool names all, and sends changes of attributes."""
+        unknown = {"attributes": {"a": "1"}, "consumeMessageOrderly": True, "later": {"x": [None]}}
+        self.groups.update(SubscriptionGroupConfig("G", unknown=unknown))
+        self.assert_success(self.change(b'{"groupName":"G","retryMaxTimes":3}'))
+        self.assertEqual(self.groups.get("G"), SubscriptionGroupConfig("G", retry_max_times=3, unknown=unknown))
+        body = {"groupName": "G", "consumeMessageOrderly": False, "attributes": {"-a": "", "+b": "2"}, "new": 7}
+        self.assert_success(self.change(orjson.dumps(body)))
+        wanted = {"attributes": {"b": "2"}, "consumeMessageOrderly": False, "later": {"x": [None]}, "new": 7}
+        self.assertEqual(self.groups.table.rows["G"].unknown, wanted)
+        self.assertEqual(SubscriptionGroupTable.read(self.folder).rows["G"].unknown, wanted)
+        served = orjson.loads(self.body(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        self.assertEqual({name: served["subscriptionGroupTable"]["G"][name] for name in wanted}, wanted)
+
+    def test_fields_that_would_harm_others_are_refused(self) -> None:
+        for unknown, reason in (
+            ({"x": [{"@type": "java.lang.Runtime"}]}, "the key @type is not accepted"),
+            ({"x": {"$ref": "$"}}, "the key .ref is not accepted"),
+            ({"x": "y" * 20_000}, "more than 16384"),
+            ({"attributes": {"b": "2"}}, "the attribute 'b' needs a"),
+        ):
+            answer = self.change(orjson.dumps({"groupName": "G", **unknown}))
+            self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR)
+            self.assertRegex(str(answer.remark), reason)
+            self.assertIsNone(self.groups.get("G"))
+
+    def test_unknown_fields_count_for_the_room_in_the_table(self) -> None:
+        body = orjson.dumps({"groupName": "G", "x": "y" * 15_000})
+        self.groups._new.hold([], MAX_TABLE_BYTES - 10_000)
+        self.assertEqual(self.change(body).code, ResponseCode.SYSTEM_BUSY)
+        self.groups._new.hold([], MAX_TABLE_BYTES - 20_000)
+        self.assert_success(self.change(body))
+        self.assert_success(self.change(body))
+        other = self.change(body.replace(b'"G"', b'"H"'))
+        self.assertEqual(other.code, ResponseCode.SYSTEM_BUSY)
+        self.groups.delete("G")
+        self.assert_success(self.change(body.replace(b'"G"', b'"H"')))
 
     def test_a_group_is_made_and_changed(self) -> None:
         group = SubscriptionGroupConfig("G", retry_max_times=3, consume_broadcast_enable=False)

@@ -68,7 +68,6 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * clients NAMESRV FILE                           producers and consumers at work together, see Clients
  * create-topics NAMESRV CLUSTER TOPIC:QUEUES...
  * mqadmin NAMESRV FILE                           what mqadmin prints for each line of FILE, words separated by tabs
- * guard MAIN_CLASS ARGS...                       runs MAIN_CLASS and ends when standard input does
  * </pre>
  *
  * With -Drmqha.watch.stdin=true the end of standard input stops a send and clients early (they still report) and ends
@@ -92,15 +91,9 @@ public final class Driver {
             throw new IllegalArgumentException("which command?");
         }
         String[] rest = Arrays.copyOfRange(args, 1, args.length);
-        if (args[0].equals("guard")) {
-            watchStandardInput(() -> Runtime.getRuntime().halt(137));
-            String[] mainArgs = Arrays.copyOfRange(rest, 1, rest.length);
-            Class.forName(rest[0]).getMethod("main", String[].class).invoke(null, (Object) mainArgs);
-            return;
-        }
         if (Boolean.getBoolean("rmqha.watch.stdin")) {
             boolean reports = args[0].equals("send") || args[0].equals("clients");
-            watchStandardInput(reports ? () -> stopped = true : () -> Runtime.getRuntime().halt(137));
+            Guard.watchStandardInput(reports ? () -> stopped = true : () -> Runtime.getRuntime().halt(137));
         }
         try {
             System.out.println(JSON.toJSONString(perform(args[0], new Arguments(rest))));
@@ -138,21 +131,6 @@ public final class Driver {
     /** Whether the other end of standard input wants no more. */
     static boolean isStopped() {
         return stopped;
-    }
-
-    private static void watchStandardInput(Runnable ended) {
-        Thread watcher = new Thread(() -> {
-            try {
-                while (System.in.read() >= 0) {
-                    continue;
-                }
-            } catch (IOException gone) {
-                // as good as the end
-            }
-            ended.run();
-        }, "standard-input");
-        watcher.setDaemon(true);
-        watcher.start();
     }
 
     // -- send ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+"""Attributes of topics and groups: a map of texts that 5.x added (spec/remoting.md 11.2).
+
+We keep them for the broker that will use them. A tool changes them with ``+key=value`` and ``-key``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
+
+ATTRIBUTES = "attributes"
+QUEUE_TYPE = "queue.type"
+BATCH_CQ = "BatchCQ"
+SIMPLE_CQ = "SimpleCQ"
+NOT_DONE_HERE = {
+    QUEUE_TYPE: (BATCH_CQ, "this broker writes no batch consume queues"),
+    "cleanup.policy": ("COMPACTION", "this broker does not compact topics"),
+}
+"""Attribute values that would change what a broker writes, and why we refuse them in a request."""
+REFUSED_KEYS = ("@type", "$ref")
+"""Keys that fastjson in a Java broker would act on. We keep none that a client sends."""
+
+
+def attributes_of(row: TopicConfig | SubscriptionGroupConfig) -> dict[str, str]:
+    """The attributes of a topic or group; empty if it has none, or if they are not a map of texts."""
+    found = row.unknown.get(ATTRIBUTES)
+    if not isinstance(found, Mapping):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(key, str) and isinstance(value, str)}
+
+
+def is_batch_queue(topic: TopicConfig) -> bool:
+    """Whether 5.x keeps this topic's queues in ``batchconsumequeue/``."""
+    return bool(topic.unknown) and attributes_of(topic).get(QUEUE_TYPE) == BATCH_CQ
+
+
+def parse_changes(text: str) -> dict[str, str]:
+    """The changes in ``+key=value,-key``, by signed key. Raises ValueError."""
+    changes: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if key[:1] not in ("+", "-") or (key[:1] == "+") is not bool(equals):
+            raise ValueError(f"{part[:60]!r} is neither +key=value nor -key")
+        changes[key] = value
+    return changes
+
+
+def altered(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """The attributes after changes, which are values by signed key. Raises ValueError."""
+    found = dict(current)
+    for signed, value in changes.items():
+        sign, key = signed[:1], signed[1:]
+        if sign not in ("+", "-") or not key or "+" in key or "-" in key:
+            raise ValueError(f"the attribute {signed[:60]!r} needs a + or - before its name, and none in it")
+        if sign == "-":
+            if found.pop(key, None) is None:
+                raise ValueError(f"there is no attribute {key[:60]!r} to delete")
+            continue
+        refused_value, reason = NOT_DONE_HERE.get(key, (None, ""))
+        if value == refused_value and current.get(key) != value:
+            raise ValueError(f"{key}={value} is refused: {reason}")
+        found[key] = value
+    return found
+
+
+def refused_key(value: Any) -> str | None:
+    """A key in this value that we do not keep; None if there is no such key."""
+    parts = [value]
+    for part in parts:
+        if isinstance(part, Mapping):
+            found = next((key for key in REFUSED_KEYS if key in part), None)
+            if found is not None:
+                return found
+            parts.extend(part.values())
+        elif isinstance(part, list):
+            parts.extend(part)
+    return None
