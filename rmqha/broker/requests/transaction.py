@@ -1,9 +1,11 @@
 """Transactions: messages that are delivered only after their producer commits them (spec/remoting.md 2.11).
 
 A message of a transaction is put as a *half message* into a separate topic. Its end, commit or rollback, is an
-*operation message* in another topic, which contains the half message's queue offset. A commit puts the message itself
-first. The half messages are checked periodically. If one has not ended in time, the broker asks a producer. For each
-check it puts the half message again, with the number of checks, and the request names the new offset.
+*operation message* in another topic, which contains the half message's queue offset. One of 5.x ends several half
+messages: it has their queue offsets, each with a comma after it. We write one for each, which 5.x reads too. A commit
+puts the message itself first. The half messages are checked periodically. If one has not ended in time, the broker asks
+a producer. For each check it puts the half message again, with the number of checks, and the request names the new
+offset.
 
 All state is in the log, and the progress in both queues is among the consumer offsets. A node that restarts, or becomes
 the master, continues from there. Only masters ask.
@@ -54,6 +56,10 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 QUEUE_ID = 0
 """The only queue of both topics."""
 REMOVE_TAG = "d"
+SEPARATOR = ","
+"""Follows each queue offset in an operation message of 5.x."""
+MAX_OPERATION_BYTES = 64 * 1024
+"""Of an operation message. 5.x writes up to 4096 by default (transactionOpMsgMaxSize)."""
 OPERATION_PROPERTIES = format_properties({"WAIT": "true", "TAGS": REMOVE_TAG})
 
 CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
@@ -185,9 +191,10 @@ class Operations:
         self._store = store
         self.offset = offset
         self._next = offset
-        self._ended: dict[
-            int, int
-        ] = {}  # the operation's queue offset by that of the half message, for half messages that were not checked yet
+        self._ended: dict[int, int] = {}
+        """The operation's queue offset by that of the half message, for half messages that were not checked yet."""
+        self._needed: dict[int, int] = {}
+        """How many half messages in ``_ended`` each operation has."""
         self._late: dict[int, None] = {}  # half messages that ended after they were checked, the oldest first
         self._done: set[int] = set()  # operations after ``offset`` that are no longer needed
 
@@ -196,7 +203,10 @@ class Operations:
         operation = self._ended.pop(half_offset, None)
         if operation is None:
             return False
-        self._finish(operation)
+        self._needed[operation] -= 1
+        if not self._needed[operation]:
+            del self._needed[operation]
+            self._finish(operation)
         return True
 
     def ended_late(self, half_offset: int | None) -> bool:
@@ -223,24 +233,34 @@ class Operations:
         return True
 
     def _read(self, operation: int, record: Record | None, half_offset: int) -> None:
-        ended = None if record is None else self._half_offset_in(record)
-        if ended is not None and ended >= half_offset and ended not in self._ended:
-            self._ended[ended] = operation
-            return
-        self._finish(operation)
-        if ended is not None and ended < half_offset:
-            self._late[ended] = None
-            if len(self._late) > MAX_LATE_ENDS:
-                del self._late[next(iter(self._late))]
+        for ended in [] if record is None else self._half_offsets_in(record):
+            if ended < half_offset:
+                self._late[ended] = None
+                if len(self._late) > MAX_LATE_ENDS:
+                    del self._late[next(iter(self._late))]
+            elif ended not in self._ended:
+                self._ended[ended] = operation
+                self._needed[operation] = self._needed.get(operation, 0) + 1
+        if operation not in self._needed:
+            self._finish(operation)
 
-    def _half_offset_in(self, record: Record) -> int | None:
-        """The queue offset of the half message that ended. If it is invalid, None, and a log line."""
-        text = record.body.decode("utf-8", "replace")
-        offset = _number(text)
-        if offset is None or record.properties.get("TAGS") != REMOVE_TAG:
+    def _half_offsets_in(self, record: Record) -> list[int]:
+        """The queue offsets of the half messages that ended. An invalid one is left out, with a log line."""
+        text = record.body[: MAX_OPERATION_BYTES + 1].decode("utf-8", "replace")
+        if record.properties.get("TAGS") != REMOVE_TAG or len(record.body) > MAX_OPERATION_BYTES:
             self._log.error("{msg_id} is not an operation message: {text}", msg_id=record.msg_id, text=text[:40])
-            return None
-        return offset
+            return []
+        parts = text.removesuffix(SEPARATOR).split(SEPARATOR)
+        offsets = [offset for part in parts if (offset := _number(part)) is not None]
+        if len(offsets) < len(parts):
+            self._log.error(
+                "{msg_id} is not an operation message: {count} of its {parts} offsets are invalid: {text}",
+                msg_id=record.msg_id,
+                count=len(parts) - len(offsets),
+                parts=len(parts),
+                text=text[:40],
+            )
+        return offsets
 
     def _finish(self, operation: int) -> None:
         self._done.add(operation)

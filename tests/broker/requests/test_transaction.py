@@ -9,6 +9,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 
 from rmqha.broker.requests import transaction
@@ -31,6 +33,7 @@ from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import MAX_PROPERTIES_BYTES, Host, Record, decode_record, record_as_json
+from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
 from tests.fixtures import expected
 from tests.ha.doubles import log_lines
@@ -552,6 +555,24 @@ class CheckTests(TransactionTestCase):
         self.assertEqual(lines().count("is not an operation message"), 2)
         self.assertEqual(self.offsets(), (1, 3))
 
+    def test_an_operation_of_5_x_ends_several(self) -> None:
+        halves = [self.prepare(b"%d" % number) for number in range(6)]
+        self.put(b"0,1,", b"4,3,", topic=OP, TAGS="d")
+        (asked, other) = self.check()
+        self.assertEqual([self.asked_about(question).body for question in (asked, other)], [b"2", b"5"])
+        self.assertEqual(self.offsets(), (6, 2), "both operations are done with")
+        self.assert_ends(halves[2], ROLLBACK)
+
+    def test_an_offset_that_is_no_number_spoils_no_other(self) -> None:
+        for _ in range(3):
+            self.prepare()
+        self.put(b"0,x,-1,2,", b",", topic=OP, TAGS="d")
+        with log_lines() as lines:
+            self.assertEqual(len(self.check()), 1)
+        self.assertIn("2 of its 4 offsets are invalid: 0,x,-1,2,", lines())
+        self.assertEqual(lines().count("is not an operation message"), 2)
+        self.assertEqual(self.offsets(), (3, 2))
+
     def test_one_that_is_ended_twice_leaves_nothing_behind(self) -> None:
         half, other = self.prepare(b"a"), self.prepare(b"b")
         for ended in (half, half, other):
@@ -798,16 +819,55 @@ class OperationsTests(BrokerStoreTestCase):
         self.assertEqual((operations.offset, operations.take(3), operations.take(7)), (1, False, True))
         self.assertEqual(operations.offset, 2)
 
+    def test_an_operation_is_needed_until_all_it_ended_were_checked(self) -> None:
+        """A node that continues from ``offset`` must find each end that the half queue still waits for."""
+        self.open()
+        self.put(b"0,2,", b"1", b"3,1,2,", topic=OP, TAGS="d")
+        operations = transaction.Operations(self.store, 0)
+        operations.read_more(0)
+        kept = [(operations.take(half), operations.offset) for half in range(4)]
+        self.assertEqual(kept, [(True, 0), (True, 0), (True, 2), (True, 3)])
+
+    def test_an_operation_that_is_far_too_long_is_passed_over(self) -> None:
+        self.patch(transaction, "MAX_OPERATION_BYTES", 100)
+        self.open()
+        self.put(b"1," * 51, topic=OP, TAGS="d")
+        operations = transaction.Operations(self.store, 0)
+        with log_lines() as lines:
+            operations.read_more(0)
+        self.assertIn("is not an operation message", lines())
+        self.assertEqual((operations.take(1), operations.offset), (False, 1))
+
+    @settings(deadline=None, max_examples=examples(100))
+    @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8), max_size=8), st.integers(0, 30))
+    def test_any_batches_are_read_whole(self, batches: list[list[int]], first: int) -> None:
+        self.open()
+        bodies = ["".join(f"{offset}," for offset in batch).encode() for batch in batches]
+        self.put(*bodies, topic=OP, TAGS="d")
+        operations = transaction.Operations(self.store, 0)
+        while operations.read_more(first):
+            pass
+        ended = {offset for batch in batches for offset in batch}
+        self.assertEqual(
+            {half for half in range(first) if operations.ended_late(half)}, {h for h in ended if h < first}
+        )
+        for half in range(first, 31):
+            needed = [at for at, batch in enumerate(batches) if any(offset >= half for offset in batch)]
+            if needed and half == first:
+                self.assertLessEqual(operations.offset, needed[0], "it is needed again after a restart")
+            self.assertEqual(operations.take(half), half in ended)
+        self.assertEqual(operations.offset, len(batches), "nothing is needed any more")
+
 
 class VerdictTests(BrokerStoreTestCase):
     """What is to be done about a half message, to the millisecond."""
 
     def verdicts(self, *ages_ms: int, **properties: str) -> list[Verdict]:
         """Of one with these properties, at these ages."""
-        settings = make_settings({"transactionTimeOut": "6000", "transactionCheckMax": "3", "fileReservedTime": "1"})
+        of_broker = make_settings({"transactionTimeOut": "6000", "transactionCheckMax": "3", "fileReservedTime": "1"})
         stored = format_properties({"PGROUP": "P", "REAL_TOPIC": "T", "REAL_QID": "0", **properties})
         half = HalfMessage.from_record(Record(HALF, b"", stored, born_timestamp=NOW_MS))
-        return [half.verdict(settings, NOW_MS + age_ms) for age_ms in ages_ms]
+        return [half.verdict(of_broker, NOW_MS + age_ms) for age_ms in ages_ms]
 
     def test_it_waits_until_its_time_is_over(self) -> None:
         self.assertEqual(self.verdicts(0, 5_999), [Verdict.WAIT] * 2)
