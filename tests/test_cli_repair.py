@@ -14,6 +14,7 @@ from rmqha.settings import make_settings
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
+from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
 from rmqha.store.offline.repair import Gap, Mend, StoreRepair
 from rmqha.store.offline.storereader import StoreReader
@@ -85,6 +86,19 @@ class RepairCommandTests(CommandTestCase):
         self.assertIn(f"'rmqha rebuild {self.one}' rebuilds queues and index", text)
         self.output_of("rebuild", self.one)
         self.output_of("verify", self.one)
+
+    def test_batch_queues_of_5_x_are_not_checked_and_verify_says_so(self) -> None:
+        topic, *_ = sorted(path.name for path in (self.one / "consumequeue").iterdir())
+        shutil.rmtree(self.one / "consumequeue" / topic)
+        self.assertIn(f"of {topic} has no unit", self.run_command("verify", self.one).output)
+        config = self.one / CONFIG_FOLDER
+        table = TopicConfigTable.read(config)
+        attributes = {"attributes": {"queue.type": "BatchCQ"}}
+        table.rows[topic] = TopicConfig(topic, unknown=attributes)
+        table.write(config)
+        text = self.output_of("verify", self.one)
+        self.assertIn(f"topics with batch consume queues, which are not checked: {topic}\n", text)
+        self.assertEqual(self.json_of("verify", self.one)["batchTopics"], [topic])
 
     def test_a_replica_that_cannot_help_is_status_1(self) -> None:
         self.spoil(8 * SIZE + 33)

@@ -20,6 +20,7 @@ from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdm
 from rmqha.broker.requests.config import ConfigProcessor, Keep, LiveSettings, keep_nothing
 from rmqha.broker.requests.confirmed import ConfirmedProcessor
 from rmqha.broker.requests.overview import Clean, CleaningProcessor, OverviewProcessor, clean_nothing
+from rmqha.broker.requests.pop import PopProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
@@ -192,7 +193,7 @@ class BrokerService(OrderedServices):
         self.transactions = TransactionalMessageService(
             store, settings, self.tables, self.producers, self._stamps, clock
         )
-        self._later_features = LaterFeatures(store, clock)
+        self._later_features = LaterFeatures(store, self.tables.topics, clock)
         self.waiting_reads: WaitingReads | None = None
         """What consumers cannot read yet, if ``readUpTo=confirmed``."""
         if store.read_limit is not None:
@@ -322,6 +323,7 @@ class BrokerService(OrderedServices):
             ClientManageProcessor(self.producers, self.consumers, self.topics, self.groups, self.clock).processors(),
             ConfirmedProcessor(self.store.read_limit, self.clock).processors(),
             self.locks.processors(),
+            PopProcessor().processors(),
             self.transactions.processors(),
             *self._admin_processors(),
         ]

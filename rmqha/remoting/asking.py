@@ -103,21 +103,38 @@ def segment_size_of(config: Mapping[str, str]) -> int | None:
     return None
 
 
+OTHER_REPLICATION = {"enableDLegerCommitLog": "DLedger mode", "enableControllerMode": "controller mode"}
+"""Settings of a master that does not speak the HA protocol of a classic master, and what they switch on."""
+
+
 async def view_of_master(endpoint: IStreamClientEndpoint, clock: IReactorTime, with_segment_size: bool) -> MasterView:
     """The master's log range and, if ``with_segment_size``, also its segment size and the sizes of derived files.
 
     Raises RemotingError, TimeoutError, or what connecting raises; with ``with_segment_size`` also UnsupportedMaster.
     """
     config = await ask_config(endpoint, clock) if with_segment_size else {}
-    if config.get("enableDLegerCommitLog", "").strip().lower() == "true":
-        raise UnsupportedMaster(
-            "the master is in DLedger mode (enableDLegerCommitLog=true), which has its own replication: rmqha does not "
-            "support it and cannot copy this broker"
-        )
+    for key, mode in OTHER_REPLICATION.items():
+        if config.get(key, "").strip().lower() == "true":
+            raise UnsupportedMaster(
+                f"the master is in {mode} ({key}=true), which has its own replication: rmqha does not support it and "
+                "cannot copy this broker"
+            )
     min_offset, max_offset = log_range(await ask_runtime_info(endpoint, clock))
     return MasterView(
         min_offset,
         max_offset,
         segment_size=segment_size_of(config),
         derived_file_settings={key: config[key] for key in DERIVED_FILE_SETTINGS if key in config},
+        warning=_waits_for_nobody(config),
+    )
+
+
+def _waits_for_nobody(config: Mapping[str, str]) -> str | None:
+    """A warning if this is a sync master of 5.x that does not wait for its slaves. 4.x has no inSyncReplicas."""
+    replicas = config.get("inSyncReplicas", "").strip()
+    if config.get("brokerRole", "").strip() != "SYNC_MASTER" or not replicas.isdecimal() or int(replicas) >= 2:
+        return None
+    return (
+        f"the master is a SYNC_MASTER with inSyncReplicas={replicas[:MAX_SHOWN]}: it answers SEND_OK before this slave "
+        "has the message. Set inSyncReplicas=2 there; the default of RocketMQ 5 is 1"
     )

@@ -50,6 +50,11 @@ TOPIC_TABLE: Final = "topicConfigTable"
 GROUP_TABLE: Final = "subscriptionGroupTable"
 OFFSET_TABLE: Final = "offsetTable"
 
+ATTRIBUTES: Final = "attributes"
+"""The unknown field of topics and groups that has a map of texts, in 5.x."""
+QUEUE_TYPE: Final = "queue.type"
+BATCH_CQ: Final = "BatchCQ"
+
 PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
@@ -191,6 +196,12 @@ def _read_row(kind: type[Value], content: Any) -> Value:
     row, of_kind = read_bean(kind, content), cast(Hashable, kind)
     unknown = unknown_fields(field_names(of_kind), content)
     return replace(cast(Any, row), unknown=unknown) if unknown else row
+
+
+def is_batch_queue(topic: TopicConfig) -> bool:
+    """Whether 5.x keeps this topic's queues in ``batchconsumequeue/``, which we do not write."""
+    attributes = topic.unknown.get(ATTRIBUTES)
+    return isinstance(attributes, dict) and attributes.get(QUEUE_TYPE) == BATCH_CQ
 
 
 def unknown_bytes(row: TopicConfig | SubscriptionGroupConfig) -> int:
@@ -385,6 +396,15 @@ class TopicConfigTable(NamedTable[TopicConfig]):
     def snapshot(self) -> Self:
         """The table as it is now."""
         return replace(self, topic_config_table=dict(self.topic_config_table))
+
+
+def batch_topics(root: Path, disk: Disk = DISK) -> frozenset[str]:
+    """The topics of a store that have batch consume queues. None if topics.json is invalid. Raises OSError."""
+    try:
+        topics = TopicConfigTable.read(root / CONFIG_FOLDER, disk).rows
+    except StoreError:
+        return frozenset()
+    return frozenset(name for name, topic in topics.items() if is_batch_queue(topic))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.runtimeinfo import RuntimeInfo, byte_count, config_of, runtime_processors
 from rmqha.broker.tables.stats import BrokerStats
-from rmqha.ha.slave.replica import MasterView
+from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range, view_of_master
 from rmqha.remoting.protocol import Processors, RemotingError, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -41,6 +41,11 @@ def a_broker(min_offset: str, max_offset: str, segment_size: str = "1073741824")
     """Answers as a broker with this log does."""
     table = {"commitLogMinOffset": min_offset, "commitLogMaxOffset": max_offset, "bootTimestamp": "1"}
     return runtime_processors(lambda: table, lambda: {"mappedFileSizeCommitLog": segment_size})
+
+
+def a_broker_with(**config: str) -> Processors:
+    """Answers as a broker with these settings does."""
+    return runtime_processors(lambda: {"commitLogMinOffset": "0", "commitLogMaxOffset": "1"}, lambda: config)
 
 
 def a_broker_that_says(body: bytes) -> Processors:
@@ -292,6 +297,28 @@ class ViewTests(RuntimeInfoTestCase):
         """Nothing is adopted that no segment could have."""
         for size in ("", "0", "-4096", "1e9", "4k", str(2**31), "9" * 30):
             self.assertIsNone(self.view(a_broker("0", "1", size)).segment_size, size)
+
+    def test_a_master_of_another_replication_is_refused(self) -> None:
+        for key, mode in (("enableDLegerCommitLog", "DLedger mode"), ("enableControllerMode", "controller mode")):
+            self.assertIsNone(self.view(a_broker_with(**{key: "false"})).warning)
+            question = self.ask(
+                lambda endpoint, clock: view_of_master(endpoint, clock, True), a_broker_with(**{key: "true"})
+            )
+            refusal = str(self.failureResultOf(question, UnsupportedMaster).value)
+            self.assertIn(f"the master is in {mode} ({key}=true), which has its own replication", refusal)
+
+    def test_a_sync_master_that_waits_for_nobody_is_warned_of(self) -> None:
+        for role, replicas, warns in (
+            ("SYNC_MASTER", "1", True),
+            ("SYNC_MASTER", "0", True),
+            ("SYNC_MASTER", "2", False),
+            ("SYNC_MASTER", "", False),
+            ("SYNC_MASTER", "x", False),
+            ("ASYNC_MASTER", "1", False),
+        ):
+            warning = self.view(a_broker_with(brokerRole=role, inSyncReplicas=replicas)).warning
+            self.assertEqual("Set inSyncReplicas=2" in (warning or ""), warns, (role, replicas))
+        self.assertIsNone(self.view(a_broker_with(brokerRole="SYNC_MASTER")).warning, "4.x always waits")
 
     def test_garbage_instead_of_a_table_is_refused(self) -> None:
         for body in (b"", b"{", b"[]", b"{}", b"null", b'{"table":[]}', b'{"table":null}', b'{"table":3}', b"\xff\xfe"):

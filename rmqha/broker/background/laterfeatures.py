@@ -1,25 +1,20 @@
-"""Finds messages of RocketMQ 5.x in the log that this broker cannot handle, and warns of them.
+"""Finds what RocketMQ 5.x left in a store and this broker cannot handle, and warns of it.
 
-It looks for two kinds, in queues: messages of the timer wheel, and operations of transactions in batches.
+It looks for messages of the timer wheel, in their queue, and for topics that have batch consume queues.
 """
-
-from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.broker.tables.topics import TRANS_OP_HALF_TOPIC
+from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.services import PeriodicService
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.reading import MessageReader
-from rmqha.wire.record import Blank, RecordError, decode_record
+from rmqha.store.metadata import is_batch_queue
 
 LOOK_SECONDS = 10.0
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 QUEUE_ID = 0
-SEPARATOR = b","
-"""Follows each queue offset in a body of 5.x. 4.x writes one offset without it."""
-OLDEST_EXAMINED = 8
+NAMES_SHOWN = 5
 
 
 class LaterFeatures(PeriodicService):
@@ -27,60 +22,46 @@ class LaterFeatures(PeriodicService):
 
     _log = Logger()
 
-    def __init__(self, store: MessageStore, clock: IReactorTime) -> None:
+    def __init__(self, store: MessageStore, topics: TopicConfigManager, clock: IReactorTime) -> None:
         super().__init__("looking for messages of RocketMQ 5.x", LOOK_SECONDS, self.look, clock)
         self._store = store
-        self._operations_end = 0
-        self._kinds: tuple[tuple[str, Callable[[], bool]], ...] = (
-            (f"timer messages (topic {TIMER_TOPIC})", self._has_timers),
-            ("transactions whose operations are batched", self._has_batched_operations),
-        )
-        self.warnings: list[str] = []
-
-    def look(self) -> None:
-        """Warn of the kinds that were not there the last time. Raises OSError."""
-        left = []
-        for kind, is_there in self._kinds:
-            if is_there():
-                self._tell(kind)
-            else:
-                left.append((kind, is_there))
-        self._kinds = tuple(left)
-
-    def _tell(self, kind: str) -> None:
-        when = "when this slave becomes a master, they will not be" if self._store.is_slave else "they are not"
-        warning = (
-            f"the log has {kind} of RocketMQ 5.x, which rmqha does not support: {when} handled. Timer messages are not "
-            "delivered, and transactions that have ended are checked again. A Java 5.x broker can open this store"
-        )
-        self.warnings.append(warning)
-        self._log.warn("{warning}", warning=warning)
-
-    def _has_timers(self) -> bool:
-        return self._reader.max_offset(TIMER_TOPIC, QUEUE_ID) > 0
-
-    def _has_batched_operations(self) -> bool:
-        """Whether the newest operation or, at the first look, one of the oldest is of 5.x."""
-        end, seen = self._reader.max_offset(TRANS_OP_HALF_TOPIC, QUEUE_ID), self._operations_end
-        if end == seen:
-            return False
-        self._operations_end = end
-        newest = self._bodies(end - 1, 1)
-        oldest = [] if seen else self._bodies(self._reader.min_offset(TRANS_OP_HALF_TOPIC, QUEUE_ID), OLDEST_EXAMINED)
-        return any(SEPARATOR in body for body in (*newest, *oldest))
+        self._topics = topics
+        self._seen_changes = -1
+        self._warnings: dict[str, str] = {}
 
     @property
-    def _reader(self) -> MessageReader:
-        return self._store.reader  # it changes when queues are rebuilt
+    def warnings(self) -> list[str]:
+        """What was found."""
+        return list(self._warnings.values())
 
-    def _bodies(self, offset: int, most: int) -> list[bytes]:
-        found = self._reader.get_message(TRANS_OP_HALF_TOPIC, QUEUE_ID, offset, most)
-        bodies = []
-        for raw in found.records:
-            try:
-                record = decode_record(raw)
-            except RecordError:
-                continue
-            if not isinstance(record, Blank):
-                bodies.append(bytes(record.body))
-        return bodies
+    def look(self) -> None:
+        """Warn of what was not there the last time. Raises OSError."""
+        if self._store.reader.max_offset(TIMER_TOPIC, QUEUE_ID) > 0 and TIMER_TOPIC not in self._warnings:
+            when = "when this slave becomes a master, they will not be" if self._store.is_slave else "they are not"
+            self._tell(
+                TIMER_TOPIC,
+                f"the log has timer messages (topic {TIMER_TOPIC}) of RocketMQ 5.x, which rmqha does not support: "
+                f"{when} delivered. A Java 5.x broker can open this store. It delivers those that are due and, once "
+                "more, those that were delivered before",
+            )
+        if self._topics.changes != self._seen_changes:
+            self._seen_changes = self._topics.changes
+            self._look_at_topics()
+
+    def _look_at_topics(self) -> None:
+        names = sorted(name for name, topic in self._topics.table.rows.items() if is_batch_queue(topic))
+        if not names:
+            self._warnings.pop("queues", None)
+            return
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        self._tell(
+            "queues",
+            f"topics with queue.type=BatchCQ: {', '.join(names[:NAMES_SHOWN])}{more}. rmqha does not write batch "
+            "consume queues of RocketMQ 5.x: its queue files of these topics are wrong. Before a Java 5.x broker opens "
+            "this store, move the folders consumequeue and index away, and the broker builds all queues from the log",
+        )
+
+    def _tell(self, kind: str, warning: str) -> None:
+        if self._warnings.get(kind) != warning:
+            self._warnings[kind] = warning
+            self._log.warn("{warning}", warning=warning)

@@ -5,6 +5,7 @@ In reading order:
 - ``stamps``: the address and time that a broker stamps on messages.
 - ``send``: stores messages.
 - ``pull``: reads messages, and holds a pull until a message arrives.
+- ``pop``: refuses POP consumption, which 5.x added.
 - ``confirmed``: tells slaves what is confirmed.
 - ``query``: finds messages by key and by id.
 - ``transaction``: transactions, and the checks of their state.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from rmqha.broker.tables.attributes import ATTRIBUTES, altered, attributes_of, parse_changes, refused_key
+from rmqha.broker.tables.attributes import altered, attributes_of, parse_changes, refused_key
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import ConfigManager
@@ -25,6 +25,7 @@ from rmqha.remoting.turns import Turns
 from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
+    ATTRIBUTES,
     DataVersion,
     DelayOffsetTable,
     SubscriptionGroupConfig,

@@ -4,7 +4,7 @@ See spec/remoting.md 2.1, 2.9 and 4.2. Sending is the most frequent request, so 
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -44,6 +44,15 @@ LOOKED_AT = tuple(
     f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}" for name in ("WAIT", "DELAY", "TRAN_MSG", "CLUSTER")
 )
 """If the properties of a message contain one of these, they are parsed one by one."""
+TIMER_START = f"{PROPERTY_SEPARATOR}TIMER_DEL"
+"""The start of each property of 5.x that asks for a delivery at a time, or cancels one."""
+TIMER_PROPERTIES = ("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
+TIMER_DONE = "TIMER_OUT_MS"
+"""A message with this property has been through a timer wheel. It is not delayed again."""
+NO_TIMER = (
+    "this broker (rmqha) has no timer messages of RocketMQ 5: it would deliver the message at once. Use a delay level "
+    "(setDelayTimeLevel), or send to a RocketMQ 5 broker. Refused because of the property {name}"
+)
 
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -225,12 +234,23 @@ class SendMessageProcessor:
         padded = f"{PROPERTY_SEPARATOR}{properties}{PROPERTY_SEPARATOR}"
         if WAIT_TRUE in padded:
             padded = padded.replace(WAIT_TRUE, PROPERTY_SEPARATOR)
+        if TIMER_START in padded:
+            self._check_timer(parse_properties(properties))
         for name in LOOKED_AT:
             if name in padded:
                 return self._put_parsed(message, parse_properties(properties))
         own = padded.strip(PROPERTY_SEPARATOR)
         message.properties_stored = f"{own}{PROPERTY_SEPARATOR}{self._cluster}" if own else self._cluster
         return self._store.put_message(message).addCallback(self._answer, message, message.queue_id)
+
+    def _check_timer(self, properties: Mapping[str, str]) -> None:
+        """Raises RequestRefused for a timer message of 5.x. As there, a delay level counts instead."""
+        delay_level = properties.get("DELAY", "0")
+        if TIMER_DONE in properties or (delay_level.isdecimal() and int(delay_level) > 0):
+            return
+        for name in TIMER_PROPERTIES:
+            if name in properties:
+                raise self._refused(ResponseCode.MESSAGE_ILLEGAL, NO_TIMER.format(name=name))
 
     def _put_parsed(self, message: Message, properties: dict[str, str]) -> Answer:
         """Put a message whose properties control how it is handled (WAIT, DELAY, TRAN_MSG)."""

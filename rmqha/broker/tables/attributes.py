@@ -6,12 +6,8 @@ We keep them for the broker that will use them. A tool changes them with ``+key=
 from collections.abc import Mapping
 from typing import Any
 
-from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
+from rmqha.store.metadata import ATTRIBUTES, BATCH_CQ, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
 
-ATTRIBUTES = "attributes"
-QUEUE_TYPE = "queue.type"
-BATCH_CQ = "BatchCQ"
-SIMPLE_CQ = "SimpleCQ"
 NOT_DONE_HERE = {
     QUEUE_TYPE: (BATCH_CQ, "this broker writes no batch consume queues"),
     "cleanup.policy": ("COMPACTION", "this broker does not compact topics"),
@@ -27,11 +23,6 @@ def attributes_of(row: TopicConfig | SubscriptionGroupConfig) -> dict[str, str]:
     if not isinstance(found, Mapping):
         return {}
     return {key: value for key, value in found.items() if isinstance(key, str) and isinstance(value, str)}
-
-
-def is_batch_queue(topic: TopicConfig) -> bool:
-    """Whether 5.x keeps this topic's queues in ``batchconsumequeue/``."""
-    return bool(topic.unknown) and attributes_of(topic).get(QUEUE_TYPE) == BATCH_CQ
 
 
 def parse_changes(text: str) -> dict[str, str]:

@@ -99,7 +99,7 @@ class MasterView:
     ``min_offset`` and ``max_offset`` come from its remoting port; both are 0 for an empty log. ``last_segment_offset``
     is the start of its last segment, and comes from a probe of its HA port. ``derived_file_settings`` are the master's
     settings for the sizes of queue and index files, by key. We use the same sizes, so that a broker with the master's
-    settings can open our files.
+    settings can open our files. ``warning`` is what an operator should know about the master's settings.
     """
 
     min_offset: int | None = None
@@ -107,6 +107,7 @@ class MasterView:
     last_segment_offset: int | None = None
     segment_size: int | None = None
     derived_file_settings: Mapping[str, str] = field(default_factory=dict)
+    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,7 @@ class HASlaveService(Service):
         self._options = options
         self._endpoint = master.endpoint
         self._view_of_master = master.view
+        self._told_warning: str | None = None
         self._master_address = master.address
         self._clock = clock
         self._finished = hooks.finished
@@ -284,7 +285,7 @@ class HASlaveService(Service):
     @property
     def warnings(self) -> list[str]:
         """Warnings for the operator, in any state."""
-        return [] if self._acl_warning is None else [self._acl_warning]
+        return [warning for warning in (self._acl_warning, self._told_warning) if warning is not None]
 
     def _master_name(self) -> str:
         address = self._master_address()
@@ -430,6 +431,10 @@ class HASlaveService(Service):
             return None
         self._remoting_answers = True
         self._obstacle = self._acl_warning = None
+        if with_segment_size and view.warning != self._told_warning:
+            self._told_warning = view.warning
+            if view.warning is not None:
+                self._log.warn("{warning}", warning=view.warning)
         self._contact.master_ends_at(view.max_offset)
         self._contact.heard()
         return view

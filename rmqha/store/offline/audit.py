@@ -19,6 +19,7 @@ from rmqha.store.derived.replacing import index_geometry
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.stretches import BadStretch, Progress
+from rmqha.store.metadata import batch_topics
 from rmqha.store.offline.findings import Verification
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
@@ -35,6 +36,7 @@ class Audit:
     Queues are built up to ``built_until`` in the log; the next dispatch continues there, so later records are not
     checked. Missing keys are not a problem: a Java broker's recovery loses some, and ``rmqha rebuild`` adds them.
     ``lost_units`` counts units that point to damaged bytes of the log. They do not count as further problems.
+    ``batch_topics`` have batch consume queues of 5.x, which we neither write nor check.
     """
 
     problems: tuple[str, ...]
@@ -43,6 +45,7 @@ class Audit:
     missing_keys: int
     built_until: int
     lost_units: int = 0
+    batch_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,10 @@ class QueueFindings:
             if audited.missing_keys:
                 line += f"; {audited.missing_keys} keys are missing in the index ('rmqha rebuild {store}' adds them)"
             yield line
+        if audited.batch_topics:
+            names = ", ".join(audited.batch_topics[:MAX_PROBLEMS])
+            more = len(audited.batch_topics) - MAX_PROBLEMS
+            yield f"topics with batch consume queues, which are not checked: {names}{f' and {more} more' * (more > 0)}"
         if audited.lost_units:
             yield (
                 f"{audited.lost_units} units of queues point to bytes that are not records, because of the damage above"
@@ -90,6 +97,7 @@ class QueueFindings:
             "queueProblems": audited.problem_count,
             "missingKeys": audited.missing_keys,
             "lostUnits": audited.lost_units,
+            "batchTopics": list(audited.batch_topics),
         }
 
 
@@ -116,10 +124,13 @@ def audit_proved(
 
 
 class _Auditor:
-    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes") -> None:
+    def __init__(
+        self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes", batch_topics: frozenset[str]
+    ) -> None:
         self._queues = queues
         self._delay_levels = delay_levels
         self._bad = bad
+        self._batch_topics = batch_topics
         self.problems: list[str] = []
         self.problem_count = 0
         self.next_offsets: dict[tuple[str, int], int] = {}
@@ -132,6 +143,8 @@ class _Auditor:
     def check_unit(self, request: DispatchRequest) -> None:
         """The queue must have a unit for the message, at the queue offset that the message contains."""
         if not request.is_queued or not is_possible_offset(request.queue_offset, request.physical_offset):
+            return
+        if request.topic in self._batch_topics:
             return
         name = f"queue {request.queue_id} of {request.topic}"
         self.next_offsets[request.topic, request.queue_id] = request.queue_offset + 1
@@ -147,6 +160,8 @@ class _Auditor:
     def check_ends(self) -> None:
         """A queue must not continue after its last message in the log."""
         for key, queue in self._queues.queues.items():
+            if key[0] in self._batch_topics:
+                continue
             end = self.next_offsets.get(key, queue.min_offset)
             if queue.max_offset > end and not self._bad.holds_all(queue, end):
                 self.complain(f"queue {key[1]} of {key[0]} ends at {queue.max_offset}, the log's last is {end - 1}")
@@ -213,7 +228,8 @@ def audit(
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
         end = max(log.min_offset, min(end, queues.max_physical_offset))
-        auditor = _Auditor(queues, settings.message_delay_level, bad)
+        batch = batch_topics(root)
+        auditor = _Auditor(queues, settings.message_delay_level, bad, batch)
         for (topic, queue_id), problem in bad_queues.items():
             auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild rebuilds it)")
         index = _IndexEntries(root, settings, auditor.complain)
@@ -229,7 +245,10 @@ def audit(
                 progress(at)
         auditor.check_ends()
         lost_units = sum(map(bad.count, queues.queues.values())) if bad else 0
-        return Audit(tuple(auditor.problems), auditor.problem_count, len(queues.queues), missing_keys, end, lost_units)
+        count = sum(topic not in batch for topic, _ in queues.queues)
+        return Audit(
+            tuple(auditor.problems), auditor.problem_count, count, missing_keys, end, lost_units, tuple(sorted(batch))
+        )
     finally:
         queues.close()
 
@@ -297,7 +316,7 @@ def wrong_units(root: Path, log: CommitLog, settings: Settings, start: int, end:
             queue.find_end()
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
-        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None))
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None), batch_topics(root, log.disk))
         at, end = start, min(end, queues.max_physical_offset)
         while at < end:
             at = _audit_some(log, at, end, auditor, [], [])

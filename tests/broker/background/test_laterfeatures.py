@@ -1,14 +1,18 @@
 """What 5.x leaves in a log is told at the start and when it is first seen, once."""
 
+from typing import Any
+
 from rmqha.broker.background.laterfeatures import LOOK_SECONDS, TIMER_TOPIC, LaterFeatures
-from rmqha.broker.tables.topics import TRANS_OP_HALF_TOPIC
-from tests.broker.brokerstore import BrokerStoreTestCase
+from rmqha.broker.tables.topics import TRANS_OP_HALF_TOPIC, TopicConfigManager
+from rmqha.store.metadata import TopicConfig
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import log_lines
 
 
 class LaterFeaturesTests(BrokerStoreTestCase):
     def look(self) -> LaterFeatures:
-        found = LaterFeatures(self.store, self.clock)
+        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        found = LaterFeatures(self.store, self.topics, self.clock)
         found.startService()
         self.addCleanup(found.stopService)
         return found
@@ -21,38 +25,45 @@ class LaterFeaturesTests(BrokerStoreTestCase):
             found = self.look()
             self.clock.advance(10 * LOOK_SECONDS)
         self.assertEqual(lines().count("warn: the log has timer messages (topic rmq_sys_wheel_timer)"), 1)
-        self.assertIn("they are not handled", found.warnings[0])
+        self.assertIn("they are not delivered", found.warnings[0])
 
-    def test_batched_operations_are_told_when_they_are_first_seen(self) -> None:
+    def test_topics_with_batch_queues_are_told_when_their_table_comes(self) -> None:
         self.open()
-        self.put(b"5", b"6", topic=TRANS_OP_HALF_TOPIC)
-        self.dispatch()
         with log_lines() as lines:
             found = self.look()
             self.assertEqual((found.warnings, lines()), ([], ""))
-            self.put(b"0,1,5,6,", topic=TRANS_OP_HALF_TOPIC)
-            self.dispatch()
-            self.clock.advance(LOOK_SECONDS)
-            self.assertEqual(len(found.warnings), 1)
-            self.clock.advance(LOOK_SECONDS)
-        self.assertEqual(lines().count("warn: the log has transactions whose operations are batched"), 1)
+            for number in range(7):
+                batch = {"attributes": {"queue.type": "BatchCQ"}}
+                self.topics.update(TopicConfig(f"TBatch{number}", unknown=batch))
+            self.clock.advance(3 * LOOK_SECONDS)
+            (warning,) = found.warnings
+            self.assertIn("BatchCQ: TBatch0, TBatch1, TBatch2, TBatch3, TBatch4 and 2 more. rmqha does not", warning)
+            self.assertIn("move the folders consumequeue and index away", warning)
+        self.assertEqual(lines().count("warn: topics with queue.type=BatchCQ"), 1)
+        for number in range(7):
+            self.topics.delete(f"TBatch{number}")
+        self.clock.advance(LOOK_SECONDS)
+        self.assertEqual(found.warnings, [])
 
-    def test_old_batched_operations_are_told_at_the_start(self) -> None:
+    def test_other_attributes_are_nothing_to_tell(self) -> None:
         self.open()
-        self.put(b"0,", b"1", topic=TRANS_OP_HALF_TOPIC)
-        self.dispatch()
-        self.assertEqual(len(self.look().warnings), 1)
+        odd: tuple[Any, ...] = ({"attributes": None}, {"attributes": ["queue.type"]}, {"attributes": {"queue.type": 1}})
+        found = self.look()
+        for unknown in (*odd, {"attributes": {"queue.type": "SimpleCQ"}}, {"queue.type": "BatchCQ"}):
+            self.topics.update(TopicConfig("T", unknown=unknown))
+            self.clock.advance(LOOK_SECONDS)
+            self.assertEqual(found.warnings, [])
 
     def test_a_slave_is_told_that_it_is_about_its_promotion(self) -> None:
         self.open()
         self.put(b"later", topic=TIMER_TOPIC)
         self.copy_to_slave()
         self.dispatch()
-        self.assertIn("when this slave becomes a master, they will not be handled", self.look().warnings[0])
+        self.assertIn("when this slave becomes a master, they will not be delivered", self.look().warnings[0])
 
-    def test_a_log_of_4_x_has_nothing_to_tell(self) -> None:
+    def test_what_is_handled_is_nothing_to_tell(self) -> None:
         self.open()
         self.put(b"a,b", topic="T")
-        self.put(b"5", topic=TRANS_OP_HALF_TOPIC)
+        self.put(b"5", b"0,1,", topic=TRANS_OP_HALF_TOPIC)
         self.dispatch()
         self.assertEqual(self.look().warnings, [])

@@ -131,6 +131,34 @@ class SendTestCase(BrokerStoreTestCase):
         self.assertEqual(self.store.commit_log.max_offset, 0)
 
 
+class TimerTests(SendTestCase):
+    """Timer messages of 5.x."""
+
+    def test_a_timer_message_is_refused_and_not_delivered_at_once(self) -> None:
+        for name in ("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY"):
+            for properties in (
+                {name: "15000"},
+                {"TAGS": "A", name: "15000", "WAIT": "true"},
+                {"DELAY": "0", name: "1"},
+            ):
+                answer = self.send(properties=properties)
+                self.assertEqual(answer.code, ResponseCode.MESSAGE_ILLEGAL)
+                self.assertIn("this broker (rmqha) has no timer messages of RocketMQ 5", answer.remark or "")
+                self.assertIn(f"the property {name}", answer.remark or "")
+        answer = self.send(properties={"TRAN_MSG": "true", "PGROUP": "P", "TIMER_DELAY_MS": "1"})
+        self.assertEqual(answer.code, ResponseCode.MESSAGE_ILLEGAL)
+        self.assertEqual(self.store.commit_log.max_offset, 0)
+
+    def test_others_are_sent(self) -> None:
+        """One that has been through a timer wheel, one with a delay level, and one with such words in its values."""
+        for properties in (
+            {"TIMER_DELIVER_MS": "5", "TIMER_OUT_MS": "5"},
+            {"DELAY": "3", "TIMER_DELAY_MS": "5"},
+            {"KEYS": "TIMER_DELAY_MS", "TIMER_DELTA": "1"},
+        ):
+            self.stored(self.send(properties=properties))
+
+
 class SendTests(SendTestCase):
     def test_a_message_is_stored_as_it_was_sent(self) -> None:
         body = bytes(range(256))

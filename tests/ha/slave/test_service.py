@@ -1,6 +1,7 @@
 """A slave's service: it reconnects, acts on verdicts, and decides when and how a ``--once`` run ends."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -557,6 +558,19 @@ class MisfitTests(SlaveNodeTestCase):
         line.deliver(wire(IMAGE.transfers(request)))
         self.assertEqual(self.service.replica.state, ReplicaState.IN_SYNC)
         self.assertNotIn("DLedger", self.service.reason)
+
+    def test_a_warning_about_the_master_is_told_once_and_kept(self) -> None:
+        self.view = replace(VIEW, warning="it waits for nobody")
+        with log_lines() as lines:
+            self.start(PREFIX)
+            line = self.accept()
+            line.deliver(wire(IMAGE.transfers(PREFIX.last_message)))
+            line.lose()
+            self.clock.advance(30)
+            self.connect()
+            self.silence(10)
+        self.assertEqual(lines().count("it waits for nobody"), 1)
+        self.assertEqual(self.service.warnings, ["it waits for nobody"])
 
     def test_an_acl_is_named_with_what_to_do(self) -> None:
         self.view = RemotingError("code 1: org.apache.rocketmq.acl.common.AclException: No accessKey is configured")
