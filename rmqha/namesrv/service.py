@@ -155,7 +155,7 @@ class NameServerService(Service):
 
     def _query_data_version(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         try:
-            version = DataVersion.from_json(loads_request(request.body) if request.body else None).bare()
+            version = DataVersion.from_stranger(loads_request(request.body) if request.body else None)
         except ValueError as error:
             raise refused(f"the body is not a data version: {error}") from error
         changed, known = self.route_info.query_data_version(Header(request).text("brokerAddr"), version)

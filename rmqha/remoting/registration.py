@@ -57,7 +57,7 @@ def decode_body_in_steps(body: bytes, compressed: bool, version: int) -> Steps[T
     if content is None:
         return TopicConfigTable()
     table = TopicConfigTable.from_json(content)
-    table.data_version, table.unknown = table.data_version.bare(), {}
+    table.data_version, table.unknown = DataVersion.from_stranger(content.get("dataVersion")), {}
     for count, (name, topic) in enumerate(rows.items(), 1):
         table.topic_config_table[str(name)] = TopicConfig.from_json(topic, str(name))
         if count % TOPICS_BATCH == 0:
@@ -101,7 +101,7 @@ def _decode_compressed(body: bytes) -> Steps[TopicConfigTable]:
             topics[topic.topic_name] = topic
     except StructError as error:
         raise ValueError(f"the body ends too early: {error}") from error
-    return TopicConfigTable(DataVersion.from_json(loads_lenient(version_json.encode())).bare(), topics)
+    return TopicConfigTable(DataVersion.from_stranger(loads_lenient(version_json.encode())), topics)
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:

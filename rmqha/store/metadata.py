@@ -95,15 +95,18 @@ class DataVersion:
         """The version after a change: Java's nextVersion."""
         return replace(self, counter=self.counter + 1, timestamp=now_ms)
 
-    def bare(self) -> "DataVersion":
-        """The version without unknown fields, except a stateVersion: for one that a stranger sent and we keep."""
-        state_version = self.unknown.get("stateVersion")
-        return replace(self, unknown={"stateVersion": state_version} if isinstance(state_version, int) else {})
-
     @classmethod
     def from_json(cls, content: Any) -> Self:
         """From Java's form. None and missing fields give the defaults. Raises ValueError."""
         return _read_row(cls, {} if content is None else content)
+
+    @classmethod
+    def from_stranger(cls, content: Any) -> Self:
+        """As ``from_json``, without unknown fields except a stateVersion, because a stranger could send a lot."""
+        content = {} if content is None else content
+        version = read_bean(cls, content)
+        state_version = content.get("stateVersion")
+        return replace(version, unknown={"stateVersion": state_version}) if isinstance(state_version, int) else version
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form."""

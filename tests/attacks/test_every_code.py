@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.requests.pop import POP_CODES
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, Surroundings, broker_limits
 from rmqha.namesrv.service import NameServerService, name_server_limits
@@ -256,6 +257,7 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_MAX_OFFSET: Worst(QUEUE),
     RequestCode.GET_MIN_OFFSET: Worst(QUEUE),
     RequestCode.GET_CONFIRMED_OFFSET: Worst({"after": HUGE}),
+    **dict.fromkeys(POP_CODES, Worst({"topic": HUGE})),
     RequestCode.GET_EARLIEST_MSG_STORETIME: Worst(QUEUE),
     RequestCode.QUERY_MESSAGE: [
         Worst({**QUERY, "endTimestamp": HUGE}),

@@ -1,25 +1,21 @@
 """Requests of POP consumption, which RocketMQ 5 added. This broker refuses them in words that the client shows."""
 
-from enum import IntEnum
-
 from twisted.logger import Logger
 
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
-from rmqha.wire.command import RemotingCommand, ResponseCode
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
-
-class PopCode(IntEnum):
-    """Codes of POP requests (RocketMQ 5.3.3)."""
-
-    QUERY_ASSIGNMENT = 400
-    SET_MESSAGE_REQUEST_MODE = 401
-    POP_MESSAGE = 200_050
-    ACK_MESSAGE = 200_051
-    PEEK_MESSAGE = 200_052
-    CHANGE_MESSAGE_INVISIBLETIME = 200_053
-    NOTIFICATION = 200_054
-    POP_ROLLBACK = 200_056
-    BATCH_ACK_MESSAGE = 200_151
+POP_CODES = (
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.NOTIFICATION,
+    RequestCode.POP_ROLLBACK,
+    RequestCode.BATCH_ACK_MESSAGE,
+)
 
 
 class PopProcessor:
@@ -32,10 +28,10 @@ class PopProcessor:
 
     def processors(self) -> Processors:
         """By request code."""
-        return {int(code): self._refuse for code in PopCode}
+        return dict.fromkeys(POP_CODES, self._refuse)
 
     def _refuse(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        name = PopCode(request.code).name
+        name = RequestCode(request.code).name
         if not self._is_told:
             self._is_told = True
             host, port = connection.peer_host

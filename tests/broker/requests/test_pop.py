@@ -1,6 +1,6 @@
 """POP consumption is refused in words."""
 
-from rmqha.broker.requests.pop import PopCode, PopProcessor
+from rmqha.broker.requests.pop import POP_CODES, PopProcessor
 from rmqha.wire.command import ResponseCode
 from tests.broker.brokerstore import BrokerStoreTestCase
 from tests.ha.doubles import log_lines
@@ -11,7 +11,7 @@ class PopTests(BrokerStoreTestCase):
         self.open()
         peer = self.client(PopProcessor().processors())
         with log_lines() as lines:
-            for code in PopCode:
+            for code in POP_CODES:
                 answer = peer.ask(code, topic="T")
                 self.assertEqual(answer.code, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
                 self.assertIn(
