@@ -19,6 +19,7 @@ SOURCES_OF_WARNINGS = {
     "rmqha/broker/service.py": (),
     "rmqha/broker/background/outerapi.py": ("has another broker in our place", "not registered with name server"),
     "rmqha/broker/background/laterfeatures.py": ("RocketMQ 5",),
+    "rmqha/acl/gate.py": ("the accounts stay as they were", "only the first counts"),
     "rmqha/ha/slave/service.py": ("the master's ACL refuses this slave",),
 }
 """The modules that give warnings for state.json, and phrases of these."""

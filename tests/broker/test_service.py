@@ -63,7 +63,7 @@ class BrokerServiceTests(BrokerStoreTestCase):
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         }
-        of_the_node = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG}
+        of_the_node = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG, *range(50, 55)}
         self.assertEqual(set(RequestCode) - elsewhere - to_clients - of_the_node, set(self.make().processors()))
 
     def test_a_slave_answers_all_that_a_master_does(self) -> None:
