@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,17 @@ def persisted(store: Path) -> dict[type[ConfigTable], ConfigTable]:
     return found
 
 
+def without_answers_version(tables: dict[type[ConfigTable], ConfigTable]) -> dict[type[ConfigTable], ConfigTable]:
+    """The tables without the version that our answer about offsets has for 5.x slaves. A 4.9 slave does not keep it."""
+    offsets = tables.get(ConsumerOffsetTable)
+    if not isinstance(offsets, ConsumerOffsetTable):
+        return tables
+    return {**tables, ConsumerOffsetTable: replace(offsets, unknown={})}
+
+
 def is_equal(master: AnyBroker, slave: AnyBroker) -> bool:
     """Whether the slave's files are what the master answers."""
-    return persisted(slave.store) == tables_of(master)
+    return without_answers_version(persisted(slave.store)) == without_answers_version(tables_of(master))
 
 
 def test_four_tables_are_equal_on_the_slaves_of_all_pairings_and_follow_changes(

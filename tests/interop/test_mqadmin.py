@@ -56,7 +56,7 @@ OUR_SETTINGS: Final = {
     *("haConnectsPerSecondPerAddress", "haFlowControlEnable", "maxHaTransferByteInSecond"),
     *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
     *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics", "unregisterUnfitSlave", "readUpTo"),
-    "updateBrokerConfigFrom",
+    *("updateBrokerConfigFrom", "aclStrict"),
     *(
         f"maxNew{what}{rate}{of}"
         for what in ("Groups", "Topics")
