@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import orjson
 import yaml
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from rmqha.acl.files import PLAIN_FILE
-from rmqha.acl.gate import AclGate
+from rmqha.acl.gate import AclGate, RunInThread
 from rmqha.acl.rules import PERMISSIONS, parse_rules
 from rmqha.acl.yamlfile import MAX_FILE_BYTES, AclFileError, read_yaml
 from rmqha.remoting.header import Header, shown
@@ -29,7 +29,6 @@ LISTS = ("topicPerms", "groupPerms")
 WHITE = "globalWhiteRemoteAddresses"
 
 Content = dict[str, Any]
-RunInThread = Callable[[Callable[[], Any]], Deferred[Any]]
 
 
 class BrokerNames(NamedTuple):

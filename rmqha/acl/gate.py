@@ -15,6 +15,7 @@ from rmqha.acl.rules import Refused
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.remoting.protocol import (
+    ACL_EXCEPTION,
     Answer,
     Processor,
     Processors,
@@ -25,7 +26,7 @@ from rmqha.services import PeriodicService
 from rmqha.wire.command import RemotingCommand, ResponseCode
 
 RELOAD_SECONDS = 0.5
-EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
+EXCEPTION = f"org.apache.rocketmq.acl.common.{ACL_EXCEPTION}"
 FREE_TRIES = 10
 """After this many refusals of strangers in a row, a connection waits before each further one is answered."""
 WAIT_SECONDS = 0.1

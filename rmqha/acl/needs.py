@@ -67,8 +67,13 @@ def _text(request: RemotingCommand, name: str) -> str:
     return request.ext_fields.get(name, "")
 
 
-def _group(name: str, permission: int = SUB) -> Need:
-    return Need(name if name.startswith(RETRY_PREFIX) else RETRY_PREFIX + name, permission)
+def retry_topic(group: str) -> str:
+    """The retry topic of a group, which names the group's permission."""
+    return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group
+
+
+def _group(name: str) -> Need:
+    return Need(retry_topic(name), SUB)
 
 
 def _send(topic_field: str, group_field: str) -> Callable[[RemotingCommand], Needs]:
@@ -117,7 +122,7 @@ def _unregister(request: RemotingCommand) -> Needs:
 
 
 def _content(request: RemotingCommand) -> Mapping[str, Any]:
-    """The JSON object in the body; empty if it is not one, for the processor refuses it then."""
+    """The JSON object in the body. Raises UnreadableBody if it is not one."""
     try:
         found = orjson.loads(request.body)
     except ValueError:
@@ -175,7 +180,7 @@ STRICT: Mapping[int, NeedsOf] = {
     RequestCode.GET_MAX_OFFSET: _topic(ANY),
     RequestCode.GET_MIN_OFFSET: _topic(ANY),
     RequestCode.GET_EARLIEST_MSG_STORETIME: _topic(ANY),
-    321: _topic(SUB),  # QUERY_CONSUME_QUEUE
+    RequestCode.QUERY_CONSUME_QUEUE: _topic(SUB),
     RequestCode.END_TRANSACTION: lambda _: Needs((Need(SOMEWHERE, PUB),)),
     RequestCode.LOCK_BATCH_MQ: _lock,
     RequestCode.UNLOCK_BATCH_MQ: _lock,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rmqha.acl.addresses import Address, Matches, address_of, parse_pattern
-from rmqha.acl.needs import ANY, DENY, PUB, RETRY_PREFIX, SOMEWHERE, SUB, TRACE_TOPIC, Need, needs_of
+from rmqha.acl.needs import ANY, DENY, PUB, RETRY_PREFIX, SOMEWHERE, SUB, TRACE_TOPIC, Need, needs_of, retry_topic
 from rmqha.acl.signing import ACCESS_KEY, SIGNATURE, Credentials, signature_of, signed_content
 from rmqha.remoting.header import shown
 from rmqha.wire.command import RemotingCommand
@@ -190,8 +190,3 @@ def _permissions(content: Mapping[str, Any]) -> Mapping[str, int] | None:
     if len(found) > MAX_PERMISSIONS:
         raise ValueError(f"more than {MAX_PERMISSIONS} permissions")
     return MappingProxyType(found) if found else None
-
-
-def retry_topic(group: str) -> str:
-    """The retry topic of a group, which names the group's permission."""
-    return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -352,15 +353,13 @@ def of_resets(driver: Driver, broker: Broker | OurBroker, work: Path) -> dict[st
 
         wait_until(lambda: consumed(MESSAGES), f"the consumers to have all at {broker}")
         our_clients.wait_for_calls(MESSAGES, "ours")
-        offsets = ConsumerOffsetTable.from_json
+
+        def has_offsets(group: str) -> bool:
+            answer = loads_lenient(ask(broker, RequestCode.GET_ALL_CONSUMER_OFFSET))
+            return topic_at_group(RESETS, group) in ConsumerOffsetTable.from_json(answer).offset_table
+
         for group in (*groups.values(), "GOurs"):
-            wait_until(
-                lambda: (
-                    topic_at_group(RESETS, group)  # noqa: B023  # it is called here
-                    in offsets(loads_lenient(ask(broker, RequestCode.GET_ALL_CONSUMER_OFFSET))).offset_table
-                ),
-                f"the offsets of {group}",
-            )
+            wait_until(partial(has_offsets, group), f"the offsets of {group}")
         again = [["resetOffsetByTime", "-g", group, "-t", RESETS, "-s", "0"] for group in (*groups.values(), "GOurs")]
         printed = asked(driver, again)
         wait_until(lambda: consumed(2 * MESSAGES), f"the consumers to have all again at {broker}")
