@@ -23,13 +23,13 @@ STORES_SECONDS ?= 300
 FUZZ_SEED ?=
 SEED := $(addprefix --seed ,$(FUZZ_SEED))
 ROCKETMQ_VERSIONS ?= 4.9.7
-PROOFS := long-proof sim-proof fuzz-proof plants-proof java-proof trial
+PROOFS := stories long-proof sim-proof fuzz-proof plants-proof java-proof trial
 REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync_pairs.py failover.py harness.py)
 
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test docs proofs proof-names lint types imports unit long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics package deb deb-proof systemd-proof image image-proof news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,10 +53,10 @@ quick: lint types imports  ## what to run before each commit: checks, unit tests
 	$(FEW_EXAMPLES) $(PYTEST) $(PARALLEL) -m unit -q
 	$(BIN)/python -m rmqha.testing.sim --seeds 0..99 --jobs 2
 
-test: lint types imports docs unit trial-smoke wheel  ## all checks, and every test once, with one version of RocketMQ
+test: lint types imports docs unit trial-smoke wheel  ## all checks, and every test but the stories and the long forms
 	@echo "all checks passed"
 
-proofs: $(PROOFS)  ## what takes long: long forms of tests, more seeds and cases, more versions of RocketMQ, trial with coverage
+proofs: $(PROOFS)  ## what takes long: stories, long forms of tests, more seeds and cases, more versions of RocketMQ, trial with coverage
 	@echo "all proofs passed"
 
 proof-names:  ## the parts of `make proofs`, which CI runs one after another
@@ -72,8 +72,11 @@ types: $(READY)  ## mypy --strict with mypy-zope
 imports: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-unit: $(READY)  ## pytest: everything but the long forms, the real Java broker and Spark too
-	$(SIZES) $(PYTEST) $(PARALLEL) -m "not proof"
+unit: $(READY)  ## pytest: everything but the stories and the long forms, the real Java broker and Spark too
+	$(SIZES) $(PYTEST) $(PARALLEL) -m "not story and not proof"
+
+stories: $(READY)  ## pytest: tests that take long, mostly with several brokers, clients or Spark
+	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof"
 
 long-proof: $(READY)  ## pytest: the long forms of tests that `make unit` runs in short, and all examples of hypothesis
 	$(PYTEST) $(PARALLEL) -m "proof or hypothesis"
@@ -163,6 +166,9 @@ bench-start: $(READY)  ## starting and stopping: many queues, a log without queu
 
 bench-metrics: $(READY)  ## what the counting for metrics costs a put, as a ratio, one run
 	$(BIN)/python -m benchmarks.metrics
+
+bench-acl: $(READY)  ## what access control costs a put, as a ratio, and what bad signatures cost honest clients, one run
+	$(BIN)/python -m benchmarks.acl
 
 bench-failover: $(READY)  ## promotion, rewinding, backups and restores, against cp; FAILOVER='--gib 2' and the like
 	$(BIN)/python -m benchmarks.failover $(FAILOVER)

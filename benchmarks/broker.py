@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.catchup import anonymous_memory, file_memory_beside
+from rmqha.events import Event
 from rmqha.testing.nodes import TwistdNode, free_port
 from tests.interop import rocketmq
 
@@ -126,7 +127,7 @@ def our_pair(role: str, namesrv: rocketmq.NameServer) -> Iterator[Pair]:
         master.port()
         options = ["--role=slave", f"--port={free_port()}", f"--master=127.0.0.1:{port + 1}", *own]
         slave = stack.enter_context(TwistdNode(WORK / name, options, name="slave"))
-        slave.wait_for_fields(state="IN_SYNC")
+        slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         yield Pair(name, memory=lambda: max(memory_beside_store(node.pid) for node in (master, slave)))
 
 

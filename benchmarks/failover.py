@@ -144,7 +144,7 @@ def bench_rewind(work: Path, ours: Path, theirs: Path, end: int, fork_at: int) -
         way = Way(f"127.0.0.1:{node.port()}", None, ClientTLS())
         log = open_log(make_settings({"storePathRootDir": str(ours)}), owned=False)
         start, cpu = time.perf_counter(), time.process_time()
-        found = way.find_fork(log, end)
+        found = way.find_fork(log, end, None)
         took, cpu = time.perf_counter() - start, time.process_time() - cpu
         log.close()
         print(

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rmqha.events import Event
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -103,7 +104,7 @@ def measure(slaves: int, figures: Figures) -> None:
         own = ["--role=slave", "--port=0", f"--master=127.0.0.1:{port + 1}"]
         nodes = [stack.enter_context(TwistdNode(work, own, name=f"slave-{number}")) for number in range(slaves)]
         for node in nodes:
-            node.wait_for_fields(state="IN_SYNC")
+            node.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         put(master, SINGLE_PUTS // 4, 1)
         figures.single.append(put(master, SINGLE_PUTS, 1)["latencies"]["p50"])
         put(master, WINDOW_PUTS // 4, WINDOW)

@@ -18,6 +18,7 @@ NAVIGATION = {
     "First steps": ("README", "docs/copy", "docs/install", "docs/faq"),
     "Operators": (
         "docs/operating",
+        "docs/versions",
         "docs/runbook",
         "docs/repair",
         "docs/observability",
@@ -31,7 +32,7 @@ NAVIGATION = {
         "SECURITY",
     ),
     "Developers and data engineers": ("docs/client", "docs/spark", "docs/api"),
-    "Reference": ("docs/settings", "docs/commands", "docs/exit-codes", "docs/metrics", "docs/states"),
+    "Reference": ("docs/settings", "docs/commands", "docs/exit-codes", "docs/metrics", "docs/events", "docs/states"),
     "Contributors": (
         "CONTRIBUTING",
         "ARCHITECTURE",

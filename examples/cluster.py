@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from rmqha.events import Event
 from rmqha.settings import BrokerRole, Settings, make_settings, read_properties
 from rmqha.testing.nodes import NameServerNode, NodeError, TwistdNode
 
@@ -99,9 +100,9 @@ def _start(cluster: Cluster, names: Sequence[str], started: ExitStack) -> None:
         _start_node(cluster.nodes[name], started)
     for name in names:
         own, node = cluster.settings[name], cluster.nodes[name]
-        node.wait_for_event("registered with name server")
+        node.wait_for_event(Event.REGISTERED)
         if own.broker_role is BrokerRole.SLAVE:
-            node.wait_for_fields(state="IN_SYNC")
+            node.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
 
 
 def _wait_for_ctrl_c(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 In reading order:
 
 - ``wire/``: the byte formats: records, HA frames, remoting commands. Pure Python, without I/O.
+- ``filter/``: SQL92 filters: the grammar, and what an expression gives for a message.
 - ``store/``: the disk: the commit log, the consume queues and the index.
 - ``remoting/``: RocketMQ's remoting protocol: connections, requests and answers.
 - ``acl/``: RocketMQ's access control: signatures, accounts and what they may do.
@@ -23,7 +24,8 @@ In reading order:
 - ``tap``: the twistd plugin of a node: its options and its wiring.
 - ``namesrv_tap``: the twistd plugin of the name server.
 - ``cli/``: the ``rmqha`` command.
-- ``launch``: starts the ``rmqha`` command, and handles Ctrl-C while it is imported.
+- ``launch``: starts the ``rmqha`` command.
+- ``interrupts``: Ctrl-C while modules are imported.
 
 Several of these share the following modules:
 
@@ -34,6 +36,7 @@ Several of these share the following modules:
 - ``connecting``: connections that are retried, and how the log reports that.
 - ``tls/``: TLS for the HA port and the remoting ports.
 - ``commands``: how commands end, and the options that describe a store.
+- ``events``: the names of what the log reports.
 - ``exitcodes``: the exit codes of commands and nodes.
 - ``printing``: escapes text that others chose, for terminals and log files.
 - ``progress``: shows how far a long work has come: a bar or lines.

@@ -112,7 +112,6 @@ EFFECTS = {
     "enableMultiDispatch": Unsupported(_is_true, "queues of light messages (LMQ) are not built"),
     "enableLmq": Unsupported(_is_true, "queues of light messages (LMQ) are not built"),
     "enableConsumeQueueExt": Unsupported(_is_true, "consume queues have no extension files"),
-    "enablePropertyFilter": Unsupported(_is_true, "consumers that filter by SQL92 are refused"),
     "fetchNamesrvAddrByAddressServer": Unsupported(_is_true, "name servers are those of namesrvAddr alone"),
     "duplicationEnable": Unsupported(_is_true, "the log is dispatched as soon as it is verified"),
     "transientStorePoolEnable": Unsupported(_is_true, "puts are written to the page cache at once"),

@@ -13,6 +13,8 @@ from twisted.logger import ILogObserver, LogEvent, Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.events import Event
+
 GROWING_RETRIES = 8
 """The first retries in a row that get a log line each, while the pause between them grows."""
 SUMMARY_SECONDS = 600.0
@@ -107,12 +109,19 @@ class RetryLines:
 
     def _tell(self, reason: str, seconds: float, now: float, reason_is_told: bool) -> None:
         if reason_is_told and not self._not_logged:
-            self._log.info("connecting to {what} again in {seconds:.1f} s", what=self._what(), seconds=seconds)
+            self._log.info(
+                "connecting to {what} again in {seconds:.1f} s",
+                event=Event.RECONNECTING,
+                what=self._what(),
+                seconds=seconds,
+            )
         else:
             self._warn(reason, seconds, now)
         if self._in_a_row == GROWING_RETRIES:
             self._log.info(
-                "from now on this is logged once in {minutes:.0f} min, until it changes", minutes=SUMMARY_SECONDS / 60
+                "from now on this is logged once in {minutes:.0f} min, until it changes",
+                event=Event.RECONNECTING_QUIETLY,
+                minutes=SUMMARY_SECONDS / 60,
             )
         self._not_logged, self._logged_at, self._reason = 0, now, reason
 
@@ -126,6 +135,7 @@ class RetryLines:
             text = "no connection to {what}: {reason}; again in {seconds:.1f} s"
         self._log.warn(
             text,
+            event=Event.NOT_CONNECTED,
             what=self._what(),
             reason=reason,
             count=self._not_logged + 1,

@@ -111,6 +111,7 @@ class NameServerProcess(ProcessService):
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot read {self._folder}: {error}")
             return
+        name_server.config |= {"bindAddress": self._bind_address, "listenPort": str(self._port)}
         self._name_server = name_server
         name_server.setServiceParent(self)
         factory = RemotingFactory(name_server.processors(), clock, name_server_limits())

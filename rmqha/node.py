@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from rmqha.connecting import reason_of
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.forkprobe import find_fork_with_master
 from rmqha.ha.slave.states import ReplicaState
@@ -145,6 +146,7 @@ class Node(ProcessService):
             self._run_in_table_thread,
             self._reactor,
             lambda error: self.stop_with(ExitCode.IO_ERROR, error),
+            self._how_far,
         ).setServiceParent(self)
 
     def _shown_phase(self) -> str:
@@ -173,7 +175,7 @@ class Node(ProcessService):
         self._working.addErrback(self._cannot_start)
 
     def _cannot_start(self, failure: Failure) -> None:
-        self._log.failure("the node cannot start", failure)
+        self._log.failure("the node cannot start", failure, event=Event.NODE_START_FAILED)
         self.stop_with(ExitCode.IO_ERROR, f"the node cannot start: {failure.getErrorMessage()}")
 
     async def _open(self) -> None:
@@ -183,7 +185,7 @@ class Node(ProcessService):
             self._check_not_stopping()
             await self._run(await self._opening.run())
         except OpeningStopped:
-            self._log.info("stopped before the store was open")
+            self._log.info("stopped before the store was open", event=Event.OPENING_STOPPED)
         except CannotRepair as error:
             self.stop_with(error.exit_code, str(error))
         except StoreInUse as error:
@@ -219,6 +221,7 @@ class Node(ProcessService):
         self._log.warn(
             "the store was promoted to {role}: this node runs as {role}, not as a slave. Start it with --role of a "
             "master from now on; rmqha rewind makes the store a slave's again",
+            event=Event.STORE_WAS_PROMOTED,
             role=role.value,
         )
         self._use(self._plan.as_master(role))
@@ -354,7 +357,9 @@ class Node(ProcessService):
             raise
 
     async def _reopen_as_master(self, role: BrokerRole, before: NodeState) -> Promotion:
-        self._log.warn("promoted to {role}: this node stops following its master", role=role.value)
+        self._log.warn(
+            "promoted to {role}: this node stops following its master", event=Event.PROMOTION_STARTED, role=role.value
+        )
         node = self.open_node
         await maybeDeferred(node.services.disownServiceParent)
 
@@ -367,6 +372,7 @@ class Node(ProcessService):
         await self._run(store)
         self._log.warn(
             "this node is the {role} now, epoch {epoch}, from {end} on",
+            event=Event.PROMOTED,
             role=role.value,
             epoch=promotion.epoch,
             end=promotion.end,
@@ -403,6 +409,7 @@ class Node(ProcessService):
             self._log.warn(
                 "rewound to {end}, where the master's log and ours part: {size} bytes are cut, and kept in {kept}; "
                 "epoch {epoch}",
+                event=Event.REWOUND,
                 end=done.end,
                 size=fork.our_end - done.end,
                 kept=str(done.kept_in),
@@ -426,7 +433,15 @@ class Node(ProcessService):
         endpoint, remoting = self._master.both()
         clock, log = IReactorTime(self._reactor), self.open_node.store.commit_log
         ask_range = None if remoting is None else partial(ask_master_range, remoting, clock)
-        finding = find_fork_with_master(log, log.verified_offset, endpoint, ask_range, clock, run=self._run_in_thread)
+        finding = find_fork_with_master(
+            log,
+            log.verified_offset,
+            endpoint,
+            ask_range,
+            clock,
+            run=self._run_in_thread,
+            doubted_from=self.open_node.store.node_state.unproved_from,
+        )
         self._finding_fork = Deferred.fromCoroutine(finding)
         return self._finding_fork
 
@@ -437,7 +452,7 @@ class Node(ProcessService):
             await self._run_in_thread(partial(check_room, self._plan.settings.store_path_root_dir, fork))
             return fork
         except Exception as error:  # of any kind: nothing was changed, and the slave tries again
-            self._log.error("the log is not rewound: {reason}", reason=reason_of(error))
+            self._log.error("the log is not rewound: {reason}", event=Event.NOT_REWOUND, reason=reason_of(error))
             return None
 
     def _disk_failed(self, failure: Failure) -> None:
@@ -461,7 +476,9 @@ class Node(ProcessService):
             await ProcessService.stopService(self)
             if node is not None:
                 await node.close_store()
-                self._log.info("stopped at {offset}", offset=node.store.commit_log.verified_offset)
+                self._log.info(
+                    "stopped at {offset}", event=Event.NODE_STOPPED, offset=node.store.commit_log.verified_offset
+                )
                 problems = node.stop_problems()
                 if problems:
                     self.stop_with(ExitCode.IO_ERROR, "; ".join(problems))

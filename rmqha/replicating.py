@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.serving import LogServing, confirmed_offset
@@ -111,7 +112,9 @@ class StoreOpening:
         machine, master = self._machine, self._way_to_master()
         if master is None:
             raise damaged
-        self._log.error("REPAIRING from the master: {damage}", damage=str(damaged.damage))
+        self._log.error(
+            "REPAIRING from the master: {damage}", event=Event.LOG_REPAIR_STARTED, damage=str(damaged.damage)
+        )
         await machine.run_in_thread(self._note_repairing)
         repair = SelfRepair(
             partial(StoreRepair, self._settings, disk=machine.disk),
@@ -128,7 +131,9 @@ class StoreOpening:
             raise OpeningStopped("the node is to stop before its log is repaired") from None
         except (RepairError, SourceUnreachable) as error:
             raise CannotRepair(damaged, error) from error
-        self._log.info("{count} bad stretches are repaired; opening the store", count=len(done))
+        self._log.info(
+            "{count} bad stretches are repaired; opening the store", event=Event.LOG_REPAIR_DONE, count=len(done)
+        )
 
     def _note_repairing(self) -> None:
         """Tell readers of state.json what keeps the store from being opened. Raises StoreError, OSError."""

@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmqha.broker.requests.config import FixedSettings, LiveSettings
+from rmqha.events import Event
 from rmqha.ha.slave.contact import iso_of
 from rmqha.settings import (
     RUN_TIME_KEYS,
@@ -65,7 +66,12 @@ class Rereading:
         try:
             found = read_kept_settings(self._root)
         except StoreError as error:
-            self._log.error("{error}; it is ignored, and kept as {bad}", error=str(error), bad=str(self._bad_file))
+            self._log.error(
+                "{error}; it is ignored, and kept as {bad}",
+                event=Event.KEPT_SETTINGS_INVALID,
+                error=str(error),
+                bad=str(self._bad_file),
+            )
             self._is_file_stale = True
             return settings
         for key, kept in found.items():
@@ -73,6 +79,7 @@ class Rereading:
             if RUN_TIME_KEYS.get(key) is not RunTime.CHANGES or configured != kept.configured:
                 self._log.warn(
                     "{key} is {configured}, as configured: the change to {value} of {at} is dropped",
+                    event=Event.KEPT_SETTING_DROPPED,
                     key=key,
                     configured=configured,
                     value=kept.value,
@@ -84,11 +91,17 @@ class Rereading:
             try:
                 settings = with_properties(settings, {key: kept.value})
             except SettingsError as error:
-                self._log.error("the change of {at} is ignored: {error}", at=kept.at, error=str(error))
+                self._log.error(
+                    "the change of {at} is ignored: {error}",
+                    event=Event.KEPT_SETTING_IGNORED,
+                    at=kept.at,
+                    error=str(error),
+                )
                 continue
             self._kept[key] = kept
             self._log.warn(
                 "{key} is {value}, not {configured} as configured: {by} changed it at {at} ({path})",
+                event=Event.KEPT_SETTING_USED,
                 key=key,
                 value=kept.value,
                 configured=configured,
@@ -133,14 +146,20 @@ class Rereading:
         try:
             found = await self._run_in_thread(lambda: sources.tls.read(time.time()))
         except TLSError as error:
-            self._log.error("SIGHUP: the certificates stay as they are: {reason}", reason=str(error))
+            self._log.error(
+                "SIGHUP: the certificates stay as they are: {reason}",
+                event=Event.CERTIFICATES_NOT_REREAD,
+                reason=str(error),
+            )
             return
         changed = [(source, files) for source, files in found if source.use(files)]
         for source, files in changed:
             own = "" if files.own is None else f"; {source.certificate_path} ends {iso_of(files.own.expires_at)}"
-            self._log.info("SIGHUP: new connections use other certificates{own}", own=own)
+            self._log.info(
+                "SIGHUP: new connections use other certificates{own}", event=Event.CERTIFICATES_CHANGED, own=own
+            )
         if not changed:
-            self._log.info("SIGHUP: the certificates are the same as before")
+            self._log.info("SIGHUP: the certificates are the same as before", event=Event.CERTIFICATES_SAME)
 
     async def reread_credentials(self) -> None:
         """Sign with the keys that aclFile has now. If it cannot be used, the keys stay as they are."""
@@ -148,9 +167,13 @@ class Rereading:
             return
         try:
             if await self._run_in_thread(self._sources.reread_credentials):
-                self._log.info("SIGHUP: requests are signed with other keys")
+                self._log.info("SIGHUP: requests are signed with other keys", event=Event.CREDENTIALS_CHANGED)
         except ValueError as error:
-            self._log.error("SIGHUP: the keys of aclFile stay as they are: {reason}", reason=str(error))
+            self._log.error(
+                "SIGHUP: the keys of aclFile stay as they are: {reason}",
+                event=Event.CREDENTIALS_NOT_REREAD,
+                reason=str(error),
+            )
 
     async def reread_settings(self) -> dict[str, str]:
         """Read the settings again. Returns those that have changed in the configuration, and can change in the node.
@@ -162,17 +185,21 @@ class Rereading:
         try:
             settings, warnings = await self._run_in_thread(self._sources.read_settings)
         except ValueError as error:
-            self._log.error("SIGHUP: the settings stay as they are: {reason}", reason=str(error))
+            self._log.error(
+                "SIGHUP: the settings stay as they are: {reason}", event=Event.SETTINGS_NOT_REREAD, reason=str(error)
+            )
             return {}
         for warning in warnings:
-            self._log.warn("{warning}", warning=warning)
+            self._log.warn("{warning}", event=Event.SETTING_WARNING, warning=warning)
         before, after = self._configured, properties_of(settings)
         differing = {key for key in {*before, *after} if before.get(key) != after.get(key)}
         changes = {key: after[key] for key in differing if _can_change(key, after.get(key))}
         fixed = sorted(differing - changes.keys())
         if fixed:
             self._log.warn(
-                "SIGHUP: {names}: what the configuration says now counts from the next start", names=", ".join(fixed)
+                "SIGHUP: {names}: what the configuration says now counts from the next start",
+                event=Event.SETTINGS_NEED_RESTART,
+                names=", ".join(fixed),
             )
         self._configured = {**before, **changes}
         if self._kept.keys() & changes.keys():
@@ -190,7 +217,7 @@ def change_live(live: LiveSettings, changes: Mapping[str, str], log: Logger) -> 
     try:
         done = live.change(live.differing(changes))
     except (FixedSettings, SettingsError) as error:
-        log.error("SIGHUP: the settings stay as they are: {reason}", reason=str(error))
+        log.error("SIGHUP: the settings stay as they are: {reason}", event=Event.SETTINGS_NOT_REREAD, reason=str(error))
         return
     for key, (old, new) in done.items():
-        log.warn("SIGHUP changes {key} from {old} to {new}", key=key, old=old, new=new)
+        log.warn("SIGHUP changes {key} from {old} to {new}", event=Event.SETTING_CHANGED, key=key, old=old, new=new)

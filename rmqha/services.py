@@ -10,6 +10,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
+
 
 class OrderedServices(MultiService):
     """Starts its services in the order in which they were added, and stops them one by one in the reverse order.
@@ -41,7 +43,9 @@ class OrderedServices(MultiService):
                 await maybeDeferred(service.stopService).addErrback(self._not_stopped, service.name)
 
     def _not_stopped(self, failure: Failure, name: str | None) -> None:
-        self._log.failure("the service {name!r} did not stop cleanly", failure, name=name)
+        self._log.failure(
+            "the service {name!r} did not stop cleanly", failure, event=Event.SERVICE_STOP_FAILED, name=name
+        )
         self.problems.append(f"the service {name!r} did not stop cleanly: {failure.getErrorMessage()}")
 
 
@@ -113,7 +117,7 @@ class PeriodicService(TimerService):
     def _succeeded(self, _: object) -> None:
         if self._problem is not None:
             self._problem = None
-            self._log.info("{purpose} works again", purpose=self._purpose)
+            self._log.info("{purpose} works again", event=Event.PERIODIC_WORK_RECOVERED, purpose=self._purpose)
 
     def _call_failed(self, failure: Failure) -> None:
         problem = repr(failure.value)
@@ -122,6 +126,7 @@ class PeriodicService(TimerService):
             self._log.failure(
                 "{purpose} failed; it is tried again every {seconds:g} s",
                 failure,
+                event=Event.PERIODIC_WORK_FAILED,
                 purpose=self._purpose,
                 seconds=self.step,
             )

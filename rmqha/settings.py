@@ -165,10 +165,15 @@ RATE = _number(1024, 2**40)
 MAX_SEGMENT = 2**31 - 1
 MIN_SEGMENT = 4096
 QUEUE_UNIT_BYTES = 20
+BATCH_QUEUE_UNIT_BYTES = 46
 MAX_QUEUE_FILE = MAX_SEGMENT - MAX_SEGMENT % QUEUE_UNIT_BYTES
 """Sizes are rounded up to whole units, and a Java broker maps no file beyond 2³¹ - 1 bytes (spec/store.md 1)."""
 SMALLEST_ADOPTED_QUEUE_FILE = 1000
 """The smallest size taken over from a master: 50 units. A smaller one would make a file of every few messages."""
+ADOPTED_QUEUE_SIZES = {
+    "mappedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
+    "mapperFileSizeBatchConsumeQueue": "mapper_file_size_batch_consume_queue",
+}
 MAX_HASH_SLOTS = 50_000_000
 """Ten times the default. An index file's slots are reserved on the disk: 200 MB."""
 MAX_INDEX_ENTRIES = 100_000_000
@@ -263,6 +268,12 @@ class Settings:
         _number(QUEUE_UNIT_BYTES, MAX_QUEUE_FILE),
         None,
         "Size of a consume queue file, whole units of 20 bytes. If not set: as the files, the master's, 6,000,000.",
+    )
+    mapper_file_size_batch_consume_queue: int | None = _setting(
+        "mapperFileSizeBatchConsumeQueue",
+        _number(BATCH_QUEUE_UNIT_BYTES, MAX_SEGMENT - MAX_SEGMENT % BATCH_QUEUE_UNIT_BYTES),
+        None,
+        "The same for a batch consume queue of 5.x, whole units of 46 bytes. If not set: 13,800,000.",
     )
     max_hash_slot_num: int | None = _setting(
         "maxHashSlotNum",
@@ -525,6 +536,20 @@ class Settings:
         "Whether transactional messages are refused.",
         RunTime.CHANGES,
     )
+    enable_property_filter: bool = _setting(
+        "enablePropertyFilter",
+        _boolean,
+        False,
+        "Whether consumers may filter messages by SQL92 expressions.",
+        RunTime.CHANGES,
+    )
+    store_reply_message_enable: bool = _setting(
+        "storeReplyMessageEnable",
+        _boolean,
+        True,
+        "Whether replies to request() are also stored, in the topic CLUSTER_REPLY_TOPIC.",
+        RunTime.CHANGES,
+    )
     start_accept_send_request_time_stamp: int = _setting(
         "startAcceptSendRequestTimeStamp",
         _number(0, 2**63 - 1),
@@ -739,9 +764,10 @@ def _text(value: Any) -> str:
 def with_defaults(settings: Settings, properties: Mapping[str, str]) -> Settings:
     """The settings, with those that are None taken from ``properties``. Raises SettingsError."""
     unset = {name: value for name, value in _parse(properties).items() if getattr(settings, name) is None}
-    size = unset.get("mapped_file_size_consume_queue")
-    if size is not None and size < SMALLEST_ADOPTED_QUEUE_FILE:
-        raise SettingsError(f"mappedFileSizeConsumeQueue={size} is less than {SMALLEST_ADOPTED_QUEUE_FILE}")
+    for key, name in ADOPTED_QUEUE_SIZES.items():
+        size = unset.get(name)
+        if size is not None and size < SMALLEST_ADOPTED_QUEUE_FILE:
+            raise SettingsError(f"{key}={size} is less than {SMALLEST_ADOPTED_QUEUE_FILE}")
     settings = replace(settings, **unset)
     _check_index_file(settings)
     return settings

@@ -15,6 +15,7 @@ from rmqha.acl.files import AclFiles
 from rmqha.acl.signing import Signer
 from rmqha.confkeys import judge_keys, parse_override
 from rmqha.endpoints import make_endpoint, remoting_address_of
+from rmqha.events import Event
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
@@ -380,5 +381,5 @@ def makeService(options: Options) -> IService:
 
     go_by_monotonic_time(reactor)
     for warning in options.setting_warnings:
-        _log.warn("{warning}", warning=warning)
+        _log.warn("{warning}", event=Event.SETTING_WARNING, warning=warning)
     return Node(options.plan(reactor), reactor, partial(leave, reactor))

@@ -884,6 +884,7 @@ class StatusOfBrokerTests(SynchronousTestCase):
         self.assertEqual(done.stderr.count("\n"), 1)
 
     @pytest.mark.process
+    @pytest.mark.story
     def test_a_running_master_and_its_slave(self) -> None:
         work = new_folder(self)
         end = max_offset("slave")

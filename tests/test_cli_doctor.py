@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from rmqha import __version__
 from rmqha.cli import main
+from rmqha.events import Event
 from rmqha.ops.doctor.checks import CHECKS
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.test_cli import CommandTestCase
@@ -99,9 +100,9 @@ def test_a_pair_and_its_name_server(tmp_path: Path) -> None:
             TwistdNode(tmp_path, master_options, name="master") as master,
             TwistdNode(tmp_path, slave_options, name="slave") as slave,
         ):
-            slave.wait_for_fields(state="IN_SYNC")
+            slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             for node in (master, slave):
-                node.wait_for_event("registered with name server")
+                node.wait_for_event(Event.REGISTERED)
             hosts = [f"127.0.0.1:{number}" for number in (port, slave_port)]
             code, found, text = doctor(hosts[0], str(slave.store))
             disk_and_files = [verdict for name in ("disk", "open-files") for verdict, _ in found[name]]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rmqha.cli.tables import Column, fitting, table_text
+from rmqha.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from rmqha.times import iso_time
 from rmqha.wire.command import RequestCode
@@ -198,7 +199,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         way = f"--namesrv={name_server.address}"
         options = ["--role=async-master", f"--port={port}", way, *SMALL_FILES]
         with TwistdNode(work, options, name="master") as master:
-            master.wait_for_event("registered with name server")
+            master.wait_for_event(Event.REGISTERED)
             lines = b"\n".join(b"line %d" % number for number in range(20))
             master.wait_until_found(
                 lambda: run("put", "T", way, "--keys=k1 k2", lines=lines).returncode == 0 or None, "a route", SECONDS
@@ -211,6 +212,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.process
+@pytest.mark.story
 def test_query_on_brokers(cluster: str) -> None:
     for way in cluster.split():
         by_key = objects_of("query", way, "--key=k2", "--topic=T", "-n40")
@@ -231,6 +233,7 @@ def test_query_on_brokers(cluster: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.story
 def test_tail_shows_the_last_and_follows(cluster: str) -> None:
     way = cluster.split()[0]
     assert len(output_of("tail", "T", way, "--body").splitlines()) == 10
@@ -272,6 +275,7 @@ def test_tail_ends_quietly_when_its_reader_ends(cluster: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.story
 def test_lag_on_brokers(cluster: str) -> None:
     by_name_server, by_broker = cluster.split()
     address = by_broker.partition("=")[2]

@@ -102,6 +102,7 @@ def arrived(node: TwistdNode, count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.story
 def test_put_takes_what_dump_prints(tmp_path: Path, master: TwistdNode) -> None:
     store = tmp_path / "old"
     make_store(store, records()[:20])
@@ -131,6 +132,7 @@ def test_a_store_is_sent_again_with_filters(tmp_path: Path, master: TwistdNode) 
     assert list(map(own, arrived(master, 4))) == list(map(own, expected))  # in order: they are of one queue
 
 
+@pytest.mark.story
 def test_progress_is_kept_and_continued(tmp_path: Path, master: TwistdNode) -> None:
     store, file = tmp_path / "old", tmp_path / "progress"
     make_store(store, records()[:20])

@@ -91,6 +91,7 @@ class RestoreCommandTests(CommandTestCase):
 
 
 @pytest.mark.process
+@pytest.mark.story
 def test_a_backup_of_a_node_that_takes_messages_is_a_sound_prefix(tmp_path: Path) -> None:
     options = ["--role=async-master", "--port=0", "--set=mappedFileSizeCommitLog=65536"]
     with PutNode(tmp_path, options, name="master") as node:
@@ -113,6 +114,7 @@ def test_a_backup_of_a_node_that_takes_messages_is_a_sound_prefix(tmp_path: Path
 
 @pytest.mark.process
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(ALL_KILLS, marks=pytest.mark.proof)])
+@pytest.mark.story
 def test_a_restore_killed_at_any_time_leaves_the_old_or_the_new(tmp_path: Path, kills: int) -> None:
     source = copy_of("slave", tmp_path / "source")
     content = file_bytes(source / "commitlog")

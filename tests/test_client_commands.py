@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.times import iso_time
 from rmqha.wire.record import parse_msg_id
@@ -121,6 +122,7 @@ def test_following_goes_on_until_it_is_interrupted(master: TwistdNode, way: str)
             follower.kill()
 
 
+@pytest.mark.story
 def test_messages_since_a_time_are_read(master: TwistdNode, way: str) -> None:
     """As they are stored, a second apart, which no clock of a broker is too coarse for."""
     output_of("put", "Times", "first", way)
@@ -154,6 +156,7 @@ def test_ctrl_c_while_lines_are_read_is_130(way: str) -> None:
     assert_complains(2, "no broker carries topic Interrupted", "pull", "Interrupted", way)
 
 
+@pytest.mark.story
 def test_what_is_wrong_is_one_line_and_a_status(way: str) -> None:
     assert_complains(2, "give either --namesrv or --broker", "put", "T", "x")
     assert_complains(2, "give either --namesrv or --broker", "pull", "T", way, "--namesrv=127.0.0.1:1")
@@ -171,6 +174,7 @@ def test_a_sync_master_without_a_slave_has_the_message_and_says_that_nobody_else
     assert (done.returncode, done.stdout) == (6, b"SLAVE_NOT_AVAILABLE 1\n")
 
 
+@pytest.mark.story
 def test_messages_of_a_dead_master_are_pulled_from_its_slave(tmp_path: Path) -> None:
     """By a name server, which tells of both; the slave runs it."""
     port, slave_port, name_server_port = free_port(), free_port(), free_port()
@@ -187,7 +191,7 @@ def test_messages_of_a_dead_master_are_pulled_from_its_slave(tmp_path: Path) -> 
         slave.port("name server")
         with TwistdNode(tmp_path, master_options, name="master") as master:
             master.port("remoting")
-            slave.wait_for_fields(state="IN_SYNC")
+            slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             slave.wait_until_found(
                 lambda: run("put", "T", "first", name_servers).returncode == 0 or None, "a route", WAIT_SECONDS
             )

@@ -144,6 +144,7 @@ def test_a_limit_on_the_size_of_files_loses_nothing(make: Callable[[Case], list[
 
 
 @pytest.mark.parametrize("make", COMMANDS)
+@pytest.mark.story
 def test_a_full_disk_loses_nothing(make: Callable[[Case], list[object]], tmp_path: Path) -> None:
     case = Case(tmp_path)
     command = make(case)

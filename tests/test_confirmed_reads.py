@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.testing.nodes import TwistdNode, free_port
 from tests.freezing import frozen
@@ -82,6 +83,7 @@ def line_of(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline()
 
 
+@pytest.mark.story
 def test_a_consumer_waits_for_a_slave_that_stands_still_and_everybody_is_told(tmp_path: Path) -> None:
     with start_master(tmp_path) as master, slave_of(tmp_path, master) as slave:
         put(master, "first")
@@ -102,12 +104,13 @@ def test_a_consumer_waits_for_a_slave_that_stands_still_and_everybody_is_told(tm
                 assert asked["reads"]["waitingMessages"] == 2
                 assert asked["readLimit"] + asked["reads"]["waitingBytes"] == asked["verified"]
                 assert any("for them: 2 (" in warning for warning in asked["warnings"])
-                master.wait_for_event("wait for a slave")
+                master.wait_for_event(Event.READS_WAIT)
             assert sorted([line_of(consumer), line_of(consumer)]) == [b"second\n", b"third\n"]
-        master.wait_for_event("consumers read on")
+        master.wait_for_event(Event.READS_GO_ON)
         wait_until(lambda: run("status", str(master.store)).returncode == 0, "status to be fine", interval=0.2)
 
 
+@pytest.mark.story
 def test_a_slave_serves_what_its_master_has_confirmed(tmp_path: Path) -> None:
     """Here two slaves must hold a message, and one of them stands still: the other has it, but does not serve it."""
     with (
@@ -127,16 +130,18 @@ def test_a_slave_serves_what_its_master_has_confirmed(tmp_path: Path) -> None:
         wait_for(slave, b"first", b"second")
 
 
+@pytest.mark.story
 def test_a_slave_of_a_master_without_the_setting_says_why_it_serves_nothing(tmp_path: Path) -> None:
     with start_master(tmp_path, "--set=readUpTo=verified") as master, slave_of(tmp_path, master) as slave:
         put(master, "first")
         wait_for(master, b"first")
         wait_for_stall(slave)
         assert "readUpTo=confirmed" in reads_of(slave)["reason"]
-        slave.wait_for_event("consumers read no further here")
+        slave.wait_for_event(Event.CONFIRMED_OFFSET_UNKNOWN)
         assert pulled(slave) == []
 
 
+@pytest.mark.story
 def test_what_was_served_is_served_after_a_kill_and_nothing_more(tmp_path: Path) -> None:
     with start_master(tmp_path) as master:
         with slave_of(tmp_path, master):
@@ -154,6 +159,7 @@ def test_what_was_served_is_served_after_a_kill_and_nothing_more(tmp_path: Path)
             wait_for(master, b"first", b"second")
 
 
+@pytest.mark.story
 def test_nothing_that_a_consumer_has_read_is_missing_after_a_promotion(tmp_path: Path) -> None:
     with start_master(tmp_path) as master, slave_of(tmp_path, master, f"--port={free_port()}") as slave:
         put(master, "first")
@@ -170,6 +176,7 @@ def test_nothing_that_a_consumer_has_read_is_missing_after_a_promotion(tmp_path:
         wait_until(lambda: set(read) <= set(pulled(slave)), "what was read", interval=0.2)
 
 
+@pytest.mark.story
 def test_the_setting_turned_off_serves_all_again(tmp_path: Path) -> None:
     with start_master(tmp_path) as master:
         put(master, "first")

@@ -19,6 +19,13 @@ RIDDLES = re.compile(
     r"|\b(?:[Ww]hoever|[Ww]hatever|[Ww]herever|[Ss]o many|[Ss]o much)\b"
 )
 """Phrases that readers stumbled over. Say ``is not a``, ``missing``, ``again``, ``everyone who``, ``this many`` …"""
+TERSE = re.compile(
+    r"\b(?:[Hh]ence|[Ll]ikewise|[Tt]hus|[Nn]or|[Bb]eware|[Bb]egins|cop(?:e|es)|dies|behind(?! NAT))\b"
+    r"|\b(?:kinder|liar|loudly|suffices|whichever|wins)\b"
+)
+"""Words that were hard to read in the specifications, besides those of RIDDLES. Tables and code may have them."""
+DENSE = ("docs/spec", "docs/faults.md")
+"""What TERSE is for: pages of facts, where every sentence counts."""
 PLAIN = (
     *("README.md", "ARCHITECTURE.md", "SECURITY.md", "docs"),
     *(
@@ -228,6 +235,25 @@ def riddles(text: str) -> list[str]:
 @pytest.mark.parametrize("path", plain_files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_plain_english(path: Path) -> None:
     assert riddles(path.read_text()) == []
+
+
+def terse_words(text: str) -> list[str]:
+    """The words of TERSE in the prose of a page."""
+    prose = re.sub(r"^```.*?^```$|^[|#][^\n]*$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return TERSE.findall(prose)
+
+
+def test_specifications_are_in_plain_english() -> None:
+    pages = [page for name in DENSE for page in ([ROOT / name] if name.endswith(".md") else (ROOT / name).glob("*.md"))]
+    assert len(pages) == 5
+    assert {page.name: words for page in pages if (words := terse_words(page.read_text()))} == {}
+
+
+def test_a_terse_word_is_found_outside_of_tables_and_code() -> None:
+    assert terse_words("It is behind, hence late.\n| behind | x |\n`behind == 0`\n```\nnor\n```\n") == [
+        "behind",
+        "hence",
+    ]
 
 
 def test_a_riddle_is_found() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.testing.nodes import PutNode, TwistdNode
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import encode_report
@@ -191,7 +192,7 @@ def test_a_slave_receives_at_its_rate(log_store: Path, tmp_path: Path, rate: str
                 return int(runtime_info(address)["commitLogMaxOffset"])
 
             yield total
-            assert slave.events("nothing came from the master") == []
+            assert slave.events(Event.MASTER_SILENT) == []
 
     with master_of(log_store, tmp_path) as master:
         check(receiving, in_bytes(rate))
@@ -216,7 +217,7 @@ def test_sync_puts_are_answered_at_a_low_rate(tmp_path: Path, side: str) -> None
         sync_master(tmp_path, *at_master) as master,
         TwistdNode(tmp_path, slave_options(master, *at_slave), name="slave") as slave,
     ):
-        slave.wait_for_fields(state="IN_SYNC")
+        slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         assert master.put(50, body_bytes=200, rate=20)["statuses"] == {"PUT_OK": 50}
         assert master.put(3, body_bytes=32 * KIB)["statuses"] == {"PUT_OK": 3}
 
@@ -259,7 +260,7 @@ def test_a_thousand_idle_and_a_thousand_dribbling_connections_do_not_hurt_a_slav
         port = master.port()
         master.put(10_000, body_bytes=1024, in_flight=100)
         with TwistdNode(tmp_path, slave_options(master), name="quiet") as slave:
-            slave.wait_for_fields(state="IN_SYNC")
+            slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             quiet = master.put(500, body_bytes=1024)
             before, started = memory_mib(master.pid), cpu_seconds(master.pid)
             with crowd(port, 2 * CROWD) as strangers:
@@ -295,8 +296,8 @@ def test_a_storm_of_connections_is_soon_forgotten(log_store: Path, tmp_path: Pat
         spent = cpu_seconds(master.pid) - started
         with TwistdNode(tmp_path, slave_options(master, "--once"), name="slave") as slave:
             assert slave.wait() == 0
-        master.wait_for_event("not logged one by one")
-        lines = master.events("connect")
+        master.wait_for_event(Event.SLAVES_COUNTED)
+        lines = master.events()
         print(f"master: {spent:.1f} s of a processor, {len(lines)} lines")
         assert len(lines) < 1000
 
@@ -309,7 +310,7 @@ def test_a_process_that_may_open_few_files_keeps_some_for_its_store(log_store: P
                 assert slave.wait() == 0
             assert len(list(Path(f"/proc/{master.pid}/fd").iterdir())) < 300
         assert master.is_running
-        assert master.events("EMFILE") == []
+        assert [event for event in master.events() if "EMFILE" in str(event)] == []
 
 
 def test_ten_thousand_reports_a_second_of_one_slave_do_not_hurt_another(tmp_path: Path) -> None:
@@ -317,7 +318,7 @@ def test_ten_thousand_reports_a_second_of_one_slave_do_not_hurt_another(tmp_path
         port = master.port()
         master.put(10, body_bytes=1024)
         with TwistdNode(tmp_path, slave_options(master), name="slave") as slave:
-            slave.wait_for_fields(state="IN_SYNC")
+            slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             quiet = master.put(300, body_bytes=1024)
             with closing(socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)) as flood:
                 flood.sendall(encode_report(1))

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from rmqha.events import Event
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import NameServerNode, NodeError, TwistdNode, free_port
 from rmqha.wire.command import RequestCode, ResponseCode
@@ -123,7 +124,7 @@ def test_nodes_are_registered_while_they_run_and_a_slave_learns_of_its_master(cl
     wait_for_all_of(slave, master)
     assert slave.stop() == 0
     cluster.wait_for_brokers(("0", master), seconds=AT_ONCE_SECONDS)
-    assert not master.events("not registered")
+    assert not master.events(Event.NOT_REGISTERED)
     master.kill()
     wait_until(lambda: cluster.brokers() == {}, "the killed master to be forgotten", AT_ONCE_SECONDS)
     assert cluster.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=TOPIC) is None
@@ -134,11 +135,12 @@ def test_a_clean_stop_says_goodbye(namesrv: NameServerNode, cluster: Cluster) ->
     cluster.wait_for_brokers(("0", master))
     assert master.stop() == 0
     assert cluster.brokers() == {}
-    assert namesrv.events("is gone")
+    assert namesrv.events(Event.BROKER_GONE)
     assert namesrv.stop() == 0
     assert namesrv.errors() == []
 
 
+@pytest.mark.story
 def test_a_slave_follows_a_master_that_comes_later_and_one_that_moves(cluster: Cluster) -> None:
     slave = cluster.start("slave")
     cluster.wait_for_brokers(("1", slave))
@@ -161,7 +163,7 @@ def test_a_name_server_that_comes_back_gets_all_registrations_again(
         master = cluster.start("async-master")
         cluster.wait_for_brokers(("0", master))
         namesrv.kill()
-        master.wait_for_event("not registered with name server")
+        master.wait_for_event(Event.NOT_REGISTERED)
         namesrv.start()
         namesrv.port("name server")
         cluster.wait_for_brokers(("0", master))
@@ -198,12 +200,13 @@ def test_a_node_that_listens_by_tls_is_registered_with_its_own_name_server(tmp_p
     certificate = Authority(tmp_path / "ca").issue("broker-a")
     options = ["--role=async-master", f"--port={free_port()}", "--embed-namesrv=0", f"--tls-cert={certificate}", *SMALL]
     with TwistdNode(tmp_path, options) as node:
-        registered = node.wait_for_event("broker broker-a 0 registered")
+        registered = node.wait_for_event(Event.BROKER_REGISTERED, name="broker-a", id=0)
         assert registered["address"] == f"127.0.0.1:{node.port('remoting')}"
         assert node.stop() == 0
-        assert node.events("is gone")
+        assert node.events(Event.BROKER_GONE)
 
 
+@pytest.mark.story
 def test_a_slave_may_run_the_name_server_that_tells_it_its_master(
     tmp_path: Path, make_cluster: Callable[[str], Cluster]
 ) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
 from rmqha.store.offline.storereader import StoreReader
-from rmqha.testing.nodes import TwistdNode, free_port
+from rmqha.testing.nodes import TwistdNode, free_port, logged_events
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.fixtures import copy_of, log_bytes, max_offset, segment_size, unpacked
@@ -196,7 +197,7 @@ def test_a_master_told_to_stop_does_not_wait_for_a_slave_that_takes_nothing(
         socket.create_connection(("127.0.0.1", master.port())) as slave,
     ):
         slave.sendall(REPORT_HEADER.pack(1))
-        master.wait_for_event("sending from 1")
+        master.wait_for_event(Event.SLAVE_TRANSFER_STARTED, start=1)
         os.kill(master.pid, number)
         assert master.wait() == 0
         assert master.errors() == []
@@ -217,16 +218,16 @@ def test_sighup_reopens_the_log_file(tmp_path: Path) -> None:
     port = free_port()
     options = ["--role=async-master", f"--port={port}"]
     with TwistdNode(tmp_path, options, twistd_options=["--pidfile=", f"--logfile={log}"]) as node:
-        wait_until(lambda: log.exists() and '"fast remoting"' in log.read_text(), "the node to listen")
+        wait_until(lambda: bool(logged_events(log, Event.LISTENING, purpose="fast remoting")), "the node to listen")
         moved = log.rename(tmp_path / "node.log.json.1")
         with socket.create_connection(("127.0.0.1", port + 1)) as slave:
             slave.sendall(REPORT_HEADER.pack(0))
-            wait_until(lambda: "asks for 0" in moved.read_text(), "an event in the moved file")
+            wait_until(lambda: bool(logged_events(moved, Event.SLAVE_TRANSFER_STARTED)), "an event in the moved file")
             os.kill(node.pid, signal.SIGHUP)
-            wait_until(lambda: log.exists() and "log file reopened" in log.read_text(), "the new file")
-            assert "log file reopened" not in moved.read_text()
+            wait_until(lambda: bool(logged_events(log, Event.LOG_FILE_REOPENED)), "the new file")
+            assert not logged_events(moved, Event.LOG_FILE_REOPENED)
             assert slave.send(REPORT_HEADER.pack(0)) == 8  # traffic goes on
-        wait_until(lambda: "is gone at 0" in log.read_text(), "an event in the new file")
+        wait_until(lambda: bool(logged_events(log, Event.SLAVE_GONE, ack_offset=0)), "an event in the new file")
         assert node.is_running
         assert node.stop() == 0
         for line in [*moved.read_text().splitlines(), *log.read_text().splitlines()]:
@@ -236,7 +237,7 @@ def test_sighup_reopens_the_log_file(tmp_path: Path) -> None:
 def test_sighup_without_a_log_file_does_no_harm(tmp_path: Path, master: TwistdNode) -> None:
     master.port("fast remoting")
     os.kill(master.pid, signal.SIGHUP)
-    master.wait_for_event("log file reopened")
+    master.wait_for_event(Event.LOG_FILE_REOPENED)
     assert master.stop() == 0
 
 
@@ -317,12 +318,12 @@ def test_an_abort_file_of_a_dead_node_means_recovery(tmp_path: Path) -> None:
     store = copy_of("master-crash", tmp_path / "store")
     assert (store / ABORT_FILE).exists()
     with TwistdNode(tmp_path, ["--role=async-master", *FREE_PORTS], store) as node:
-        assert node.wait_for_event("log of ")["stop"] == "an unclean"
+        assert node.wait_for_event(Event.LOG_RECOVERED)["clean_stop"] is False
         node.port("fast remoting")
         assert node.stop() == 0
         assert_left_clean(node, END)
         node.start()
-        assert node.wait_for_event("log of ")["stop"] == "a clean"
+        assert node.wait_for_event(Event.LOG_RECOVERED)["clean_stop"] is True
         node.port("fast remoting")
         assert node.stop() == 0
     assert log_of(store) == log_bytes("master-crash")
@@ -347,8 +348,8 @@ def test_a_killed_node_starts_again(tmp_path: Path, master: TwistdNode) -> None:
         slave.kill()
         assert (slave.store / ABORT_FILE).exists()
         slave.start()
-        assert slave.wait_for_event("log of ")["stop"] == "an unclean"
-        slave.wait_for_fields(state="IN_SYNC")
+        assert slave.wait_for_event(Event.LOG_RECOVERED)["clean_stop"] is False
+        slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         assert slave.stop() == 0
         assert_left_clean(slave, END)
     assert log_of(slave.store) == log_bytes("slave")
@@ -363,7 +364,7 @@ def test_a_daemon_whose_standard_files_are_closed(tmp_path: Path) -> None:
     wait_until(lambda: pidfile.exists() and pidfile.read_text().isdigit(), "the daemon's pid")
     pid = int(pidfile.read_text())
     try:
-        wait_until(lambda: log.exists() and '"fast remoting"' in log.read_text(), "the daemon to listen")
+        wait_until(lambda: bool(logged_events(log, Event.LISTENING, purpose="fast remoting")), "the daemon to listen")
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not pidfile.exists() and not is_locked(store / LOCK_FILE), "the daemon's end")
     except BaseException:

@@ -9,7 +9,7 @@ from tests.needs import need
 from tests.pages import all_blocks, shell_blocks
 from tests.reader import Reader
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.story]
 
 
 @pytest.fixture
@@ -58,6 +58,10 @@ def a_broker_with_accounts(reader: Reader) -> None:
     reader.starts(master, reader.master)
 
 
+def nothing(_: Reader) -> None:
+    """The page starts what it needs."""
+
+
 def tools(reader: Reader) -> None:
     """What the pages use besides rmqha."""
     for tool in ("curl", "promtool"):
@@ -68,6 +72,7 @@ STORIES: dict[str, Callable[[Reader], None]] = {
     "acl": a_broker_with_accounts,
     "checks": a_pair_and_a_configuration,
     "copy": a_broker,
+    "events": nothing,
     "faq": a_pair,
     "observability": tools,
 }

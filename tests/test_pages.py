@@ -51,9 +51,10 @@ def wrong_words(words: list[str]) -> list[str]:
     command: click.Command = main
     rest = words[1:]
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-") and rest[0].islower():
-        if rest[0] not in command.commands:
+        inner = command.get_command(click.Context(command), rest[0])
+        if inner is None:
             return [rest[0]]
-        command, rest = command.commands[rest[0]], rest[1:]
+        command, rest = inner, rest[1:]
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
     known |= {"--help", "--version", "-h"}
     return [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]

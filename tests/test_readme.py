@@ -57,6 +57,7 @@ def test_a_broker_pair(reader: Reader) -> None:
     assert "SEND_OK 3" in reader.runs("rmqha put TopicTest hello --count=3 --namesrv=127.0.0.1:9876")
 
 
+@pytest.mark.story
 def test_a_copy_of_your_broker(reader: Reader) -> None:
     reader.moves("copy")
     slave, *commands = commands_of("operating: A copy of your broker")
@@ -81,6 +82,7 @@ def test_a_copy_of_your_broker(reader: Reader) -> None:
             reader.runs(command)
 
 
+@pytest.mark.story
 def test_when_bytes_of_the_log_are_bad(reader: Reader) -> None:
     """Of the copy before, as a broken master's store: each command does what its page says of it."""
     reader.stops()
@@ -104,6 +106,7 @@ def test_when_bytes_of_the_log_are_bad(reader: Reader) -> None:
     assert reader.runs(verify)
 
 
+@pytest.mark.story
 def test_the_log_as_data(reader: Reader) -> None:
     """Of the copy that the section before has made."""
     try:
@@ -125,6 +128,7 @@ def test_the_log_as_data(reader: Reader) -> None:
     assert "identical" in reader.runs(verify)
 
 
+@pytest.mark.story
 def test_the_day_the_master_dies(reader: Reader) -> None:
     """The whole story of the runbook: the master is lost, the slave takes over, the old master comes back."""
     reader.moves("lost-master")
@@ -178,6 +182,7 @@ def test_name_servers(reader: Reader) -> None:
     reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
 
 
+@pytest.mark.story
 def test_encrypted_and_authenticated(reader: Reader) -> None:
     reader.moves("tls")
     ca = Authority(reader.folder / "certificates")

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmqha.cli import main as command
+from rmqha.events import Event
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode, encode_command
 from tests.test_broker_node import MASTER_OPTIONS, SEND_FIELDS, Connection, connected
@@ -191,7 +192,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with master_of(tmp_path, "--set=serverMaxConnections=5") as master:
         with crowd(master, 5), closing(dial(master)) as more:
             assert more.recv(1) == b""
-        master.wait_for_event("refusing connections: there are 5")
+        master.wait_for_event(Event.CONNECTION_LIMIT_REACHED, count=5)
         master.wait_until_found(lambda: _is_served(master) or None, "room again", WAIT_SECONDS)
 
 

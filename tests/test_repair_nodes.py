@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.fixtures import copy_of, max_offset, segment_size
@@ -70,40 +71,42 @@ def test_a_slave_heals_itself_from_its_master(tmp_path: Path, good: bytes, stop:
     with master(tmp_path) as serving, slave(tmp_path, f"--master=127.0.0.1:{serving.port()}") as healing:
         is_in_sync(healing)
         assert log_of(store) == good
-        assert len(healing.events("REPAIRING from the master")) == 1
-        told = [event["message"] for event in healing.events("repaired the log from")]
+        assert len(healing.events(Event.LOG_REPAIR_STARTED)) == 1
+        told = [event["message"] for event in healing.events(Event.LOG_REPAIRED)]
         assert len(told) >= 2
-        assert healing.events("ha port is ")
+        assert healing.events(Event.LISTENING, purpose="ha")
         assert healing.stop() == 0
         assert serving.stop() == 0
     assert list((store / "rmqha" / "cut").glob("*.replaced"))
     assert subprocess.run([RMQHA, "verify", str(store)], capture_output=True).returncode == 0
 
 
+@pytest.mark.story
 def test_a_slave_waits_for_its_master_says_so_and_can_be_stopped(tmp_path: Path, good: bytes) -> None:
     store = tmp_path / "slave-store"
     spoil(store, LAST + 500)
     spoilt = log_of(store)
     port = free_port()
     with slave(tmp_path, f"--master=127.0.0.1:{port + 1}") as waiting:
-        waiting.wait_for_event("cannot fetch")
+        waiting.wait_for_event(Event.LOG_REPAIR_WAITS)
         waiting.wait_for_state(lambda state: (state.state, state.role) == ("REPAIRING", "SLAVE"), "repairing")
         status = subprocess.run([RMQHA, "status", str(store)], capture_output=True, text=True)
         assert "REPAIRING" in status.stdout
         assert waiting.stop() == 0
     assert log_of(store) == spoilt
     with slave(tmp_path, f"--master=127.0.0.1:{port + 1}") as waiting:
-        waiting.wait_for_event("cannot fetch")
+        waiting.wait_for_event(Event.LOG_REPAIR_WAITS)
         with TwistdNode(
             tmp_path, ["--role=async-master", f"--port={port}"], copy_of("slave", tmp_path / "m"), "master"
         ) as serving:
-            waiting.wait_for_event("repaired the log from")
+            waiting.wait_for_event(Event.LOG_REPAIRED)
             is_in_sync(waiting)
             assert waiting.stop() == 0
             assert serving.stop() == 0
     assert log_of(store) == good
 
 
+@pytest.mark.story
 def test_a_slave_that_its_master_cannot_help_keeps_its_store_and_says_what_helps(tmp_path: Path, good: bytes) -> None:
     store = tmp_path / "slave-store"
     spoil(store, LAST + 500)
@@ -128,16 +131,17 @@ def test_a_slave_that_only_name_servers_lead_to_its_master_heals_too(tmp_path: P
     with NameServerNode(tmp_path) as namesrv:
         way = f"--namesrv={namesrv.address}"
         with master(tmp_path, way) as serving:
-            serving.wait_for_event("registered with name server")
+            serving.wait_for_event(Event.REGISTERED)
             options = ["--role=slave", "--port=0", "--broker-id=1", way]
             with TwistdNode(tmp_path, options, store, "slave") as healing:
-                healing.wait_for_event("repaired the log from")
+                healing.wait_for_event(Event.LOG_REPAIRED)
                 assert healing.stop() == 0
-                assert not healing.events("nothing came from the master for")
+                assert not healing.events(Event.MASTER_SILENT)
             assert serving.stop() == 0
     assert log_of(store) == good
 
 
+@pytest.mark.story
 def test_once_finds_its_master_at_the_name_servers(tmp_path: Path, good: bytes) -> None:
     shutil.copytree(tmp_path / "slave-store", tmp_path / "master-store")
     shutil.rmtree(tmp_path / "slave-store")
@@ -145,7 +149,7 @@ def test_once_finds_its_master_at_the_name_servers(tmp_path: Path, good: bytes) 
         ways = ["--port=0", f"--namesrv={namesrv.address}"]
         options = ["--role=slave", "--broker-id=1", "--once", *ways]
         with master(tmp_path, *ways, "--name=broker-x") as serving:
-            serving.wait_for_event("registered with name server")
+            serving.wait_for_event(Event.REGISTERED)
             store = tmp_path / "slave-store"
             with TwistdNode(tmp_path, [*options, "--name=broker-x"], store, "slave") as copying:
                 assert copying.wait() == 0, copying.errors()
@@ -158,22 +162,25 @@ def test_once_finds_its_master_at_the_name_servers(tmp_path: Path, good: bytes) 
             assert serving.stop() == 0
 
 
+@pytest.mark.story
 def test_a_slave_that_name_servers_lead_to_its_master_can_be_stopped_as_it_connects(tmp_path: Path) -> None:
     """A report in the same turn as the stop kept the connection open until the master counted as silent."""
     with NameServerNode(tmp_path) as namesrv:
         way = f"--namesrv={namesrv.address}"
         copy_of("slave", tmp_path / "slave-store")
         with master(tmp_path, way) as serving:
-            serving.wait_for_event("registered with name server")
-            for line in ("name servers say", "slave is HANDSHAKE", "asking the master") * 2:
+            serving.wait_for_event(Event.REGISTERED)
+            for event in (Event.MASTER_FOUND, Event.SLAVE_STATE, Event.TRANSFER_REQUESTED) * 2:
                 options = ["--role=slave", "--port=0", "--broker-id=1", way]
                 with TwistdNode(tmp_path, options, tmp_path / "slave-store", "slave") as connecting:
-                    connecting.wait_for_event(line)
+                    state = {"state": "HANDSHAKE"} if event is Event.SLAVE_STATE else {}
+                    connecting.wait_for_event(event, **state)
                     assert connecting.stop() == 0
-                    assert not connecting.events("nothing came from the master for")
+                    assert not connecting.events(Event.MASTER_SILENT)
             assert serving.stop() == 0
 
 
+@pytest.mark.story
 def test_a_master_refuses_and_is_repaired_from_its_running_slave(tmp_path: Path, good: bytes) -> None:
     shutil.copytree(tmp_path / "slave-store", tmp_path / "master-store")
     store = tmp_path / "master-store"

@@ -14,6 +14,7 @@ import pytest
 from twisted.internet.defer import Deferred, execute
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.events import Event
 from rmqha.rereading import Rereading, Sources
 from rmqha.settings import Settings, make_settings, properties_of
 from rmqha.store.keptsettings import kept_settings_path, read_kept_settings
@@ -194,18 +195,18 @@ def test_a_node_keeps_what_an_operator_changes(tmp_path: Path) -> None:
         assert (refusal.code, refusal.remark) == (16, "cannot be changed at run time: storePathRootDir")
         conf.write_text("brokerRole=ASYNC_MASTER\nfileReservedTime=48\nbrokerPermission=4\nhaMaxConnections=9\n")
         os.kill(node.pid, signal.SIGHUP)
-        node.wait_for_event("SIGHUP: haMaxConnections: what the configuration says now counts from the next start")
-        node.wait_for_event("SIGHUP changes brokerPermission from 6 to 4")
+        node.wait_for_event(Event.SETTINGS_NEED_RESTART, names="haMaxConnections")
+        node.wait_for_event(Event.SETTING_CHANGED, key="brokerPermission", old="6", new="4")
         config = config_of(node)
         assert (config["fileReservedTime"], config["brokerPermission"]) == ("720", "4")
         conf.write_text("fileReservedTime=x\n")
         os.kill(node.pid, signal.SIGHUP)
-        node.wait_for_event("SIGHUP: the settings stay as they are: ")
+        node.wait_for_event(Event.SETTINGS_NOT_REREAD)
         assert node.stop() == 0
     conf.write_text("brokerRole=ASYNC_MASTER\nfileReservedTime=48\n")
     with node:
         assert config_of(node)["fileReservedTime"] == "720"
-        node.wait_for_event("fileReservedTime is 720, not 48 as configured")
+        node.wait_for_event(Event.KEPT_SETTING_USED, key="fileReservedTime", value="720", configured="48")
     assert read_kept_settings(node.store)["fileReservedTime"].configured == "48"
 
 
@@ -244,10 +245,10 @@ def test_sighup_reads_certificates_again_on_every_port(tmp_path: Path) -> None:
         assert all(certificate_of(port, old.path) for port in ports)
         certificate.write_text("-----BEGIN CERTIFICATE-----\nhalf a file")
         os.kill(node.pid, signal.SIGHUP)
-        node.wait_for_event(f"SIGHUP: the certificates stay as they are: {certificate}: ")
+        assert str(certificate) in node.wait_for_event(Event.CERTIFICATES_NOT_REREAD)["reason"]
         assert all(certificate_of(port, old.path) for port in ports)
         copy(new.issue("localhost"), certificate)
         os.kill(node.pid, signal.SIGHUP)
-        node.wait_for_event(f"SIGHUP: new connections use other certificates; {certificate} ends ")
+        assert str(certificate) in node.wait_for_event(Event.CERTIFICATES_CHANGED)["own"]
         assert all(certificate_of(port, new.path) for port in ports)
         assert not any(certificate_of(port, old.path) for port in ports)

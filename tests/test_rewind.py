@@ -53,6 +53,7 @@ def new_master(work: Path, store: Path) -> TwistdNode:
     return TwistdNode(work, ["--role=async-master", f"--port={free_port()}", *SMALL], store, "master")
 
 
+@pytest.mark.story
 def test_an_old_master_is_rewound_and_follows_the_new_one(tmp_path: Path, parted: tuple[Path, Path, int]) -> None:
     old, new, fork = parted
     tail = file_bytes(old / "commitlog")[fork:].rstrip(b"\0")
@@ -76,6 +77,7 @@ def test_an_old_master_is_rewound_and_follows_the_new_one(tmp_path: Path, parted
     assert "identical" in run("verify", old, "--against", new)
 
 
+@pytest.mark.story
 def test_a_rewind_without_a_remoting_port_finds_the_same_place(tmp_path: Path, parted: tuple[Path, Path, int]) -> None:
     old, new, fork = parted
     with new_master(tmp_path, new) as master:
@@ -87,6 +89,7 @@ def test_a_rewind_without_a_remoting_port_finds_the_same_place(tmp_path: Path, p
         assert master.stop() == 0
 
 
+@pytest.mark.story
 def test_what_was_cut_can_be_put_back(tmp_path: Path, parted: tuple[Path, Path, int]) -> None:
     old, new, _ = parted
     before = file_bytes(old / "commitlog")
@@ -99,6 +102,7 @@ def test_what_was_cut_can_be_put_back(tmp_path: Path, parted: tuple[Path, Path, 
     run("verify", old)
 
 
+@pytest.mark.story
 def test_wrong_use_is_one_line_and_changes_nothing(tmp_path: Path, parted: tuple[Path, Path, int]) -> None:
     old, _, _ = parted
     before = file_bytes(old / "commitlog")

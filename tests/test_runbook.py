@@ -5,6 +5,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.status import EXIT_CODES, KILLED, UNKNOWN
@@ -54,6 +55,15 @@ class RunbookTests(SynchronousTestCase):
             if re.search(r"def _?warnings\(|self\.warnings: list", path.read_text())
         }
         self.assertEqual(with_warnings, set(SOURCES_OF_WARNINGS))
+
+    def test_every_warning_names_its_event_in_the_log(self) -> None:
+        _, _, text = RUNBOOK.partition("\n## Warnings\n")
+        rows = [line.split(" | ")[1] for line in text.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+        self.assertEqual(len(rows), len(table("Warnings")))
+        for cell in rows:
+            names = re.findall(r"`(\w+)`", cell)
+            self.assertTrue(names)
+            self.assertEqual([name for name in names if name not in set(Event)], [])
 
     def test_every_entry_says_what_to_do(self) -> None:
         for section in ("States", "Exit codes", "Warnings"):

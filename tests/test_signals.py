@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.testing.nodes import TwistdNode
 
 pytestmark = pytest.mark.process
@@ -23,4 +24,4 @@ def test_a_signal_sent_again_and_again_does_not_spoil_a_clean_end(number: signal
             time.sleep(0.002)  # signals in quick succession, not a busy loop
         assert node.wait() == 0
         assert node.errors() == []
-        assert node.events("stopped at")
+        assert node.events(Event.NODE_STOPPED)

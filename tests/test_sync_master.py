@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.offline.storereader import StoreReader
@@ -102,7 +103,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def in_sync(slave: RmqhaNode) -> RmqhaNode:
-    slave.wait_for_fields(state="IN_SYNC")
+    slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
     return slave
 
 
@@ -243,13 +244,15 @@ def test_after_a_failed_append_the_next_frame_is_refused_and_a_reconnect_resumes
     second = master.answer()
     assert second is not None
     assert second["statuses"] == {OK: 1}
-    assert len(slave.events(f" where {end} is next")) == 1, "the second transfer was refused"
+    (refused,) = slave.events(Event.MASTER_BROKE_PROTOCOL)
+    assert f" where {end} is next" in refused["reason"], "the second transfer was refused"
     assert proxy.facts().accepted == 2
-    requests = [event["request_offset"] for event in slave.events("asking the master to start")]
+    requests = [event["request_offset"] for event in slave.events(Event.TRANSFER_REQUESTED)]
     assert end - 2 * BODY_BYTES < requests[1] < end, "with the last message that it has"
     assert_equal_logs(slave.store, master.store, 0, second["end"])
 
 
+@pytest.mark.story
 def test_a_missing_consume_queue_is_rebuilt_after_a_restart(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT)
     put(master)
@@ -322,12 +325,12 @@ def test_a_slave_beyond_its_masters_end_is_refused_and_enters_ahead(cluster: Clu
     end = master.put(1)["end"]
     with socket.create_connection(("127.0.0.1", master.port())) as any_slave:
         any_slave.sendall(encode_report(end + 1000))
-        refused = master.wait_for_event("bytes ahead of our end")
+        refused = master.wait_for_event(Event.SLAVE_AHEAD)
     assert (refused["ahead_bytes"], refused["end"]) == (1000, end)
 
     write_log(tmp_path / "longer" / "commitlog", 50_000, 1000, SEGMENT_SIZE)
     slave = cluster.slave(master, store=tmp_path / "longer")
-    ahead = slave.wait_for_event("AHEAD: the master's log ends at")["reason"]
+    ahead = slave.wait_for_event(Event.SLAVE_VERDICT, state="AHEAD")["reason"]
     held = commit_log_end(tmp_path / "longer")
     assert f"ends at {end}, {held - end} bytes before {held}" in ahead
     assert_all(master.put(5), NOT_AVAILABLE)
@@ -355,7 +358,8 @@ def gap(cluster: Cluster, tmp_path: Path) -> tuple[PutNode, Path]:
 def test_slaves_offset_below_masters_min_the_slave_enters_gap_and_stops_there(cluster: Cluster, tmp_path: Path) -> None:
     master, behind = gap(cluster, tmp_path)
     slave = cluster.slave(master, store=behind)
-    slave.wait_for_event(f"GAP: the master's log starts at {SEGMENT_SIZE}")
+    reason = slave.wait_for_event(Event.SLAVE_VERDICT, state="GAP")["reason"]
+    assert f"the master's log starts at {SEGMENT_SIZE}" in reason
     slave.wait_for(ReplicaState.GAP)
     assert_all(master.put(5), NOT_AVAILABLE)
     slave.stop_cleanly()
@@ -383,7 +387,7 @@ def test_a_master_drops_a_silent_slave_after_ha_housekeeping_interval(cluster: C
     slave = cluster.synced_slave(master)
     slave.pause()
     assert put(master) == {TIMED_OUT: 1}
-    master.wait_for_event("has sent no report for 1")
+    master.wait_for_event(Event.SLAVE_SILENT, seconds=1)
     assert_all(master.put(5), NOT_AVAILABLE)
     slave.resume()
     put_until_ok(master)
@@ -394,7 +398,7 @@ def test_a_slave_drops_a_silent_master_after_ha_housekeeping_interval(cluster: C
     put(master)
     slave = cluster.synced_slave(master, *QUICK_HEARTBEATS)
     pause(master)
-    slave.wait_for_event("nothing came from the master for 1")
+    slave.wait_for_event(Event.MASTER_SILENT)
     resume(master)
     put_until_ok(master)
 
@@ -402,6 +406,7 @@ def test_a_slave_drops_a_silent_master_after_ha_housekeeping_interval(cluster: C
 # Whose word counts
 
 
+@pytest.mark.story
 def test_an_observer_copies_and_is_never_a_replica(cluster: Cluster) -> None:
     master = cluster.master(BOTH_TIMEOUT)
     put(master)
@@ -428,13 +433,14 @@ def test_a_diverged_slave_completes_no_put_although_its_log_is_longer(cluster: C
     write_log(tmp_path / "other" / "commitlog", 30_000, 1000, SEGMENT_SIZE)
     master.tell(40, in_flight=40)
     diverged = cluster.slave(master, store=tmp_path / "other")
-    diverged.wait_for_event("DIVERGED")
+    diverged.wait_for_event(Event.SLAVE_VERDICT, state="DIVERGED")
     result = master.answer()
     assert result is not None
     assert result["end"] > 40_000
     assert result["statuses"] == {TIMED_OUT: 40}
 
 
+@pytest.mark.story
 def test_in_sync_replicas_3_wants_two_slaves_near_and_two_that_hold_the_message(cluster: Cluster) -> None:
     master = cluster.master(BOTH_TIMEOUT, "--set=inSyncReplicas=3")
     put(master)
@@ -478,8 +484,8 @@ def test_min_in_sync_replicas_2_refuses_before_anything_is_written(cluster: Clus
 def test_min_in_sync_replicas_2_lets_an_empty_pair_begin(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT, "--set=minInSyncReplicas=2")
     slave = cluster.slave(master)
-    slave.wait_for_event("asking the master to start at 0")
-    master.wait_for_event("asks for 0")
+    slave.wait_for_event(Event.TRANSFER_REQUESTED, request_offset=0)
+    master.wait_for_event(Event.SLAVE_TRANSFER_STARTED, offset=0)
     assert put(master, 5) == {OK: 5}
 
 
@@ -494,6 +500,7 @@ def test_an_async_master_waits_for_nobody(cluster: Cluster) -> None:
 # Slaves of slaves
 
 
+@pytest.mark.story
 def test_three_cascaded_slaves_hold_the_masters_bytes_after_the_middle_one_died(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT, SMALL_SEGMENTS)
     put(master)
@@ -544,6 +551,7 @@ def test_a_deadline_is_kept_to_the_moment_for_each_request_by_itself(cluster: Cl
         assert_waited(answer["seconds"], SLAVE_TIMEOUT_S)
 
 
+@pytest.mark.story
 def test_a_master_killed_under_load_confirmed_only_what_its_slave_holds(cluster: Cluster) -> None:
     master = cluster.master(AMPLE_TIMEOUT, SMALL_SEGMENTS, port=free_port())
     put(master)
@@ -568,6 +576,7 @@ def test_a_master_killed_under_load_confirmed_only_what_its_slave_holds(cluster:
     assert {answer["number"] for answer in answered} <= set(numbers_in(slave.store))
 
 
+@pytest.mark.story
 def test_a_slave_that_is_killed_under_load_and_comes_back_has_all_that_was_promised(cluster: Cluster) -> None:
     master = cluster.master(BOTH_TIMEOUT, SMALL_SEGMENTS)
     put(master)
@@ -624,6 +633,7 @@ def test_a_master_that_is_told_to_stop_answers_what_waits(cluster: Cluster) -> N
 # What readers outside may take for safe
 
 
+@pytest.mark.story
 def test_confirmed_is_what_slaves_have_confirmed_also_after_a_restart(cluster: Cluster) -> None:
     master = cluster.master(BOTH_TIMEOUT, port=free_port())
     put(master)

@@ -121,10 +121,10 @@ class RewindTests(SynchronousTestCase):
         folder = new_folder(self)
         free = rewinding.ROOM_LEFT_BYTES + 1000
         self.patch(shutil, "disk_usage", lambda _: Usage(2 * free, free, free))
-        check_room(folder, Fork(10, 1010, is_theirs_shorter=False))
-        check_room(folder, Fork(10, 10, is_theirs_shorter=False))
+        check_room(folder, Fork(10, 1010, is_theirs_shorter=False, proved_from=0))
+        check_room(folder, Fork(10, 10, is_theirs_shorter=False, proved_from=0))
         with self.assertRaisesRegex(NoRoom, "Nothing was changed"):
-            check_room(folder, Fork(10, 1011, is_theirs_shorter=False))
+            check_room(folder, Fork(10, 1011, is_theirs_shorter=False, proved_from=0))
 
 
 class BackupTests(CommandTestCase):
@@ -171,6 +171,7 @@ def test_a_wrong_address_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.story
 def test_of_two_operators_at_once_one_rewinds(tmp_path: Path) -> None:
     import subprocess
 

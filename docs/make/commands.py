@@ -34,7 +34,10 @@ def page() -> str:
 
 def _all(group: click.Group) -> Iterator[tuple[str, click.Command]]:
     """All commands with their names; a group is followed by its own commands."""
-    for name, command in sorted(group.commands.items()):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield name, command
         if isinstance(command, click.Group):
             for inner, each in _all(command):

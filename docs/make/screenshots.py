@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from rmqha.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 
 IMAGES = Path(__file__).parents[1] / "images"
@@ -79,7 +80,7 @@ def main() -> None:
                 name="slave",
             ) as slave,
         ):
-            slave.wait_for_event("slave is IN_SYNC")
+            slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             ports = {"names": names.port("http"), "master": master.port("http"), "slave": slave.port("http")}
             put_for_a_while(port)
             for picture in PICTURES:
@@ -87,7 +88,7 @@ def main() -> None:
                     continue
                 photograph(picture, ports[picture.node], work)
             master.kill()
-            slave.wait_for_event("slave is CONNECTING")
+            slave.wait_for_event(Event.SLAVE_STATE, state="CONNECTING")
             photograph(PICTURES[1], ports["slave"], work)
     total = sum(path.stat().st_size for path in IMAGES.glob("*.png"))
     print(f"{total} bytes in {IMAGES}")

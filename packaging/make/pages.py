@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from click.shell_completion import get_completion_class
 from click_man.core import write_man_pages  # type: ignore[import-untyped]
 
@@ -56,6 +57,9 @@ def write_pages(folder: Path) -> None:
     man, completions = folder / "man", folder / "completions"
     for each in (man, completions):
         each.mkdir(parents=True, exist_ok=True)
+    context = click.Context(rmqha)
+    for name in rmqha.list_commands(context):
+        rmqha.get_command(context, name)  # click-man knows only of commands that are loaded
     write_man_pages("rmqha", rmqha, version=__version__, target_dir=str(man))
     with (man / "rmqha.1").open("a") as page:
         page.write(

@@ -9,6 +9,7 @@ In reading order:
 - ``needs``: what each request needs.
 - ``rules``: the accounts, and whether they allow a request.
 - ``files``: the files of the accounts.
+- ``patience``: how long a stranger waits for a refusal.
 - ``gate``: the gate before the processors of a broker.
 - ``admin``: mqadmin's requests about the accounts.
 """

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ V4_PARTS, V4_MOST = 4, 255
 V6_PARTS, V6_MOST = 8, 0xFFFF
 
 
+@lru_cache(maxsize=4096)
 def address_of(host: str) -> Address | None:
     """The address of a peer, IPv4 also if it came as IPv6; None if it is not an address."""
     try:
@@ -24,13 +26,18 @@ def address_of(host: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
+def never(_: Address) -> bool:
+    """What an empty pattern matches."""
+    return False
+
+
 def parse_pattern(text: str) -> Matches:
     """What decides whether an address matches the pattern. An empty pattern matches none. Raises ValueError."""
     text = text.strip()
     if len(text) > MAX_PATTERN_CHARACTERS:
         raise ValueError(f"an address pattern has more than {MAX_PATTERN_CHARACTERS} characters")
     if not text:
-        return lambda _: False
+        return never
     if text in EVERYBODY:
         return lambda _: True
     braces = BRACES.fullmatch(text)

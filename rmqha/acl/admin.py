@@ -1,6 +1,5 @@
 """mqadmin's requests about the accounts, 50 to 54: they change the files of the rules (spec/remoting.md 13.4)."""
 
-import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -16,8 +15,10 @@ from rmqha.acl.files import PLAIN_FILE
 from rmqha.acl.gate import AclGate, RunInThread
 from rmqha.acl.rules import PERMISSIONS, parse_rules
 from rmqha.acl.yamlfile import MAX_FILE_BYTES, AclFileError, read_yaml
+from rmqha.events import Event
 from rmqha.remoting.header import Header, shown
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
+from rmqha.store.log.mappedfile import DISK
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
 UPDATE_FAILED, DELETE_FAILED, WHITE_FAILED = 209, 210, 211
@@ -140,7 +141,14 @@ class AclAdminProcessor:
             raise RequestRefused(failed_code, str(error)) from error
         finally:
             self._lock.release()
-        self._log.warn("{host}:{port} {what} in {path}", host=host, port=port, what=what, path=str(path))
+        self._log.warn(
+            "{host}:{port} {what} in {path}",
+            event=Event.ACCOUNTS_CHANGED,
+            host=host,
+            port=port,
+            what=what,
+            path=str(path),
+        )
         return RemotingCommand(ResponseCode.SUCCESS)
 
     async def _version(self, _: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
@@ -225,21 +233,8 @@ def edit_file(path: Path, edit: Callable[[Content], None]) -> None:
     if len(data) > MAX_FILE_BYTES:
         raise AclFileError(f"{path}: the file would be larger than {MAX_FILE_BYTES} bytes")
     mode = path.stat().st_mode & 0o777 if exists else 0o600
-    new, backup = path.with_name(f"{path.name}.new"), path.with_name(path.name + BACKUP_SUFFIX)
-    with suppress(FileNotFoundError):
-        new.unlink()
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
     if exists:
-        with suppress(FileNotFoundError):
-            backup.unlink()
-        os.link(path, backup)
-    new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        backup = path.with_name(path.name + BACKUP_SUFFIX)
+        backup.unlink(missing_ok=True)
+        DISK.link(path, backup)
+    DISK.replace(path, data, mode)

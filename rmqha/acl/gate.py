@@ -1,18 +1,22 @@
 """The gate before all processors of a broker: it lets a request pass only if the rules allow it."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.acl.files import AclFiles, Found
+from rmqha.acl.patience import Patience
 from rmqha.acl.rules import Refused
 from rmqha.acl.yamlfile import AclFileError
+from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.remoting.protocol import (
     ACL_EXCEPTION,
@@ -27,9 +31,6 @@ from rmqha.wire.command import RemotingCommand, ResponseCode
 
 RELOAD_SECONDS = 0.5
 EXCEPTION = f"org.apache.rocketmq.acl.common.{ACL_EXCEPTION}"
-FREE_TRIES = 10
-"""After this many refusals of strangers in a row, a connection waits before each further one is answered."""
-WAIT_SECONDS = 0.1
 
 RunInThread = Callable[[Callable[[], Any]], Deferred[Any]]
 
@@ -52,7 +53,8 @@ class AclGate(PeriodicService):
         self._tried = self._found.stamps
         self._file_problem: str | None = None
         self._refusals = SlaveCheck(clock)
-        self._strangers: WeakKeyDictionary[RemotingProtocol, int] = WeakKeyDictionary()
+        self._patience = Patience(clock)
+        self._waiting: dict[RemotingProtocol, Deferred[None] | None] = {}
         self._log_found()
 
     @property
@@ -77,27 +79,38 @@ class AclGate(PeriodicService):
                 self._found.rules.check(request, host)
             except Refused as error:
                 return self._refuse(connection, host, error)
-            if self._strangers:
-                self._strangers.pop(connection, None)
             return processor(connection, request)
 
         return check
 
     def _refuse(self, connection: RemotingProtocol, host: str, error: Refused) -> Answer:
-        self._refusals.refused(host, str(error))
+        self._refusals.refused(host, str(error), Event.ACCOUNT_REFUSED)
         refusal = RequestRefused(ResponseCode.SYSTEM_ERROR, f"{EXCEPTION}{error}")
         if not error.is_stranger:
             raise refusal
-        tries = self._strangers.get(connection, 0) + 1
-        self._strangers[connection] = tries
-        if tries <= FREE_TRIES:
+        seconds = self._patience.seconds(host)
+        if seconds == inf:
+            connection.hang_up()
+        if seconds in (0.0, inf):
             raise refusal
-        return self._refuse_later(refusal)
+        return self._refuse_later(connection, refusal, seconds)
 
-    async def _refuse_later(self, refusal: RequestRefused) -> RemotingCommand:
+    async def _refuse_later(
+        self, connection: RemotingProtocol, refusal: RequestRefused, seconds: float
+    ) -> RemotingCommand:
         """Nothing more is read from the connection until this is answered, so guessing is slow."""
-        await deferLater(self._clock, WAIT_SECONDS)
+        if connection not in self._waiting:
+            connection.on_closed(partial(self._connection_closed, connection))
+        waiting = self._waiting[connection] = deferLater(self._clock, seconds)
+        with suppress(CancelledError):  # the connection has closed
+            await waiting
+            self._waiting[connection] = None
         return refusal.answer
+
+    def _connection_closed(self, connection: RemotingProtocol) -> None:
+        waiting = self._waiting.pop(connection)
+        if waiting is not None:
+            waiting.cancel()
 
     def reload(self) -> Deferred[None]:
         """Read the files if they have changed. The rules count for each request after that."""
@@ -120,7 +133,9 @@ class AclGate(PeriodicService):
             problem = str(failure.value)
             if problem != self._file_problem:
                 self._file_problem = problem
-                self._log.error("the accounts stay as they were: {problem}", problem=problem)
+                self._log.error(
+                    "the accounts stay as they were: {problem}", event=Event.ACCOUNTS_NOT_REREAD, problem=problem
+                )
 
         return self._run_in_thread(look).addCallbacks(done, failed)
 
@@ -128,9 +143,10 @@ class AclGate(PeriodicService):
         found = self._found
         self._log.info(
             "access control: {accounts} accounts in {files} files of {folder}",
+            event=Event.ACCOUNTS_READ,
             accounts=len(found.rules.accounts),
             files=len(found.stamps),
             folder=str(self.files.folder),
         )
         for warning in found.warnings:
-            self._log.warn("{warning}", warning=warning)
+            self._log.warn("{warning}", event=Event.ACCOUNTS_WARNING, warning=warning)

@@ -12,6 +12,7 @@ DENY, ANY, PUB, SUB = 1, 2, 4, 8
 RETRY_PREFIX = "%RETRY%"
 """A group's permission has the name of its retry topic."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 SOMEWHERE = ""
 """As a resource: the permission on any topic or group that the account names, or by default."""
 MAX_RESOURCES = 10_000
@@ -54,8 +55,7 @@ ALWAYS_ADMIN_CODES = frozenset(
 READS = frozenset(
     {
         *(21, 26, 28, 43, 45, 201),  # what slaves ask for, and the settings and figures of a broker
-        *(46, 52, 202, 203, 204, 208, 300, 303, 305, 307, 315, 317, 322, 328),
-        *(324, 325),  # replies of request-reply
+        *(46, 52, 202, 203, 204, 208, 300, 303, 305, 307, 315, 317, 322, 328, 351, 352),
         RequestCode.GET_CONFIRMED_OFFSET,
     }
 )
@@ -92,6 +92,16 @@ def _strict_send(topic_field: str) -> Callable[[RemotingCommand], Needs]:
     def needs(request: RemotingCommand) -> Needs:
         topic = _text(request, topic_field)
         return Needs((_group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB),))
+
+    return needs
+
+
+def _reply(topic_field: str) -> Callable[[RemotingCommand], Needs]:
+    """Consumers send replies, so these are free: but only to a topic for replies."""
+
+    def needs(request: RemotingCommand) -> Needs:
+        topic = _text(request, topic_field)
+        return FREE if topic.endswith(REPLY_TOPIC_SUFFIX) else Needs((Need(topic, PUB),))
 
     return needs
 
@@ -173,6 +183,8 @@ STRICT: Mapping[int, NeedsOf] = {
     RequestCode.SEND_MESSAGE: _strict_send("topic"),
     RequestCode.SEND_MESSAGE_V2: _strict_send("b"),
     RequestCode.SEND_BATCH_MESSAGE: _strict_send("b"),
+    RequestCode.SEND_REPLY_MESSAGE: _reply("topic"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b"),
     RequestCode.CONSUMER_SEND_MSG_BACK: _strict_send_back,
     RequestCode.LITE_PULL_MESSAGE: _topic_and_group,
     RequestCode.QUERY_CONSUMER_OFFSET: _topic_and_group,
@@ -189,12 +201,24 @@ STRICT: Mapping[int, NeedsOf] = {
 """With aclStrict. All other requests need an administrator: also a message by its offset, which may be of any topic."""
 
 
+TOPIC_FIELDS: Mapping[int, str] = {
+    RequestCode.SEND_MESSAGE: "topic",
+    RequestCode.SEND_MESSAGE_V2: "b",
+    RequestCode.SEND_BATCH_MESSAGE: "b",
+}
+"""Requests that need what their topic says, and nothing else, unless it is a retry topic: by the name of that field."""
+
+
+def _with_admin_codes(table: Mapping[int, NeedsOf]) -> Mapping[int, NeedsOf]:
+    return {**table, **dict.fromkeys((*JAVAS_ADMIN_CODES, *ALWAYS_ADMIN_CODES), lambda _: ADMIN)}
+
+
+_TABLES = {strict: _with_admin_codes(STRICT if strict else JAVAS) for strict in (False, True)}
+
+
 def needs_of(request: RemotingCommand, strict: bool) -> Needs:
     """What the request needs. Raises UnreadableBody."""
-    code = request.code
-    if code in JAVAS_ADMIN_CODES or code in ALWAYS_ADMIN_CODES:
-        return ADMIN
-    find = (STRICT if strict else JAVAS).get(code)
+    find = _TABLES[strict].get(request.code)
     if find is not None:
         return find(request)
     return ADMIN if strict else FREE

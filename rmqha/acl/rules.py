@@ -6,15 +6,30 @@ from hmac import compare_digest
 from types import MappingProxyType
 from typing import Any
 
-from rmqha.acl.addresses import Address, Matches, address_of, parse_pattern
-from rmqha.acl.needs import ANY, DENY, PUB, RETRY_PREFIX, SOMEWHERE, SUB, TRACE_TOPIC, Need, needs_of, retry_topic
-from rmqha.acl.signing import ACCESS_KEY, SIGNATURE, Credentials, signature_of, signed_content
+from rmqha.acl.addresses import Matches, address_of, never, parse_pattern
+from rmqha.acl.needs import (
+    ANY,
+    DENY,
+    PUB,
+    RETRY_PREFIX,
+    SOMEWHERE,
+    SUB,
+    TOPIC_FIELDS,
+    TRACE_TOPIC,
+    Need,
+    needs_of,
+    retry_topic,
+)
+from rmqha.acl.signing import ACCESS_KEY, SIGNATURE, Credentials, SigningKey, signed_fields
 from rmqha.remoting.header import shown
 from rmqha.wire.command import RemotingCommand
 
 MAX_ACCOUNTS = 10_000
 MAX_PERMISSIONS = 100_000
 MAX_WHITE_ADDRESSES = 10_000
+MAX_KEPT_SENDS = 10_000
+MAX_KEPT_CHARACTERS = 255
+"""In a topic."""
 PERMISSIONS = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 
 
@@ -32,28 +47,39 @@ class Account:
 
     credentials: Credentials
     admin: bool = False
-    is_white: Matches = field(default=lambda _: False, repr=False)
+    is_white: Matches = field(default=never, repr=False)
     default_topic: int = DENY
     default_group: int = DENY
     permissions: Mapping[str, int] | None = field(default=None, repr=False)
+    key: SigningKey = field(init=False, repr=False, compare=False)
 
-    def allows(self, need: Need) -> str | None:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", SigningKey(self.credentials.secret_key))
+
+    def problem(self, need: Need) -> str | None:
         """Why the account may not do this; None if it may."""
         if need.resource == SOMEWHERE:
             given = (self.default_topic, *(self.permissions or {}).values())
             return None if any(_has(need.permission, each) for each in given) else "No permission to send to any topic"
         is_group = need.resource.startswith(RETRY_PREFIX)
-        name = f"group:{need.resource[len(RETRY_PREFIX) :]}" if is_group else f"topic:{need.resource}"
         own = None if self.permissions is None else self.permissions.get(need.resource)
         if own is None:
             own = self.default_group if is_group else self.default_topic
-        return None if _has(need.permission, own) else f"No default permission for {shown(name)}"
+        if _has(need.permission, own):
+            return None
+        name = f"group:{need.resource[len(RETRY_PREFIX) :]}" if is_group else f"topic:{need.resource}"
+        return f"No default permission for {shown(name)}"
 
 
 def _has(needed: int, owned: int) -> bool:
     if owned & DENY:
         return False
     return bool(owned & (PUB | SUB)) if needed == ANY else bool(needed & owned)
+
+
+def _is_white(host: str, *patterns: Matches) -> bool:
+    address = address_of(host)
+    return address is not None and any(matches(address) for matches in patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +89,42 @@ class AclRules:
     accounts: Mapping[str, Account] = field(default_factory=lambda: MappingProxyType({}))
     white: tuple[Matches, ...] = ()
     strict: bool = True
+    _may_send: set[tuple[str, int, str]] = field(default_factory=set, init=False, repr=False, compare=False)
+    """What was found to be allowed: access key, request code and topic."""
 
     def check(self, request: RemotingCommand, host: str) -> None:
-        """Raises Refused if the request of this peer is not allowed."""
-        address = address_of(host)
-        if address is not None and self._is_white(address):
-            return
-        account = self._account_of(request)
-        if address is not None and account.is_white(address):
-            return
-        self._check_signature(request, account)
-        self._check_permissions(request, account)
+        """Raises Refused if the request of this peer is not allowed.
 
-    def _is_white(self, address: Address) -> bool:
-        return any(matches(address) for matches in self.white)
-
-    def _account_of(self, request: RemotingCommand) -> Account:
-        key = request.ext_fields.get(ACCESS_KEY)
-        if key is None:
+        Sending is the most frequent request, so its ordinary case is short.
+        """
+        if self.white and _is_white(host, *self.white):
+            return
+        fields = request.ext_fields
+        access_key = fields.get(ACCESS_KEY)
+        if access_key is None:
             raise Refused("No accessKey is configured", is_stranger=True)
-        account = self.accounts.get(key)
+        account = self.accounts.get(access_key)
         if account is None:
-            raise Refused(f"No acl config for {shown(key)}", is_stranger=True)
-        return account
+            raise Refused(f"No acl config for {shown(access_key)}", is_stranger=True)
+        if account.is_white is not never and _is_white(host, account.is_white):
+            return
+        signature = account.key.signature(signed_fields(fields, request.version), request.body)
+        if not compare_digest(fields.get(SIGNATURE, "").encode(), signature):
+            raise Refused(f"Check signature failed for accessKey={access_key}", is_stranger=True)
+        code = request.code
+        if code in TOPIC_FIELDS:
+            if (access_key, code, fields.get(TOPIC_FIELDS[code])) not in self._may_send:
+                self._check_send(request, account, fields.get(TOPIC_FIELDS[code], ""))
+        else:
+            self._check_permissions(request, account)
 
-    @staticmethod
-    def _check_signature(request: RemotingCommand, account: Account) -> None:
-        credentials = account.credentials
-        content = signed_content(request.ext_fields, request.body, request.version)
-        given = request.ext_fields.get(SIGNATURE, "").encode()
-        if not compare_digest(given, signature_of(content, credentials.secret_key).encode()):
-            raise Refused(f"Check signature failed for accessKey={credentials.access_key}", is_stranger=True)
+    def _check_send(self, request: RemotingCommand, account: Account, topic: str) -> None:
+        """The next send of the account to this topic takes little time."""
+        self._check_permissions(request, account)
+        if len(topic) <= MAX_KEPT_CHARACTERS and not topic.startswith(RETRY_PREFIX):
+            if len(self._may_send) >= MAX_KEPT_SENDS:
+                self._may_send.clear()
+            self._may_send.add((account.credentials.access_key, request.code, topic))
 
     def _check_permissions(self, request: RemotingCommand, account: Account) -> None:
         try:
@@ -110,7 +141,7 @@ class AclRules:
         for need in needs.resources:
             if need == (TRACE_TOPIC, PUB):
                 continue
-            problem = account.allows(need)
+            problem = account.problem(need)
             if problem is not None:
                 raise Refused(problem)
 

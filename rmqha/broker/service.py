@@ -15,14 +15,17 @@ from rmqha.broker.background.laterfeatures import LaterFeatures
 from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses, Registrant
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
+from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdminProcessor
 from rmqha.broker.requests.config import ConfigProcessor, Keep, LiveSettings, keep_nothing
 from rmqha.broker.requests.confirmed import ConfirmedProcessor
+from rmqha.broker.requests.later import later_processors
 from rmqha.broker.requests.overview import Clean, CleaningProcessor, OverviewProcessor, clean_nothing
 from rmqha.broker.requests.pop import PopProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
+from rmqha.broker.requests.reply import ReplyProcessor
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.toclients import ToClientsProcessor
@@ -72,13 +75,14 @@ def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
     """The limits of a broker's ports for each request: far more than clients send, and not too much for one turn."""
     message = BodyLimit(settings.max_message_size_bytes, ResponseCode.MESSAGE_ILLEGAL)
     sends = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    replies = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     batches = (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
     return RemotingLimits(
         connections,
         settings.server_max_requests_in_progress,
         header=MAX_HEADER_BYTES,
         bodies={
-            **dict.fromkeys(sends, message),
+            **dict.fromkeys((*sends, *replies), message),
             **dict.fromkeys(batches, LARGE_BODY),
             RequestCode.UPDATE_BROKER_CONFIG: PROPERTIES_BODY,
         },
@@ -203,10 +207,12 @@ class BrokerService(OrderedServices):
         self.ports = OrderedServices()
         self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms, self.waiting_reads)
         self.slave_synchronize = SlaveSynchronize(
+            store,
             self.tables,
             self.schedule,
             MasterLookup(surroundings.connect, lambda: self.broker_addr, surroundings.master_address),
             clock,
+            timers=TimerCheckPoints(folder, store, self.turns, run_in_thread),
         )
         self._tell_node = surroundings.master_found
         self._uses_tls = any(address.startswith("tls:") for address, _ in surroundings.name_servers)
@@ -224,7 +230,7 @@ class BrokerService(OrderedServices):
         )
         self.topics.subscribe(self.outer_api.topics_changed)
         self.live_settings = LiveSettings(
-            [store, self.topics, self.groups, self.transactions, self.registrant],
+            [store, self.topics, self.groups, self.transactions, self.registrant, self.consumers.filters],
             store.lift_read_limit,
             surroundings.keep_settings,
         )
@@ -324,6 +330,7 @@ class BrokerService(OrderedServices):
             ConfirmedProcessor(self.store.read_limit, self.clock).processors(),
             self.locks.processors(),
             PopProcessor().processors(),
+            later_processors(),
             self.transactions.processors(),
             *self._admin_processors(),
         ]
@@ -342,7 +349,8 @@ class BrokerService(OrderedServices):
             messages_put=self.stats.messages_put,
         )
         self.live_settings.add(processor)
-        return processor.processors()
+        replies = ReplyProcessor(processor, self.store, self.producers, self._stamps)
+        return {**processor.processors(), **replies.processors()}
 
     def _pull_processors(self) -> Processors:
         processor = PullMessageProcessor(

@@ -20,33 +20,63 @@ In reading order:
 - ``query``: ``rmqha query``: finds messages.
 - ``tail``: ``rmqha tail``: the last messages of a topic, and the new ones.
 - ``messages``: ``rmqha put`` and ``rmqha pull``: send messages to brokers and read them.
+- ``jobs``: ``rmqha job``: the jobs of ``pipeline.cli``, and one that needs a reactor.
 
-The jobs of ``rmqha job`` are in ``pipeline.cli``.
+Only the module of the command that runs is imported: all of them take most of a second.
 """
+
+from importlib import import_module
+from typing import Final
 
 import click
 
 from rmqha import __version__
-from rmqha.cli.doctor import doctor
-from rmqha.cli.dump import dump, queues
-from rmqha.cli.lag import lag
-from rmqha.cli.messages import pull, put
-from rmqha.cli.promote import promote
-from rmqha.cli.query import query
-from rmqha.cli.recover import rebuild, recover
-from rmqha.cli.repair import repair, restore_cut
-from rmqha.cli.replay import replay
-from rmqha.cli.restore import backup, restore
-from rmqha.cli.rewind import rewind
 from rmqha.cli.shared import Commands
-from rmqha.cli.status import status
-from rmqha.cli.tail import tail
-from rmqha.cli.top import top
-from rmqha.cli.verify import verify
-from rmqha.pipeline.cli import job
+from rmqha.interrupts import interrupts_end_imports
+
+MODULES: Final = {
+    "backup": "restore",
+    "doctor": "doctor",
+    "dump": "dump",
+    "job": "jobs",
+    "lag": "lag",
+    "promote": "promote",
+    "pull": "messages",
+    "put": "messages",
+    "query": "query",
+    "queues": "dump",
+    "rebuild": "recover",
+    "recover": "recover",
+    "repair": "repair",
+    "replay": "replay",
+    "restore": "restore",
+    "restore-cut": "repair",
+    "rewind": "rewind",
+    "status": "status",
+    "tail": "tail",
+    "top": "top",
+    "verify": "verify",
+}
+"""The module of each command. There the command has its own name, with ``_`` for ``-``."""
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+class LazyCommands(Commands):
+    """The group of all commands. It imports a command's module when somebody asks for the command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted({*MODULES, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name; None if there is none."""
+        if cmd_name in MODULES and cmd_name not in self.commands:
+            with interrupts_end_imports():
+                module = import_module(f"{__name__}.{MODULES[cmd_name]}")
+            self.add_command(getattr(module, cmd_name.replace("-", "_")), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rmqha")
 def main() -> None:
     """Inspect and repair RocketMQ stores and HA nodes; send messages to brokers and read them.
@@ -54,30 +84,3 @@ def main() -> None:
     STORE is the storePathRootDir of a node or of a Java broker. To run a node, use twistd: see twistd rmqha --help.
     Errors are one line on stderr; RMQHA_DEBUG=1 in the environment adds their tracebacks.
     """
-
-
-for _command in (
-    backup,
-    doctor,
-    dump,
-    job,
-    lag,
-    promote,
-    pull,
-    put,
-    query,
-    queues,
-    rebuild,
-    recover,
-    repair,
-    replay,
-    restore,
-    restore_cut,
-    rewind,
-    status,
-    tail,
-    top,
-    verify,
-):
-    main.add_command(_command)
-job.add_command(replay)  # for archives; it needs a reactor, which the other jobs must not have

@@ -179,13 +179,32 @@ def _tell(store: Path, found: dict[str, Any], dry_run: bool) -> None:
     say(f"{store} {verb} the {found['role']}, epoch {found['epoch']}; its log is {found['min']} to {found['end']}")
     if found["cutBytes"]:
         say(f"{found['cutBytes']} bytes after that are part of a record that never came whole")
+    if found["unprovedFrom"] is not None:
+        say(
+            f"the last {found['end'] - found['unprovedFrom']} bytes were not certainly on the disk at an unclean stop, "
+            "and no master was compared with them since: messages there may have lost properties. They are kept"
+        )
     say(_risk(found))
     say(f"{found['delayedMessages']} delayed messages are still to be delivered")
     say(f"{found['halfMessages']} half messages are checked again, as far as they have not ended")
+    if found["timerMessages"]:
+        topics = ", ".join(
+            f"{count} of {topic}" for topic, count in list(found["timerTopics"].items())[:MAX_ROWS_SHOWN]
+        )
+        least = "" if found["timersAreAll"] else "at least "
+        say(
+            f"{least}{found['timerMessages']} timer messages of RocketMQ 5.x wait ({topics}): this node does not "
+            "deliver them. A Java 5.x broker that opens this store does, and delivers a few again"
+        )
     moved = found["movedOffsets"]
     say(f"{len(moved)} consumer offsets {'would be' if dry_run else 'were'} set back to the end of their queues")
     for row in moved[:MAX_ROWS_SHOWN]:
-        say(f"  {row['topic_at_group']} queue {row['queue_id']}: {row['offset']} to {row['end']}")
+        say(
+            f"  {row['topic_at_group']} queue {row['queue_id']}: {row['offset']} to {row['end']}; it has read "
+            f"{row['offset'] - row['end']} messages that are not here"
+        )
+    if len(moved) > MAX_ROWS_SHOWN:
+        say(f"  and {len(moved) - MAX_ROWS_SHOWN} more; --json shows all")
     count = sum(map(len, found["queues"].values()))
     say(f"{count} queues of {len(found['queues'])} topics; --json shows the next offset of each")
     say("nothing was changed" if dry_run else "the old master must not come back as a master: see rmqha rewind")

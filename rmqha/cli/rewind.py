@@ -102,7 +102,8 @@ def rewind(
     way = Way(master, master_remoting, tls)
     log = open_log(settings, owned=False)
     try:
-        fork = _find(store, way, log, examined.found.end)
+        doubted_from = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
+        fork = _find(store, way, log, examined.found.end, doubted_from)
         with progress_bar("counting what is cut", fork.offset, fork.our_end) as reached:
             tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, reached)
     finally:
@@ -155,12 +156,18 @@ class Way:
                 "one below it, give --master-remoting=HOST:PORT, or none"
             ) from error
 
-    def find_fork(self, log: CommitLog, end: int) -> Fork:
+    def find_fork(self, log: CommitLog, end: int, doubted_from: int | None) -> Fork:
         """Where the logs part. Raises as ``find_fork_with_master``."""
         return run_reactor(
             self._reactor,
             lambda: find_fork_with_master(
-                log, end, self.master, self.ask_range, self._reactor, lambda line: say(line, err=True)
+                log,
+                end,
+                self.master,
+                self.ask_range,
+                self._reactor,
+                lambda line: say(line, err=True),
+                doubted_from=doubted_from,
             ),
         )
 
@@ -169,9 +176,9 @@ class _NoRange(Exception):
     """The remoting port does not tell the range of the master's log."""
 
 
-def _find(store: Path, way: Way, log: CommitLog, end: int) -> Fork:
+def _find(store: Path, way: Way, log: CommitLog, end: int, doubted_from: int | None) -> Fork:
     try:
-        return way.find_fork(log, end)
+        return way.find_fork(log, end, doubted_from)
     except NothingInCommon as error:
         raise Trouble(ExitCode.DIVERGED, f"{store} is not rewound: {error}") from error
     except (SourceUnreachable, RepairError) as error:
@@ -198,6 +205,7 @@ def _tell(settings: Settings, fork: Fork, tail: Tail, done: Rewound | None) -> N
         return
     why = "the master's log ends there" if fork.is_theirs_shorter else "the next record differs"
     say(f"both logs are the same up to {fork.offset}: {why}")
+    say(f"all bytes from {fork.proved_from} to {fork.offset} were compared")
     if tail.first is not None:
         first = tail.first
         say(
@@ -222,6 +230,7 @@ def _tell(settings: Settings, fork: Fork, tail: Tail, done: Rewound | None) -> N
 def _as_json(fork: Fork, tail: Tail, done: Rewound | None) -> dict[str, Any]:
     return {
         "offset": fork.offset,
+        "comparedFrom": fork.proved_from,
         "ourEnd": fork.our_end,
         "masterIsShorter": fork.is_theirs_shorter,
         "cutBytes": tail.end - tail.start,

@@ -25,6 +25,7 @@ A push consumer, which calls a handler for each message:
 - ``handling``: calls the handler.
 - ``allocation``: which queues are its own.
 - ``locks``: the locks of an ordered consumer.
+- ``runninginfo``: what it tells operators about itself.
 - ``pushconsumer``: ``PushConsumer``: all of this together.
 
 For asyncio:

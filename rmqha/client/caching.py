@@ -90,6 +90,13 @@ class QueueCache:
             self.finish(offset)
 
     @property
+    def summary(self) -> tuple[int, int, int, int]:
+        """The smallest and the largest offset, the number and the bytes of the messages; zeros without any."""
+        if not self._sizes:
+            return 0, 0, 0, 0
+        return next(iter(self._sizes)), next(reversed(self._sizes)), len(self._sizes), sum(self._sizes.values())
+
+    @property
     def commit_offset(self) -> int:
         """All messages before this offset are done."""
         return next(iter(self._sizes), self.next_offset)

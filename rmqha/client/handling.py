@@ -16,6 +16,7 @@ from rmqha.client.errors import ClientError
 from rmqha.client.reading import QueueReader
 from rmqha.client.received import BodyError, ReceivedMessage
 from rmqha.client.retrying import SendBack
+from rmqha.events import Event
 from rmqha.wire.record import Record
 
 TURN_SECONDS = 0.01
@@ -103,7 +104,7 @@ class _Handlers(ABC):
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("handling a message ended", failure)
+            self._log.failure("handling a message ended", failure, event=Event.HANDLING_FAILED)
 
     @abstractmethod
     async def _handle(self, reader: QueueReader, record: Record) -> None:
@@ -116,17 +117,24 @@ class _Handlers(ABC):
             message = ReceivedMessage.of(record, reader.queue, tries)
             await maybeDeferred(self._handler, message)
         except RetryLater as later:
-            self._log.info("{place} is to come again: {reason}", place=_place(record), reason=str(later))
+            self._log.info(
+                "{place} is to come again: {reason}", event=Event.MESSAGE_RETRY, place=_place(record), reason=str(later)
+            )
             return later
         except CancelledError:
             if self._is_cancelled:
                 raise
             return RetryLater("its handler was cancelled")
         except BodyError as error:
-            self._log.error("{place} has no handler called: {error}", place=_place(record), error=str(error))
+            self._log.error(
+                "{place} has no handler called: {error}",
+                event=Event.MESSAGE_BODY_INVALID,
+                place=_place(record),
+                error=str(error),
+            )
             return RetryLater(str(error))
         except Exception as error:  # of any kind: the message was not handled
-            self._log.failure("the handler failed with {place}", place=_place(record))
+            self._log.failure("the handler failed with {place}", event=Event.HANDLER_FAILED, place=_place(record))
             return RetryLater(repr(error))
         finally:
             self._handlers -= 1
@@ -139,7 +147,12 @@ class _Handlers(ABC):
             try:
                 await self._send_back.send(reader.queue, record, delay_level)
             except ClientError as error:
-                self._log.warn("{place} is not given back: {error}", place=_place(record), error=str(error))
+                self._log.warn(
+                    "{place} is not given back: {error}",
+                    event=Event.MESSAGE_NOT_GIVEN_BACK,
+                    place=_place(record),
+                    error=str(error),
+                )
             else:
                 reader.finish(record)
                 return
@@ -163,7 +176,11 @@ class _Handlers(ABC):
         return ended.addCallback(over)
 
     def _cancel(self) -> None:
-        self._log.warn("{count} messages are not handled in time, and are left", count=len(self._running))
+        self._log.warn(
+            "{count} messages are not handled in time, and are left",
+            event=Event.HANDLERS_LEFT,
+            count=len(self._running),
+        )
         self._is_cancelled = True
         for running in list(self._running):
             running.cancel()

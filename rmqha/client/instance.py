@@ -20,6 +20,7 @@ from rmqha.client.membership import Membership
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.connecting import reason_of
 from rmqha.endpoints import SigningEndpoint, make_endpoint
+from rmqha.events import Event
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingError, RemotingProtocol
 from rmqha.store.metadata import TopicConfigTable
@@ -222,7 +223,9 @@ class MQClient:
         except NoAnswer as error:
             if known is None:
                 raise
-            self._log.warn("using the old route of {topic}: {error}", topic=topic, error=str(error))
+            self._log.warn(
+                "using the old route of {topic}: {error}", event=Event.OLD_ROUTE_USED, topic=topic, error=str(error)
+            )
             found = known
         self._routes.pop(topic, None)
         if found is not None:

@@ -11,6 +11,7 @@ from rmqha.client.instance import MQClient
 from rmqha.client.message import MessageQueue
 from rmqha.client.route import MASTER_ID
 from rmqha.client.together import together
+from rmqha.events import Event
 from rmqha.wire.beans import read_objects
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import dumps_strict, loads_lenient
@@ -50,7 +51,11 @@ class QueueLocks:
             locked = await self._ask(RequestCode.LOCK_BATCH_MQ, broker_name, queues)
         except ClientError as error:
             self._log.warn(
-                "{broker} did not lock {count} queues: {error}", broker=broker_name, count=len(queues), error=str(error)
+                "{broker} did not lock {count} queues: {error}",
+                event=Event.QUEUES_NOT_LOCKED,
+                broker=broker_name,
+                count=len(queues),
+                error=str(error),
             )
             return set()
         self._renewed_at.update(dict.fromkeys(locked, asked_at))
@@ -66,7 +71,12 @@ class QueueLocks:
             try:
                 await self._ask(RequestCode.UNLOCK_BATCH_MQ, broker_name, own)
             except ClientError as error:
-                self._log.warn("{broker} did not unlock queues: {error}", broker=broker_name, error=str(error))
+                self._log.warn(
+                    "{broker} did not unlock queues: {error}",
+                    event=Event.QUEUES_NOT_UNLOCKED,
+                    broker=broker_name,
+                    error=str(error),
+                )
 
     async def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> set[MessageQueue]:
         route = await self._client.route(queues[0].topic)

@@ -1,6 +1,6 @@
 """The groups of a client, and the heartbeats that tell brokers about them (spec/remoting.md 2.7, 8.1)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,12 +8,14 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmqha import __version__
 from rmqha.client.errors import ClientError
 from rmqha.client.message import MessageQueue
 from rmqha.client.received import BodyError, ReceivedMessage
 from rmqha.client.route import MASTER_ID
 from rmqha.client.together import together
-from rmqha.remoting.header import refused
+from rmqha.events import Event
+from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Answer, Processor, RemotingProtocol
 from rmqha.services import PeriodicService
 from rmqha.steps import Steps
@@ -21,11 +23,13 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import ObjectKey, dumps_compact, dumps_strict
 from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
 from rmqha.wire.offsettable import MESSAGE_QUEUE_TABLE, OFFSET_TABLE, reading_offsets
-from rmqha.wire.record import Blank, RecordError, decode_record
+from rmqha.wire.record import Blank, Record, RecordError, decode_record
 from rmqha.wire.subscription import SubscriptionData
 
 HEARTBEAT_SECONDS = 30.0
 LEAVE_TIMEOUT_SECONDS = 3.0
+CLIENT_VERSION_NAME = "V4_9_3"
+"""Java's name of the version in our requests."""
 
 
 CheckTransaction = Callable[[RemotingProtocol, RemotingCommand, ReceivedMessage], None]
@@ -57,7 +61,8 @@ class ConsumerGroup:
     """A consumer group as its heartbeats describe it.
 
     ``changed`` is called when a client comes or goes. ``reset`` is called with the offsets at which an operator wants
-    the group to go on; ``consumed`` returns where this client is.
+    the group to go on; ``consumed`` returns where this client is. ``describe`` tells what operators want to know, with
+    the stacks of all threads if they want them; ``handle`` lets the handler handle one message for them.
     """
 
     name: str
@@ -67,6 +72,8 @@ class ConsumerGroup:
     changed: Callable[[], None]
     reset: Callable[[Mapping[MessageQueue, int]], None] = lambda _: None
     consumed: Callable[[str], Mapping[MessageQueue, int]] = lambda _: {}
+    describe: Callable[[bool], dict[str, Any]] | None = None
+    handle: Callable[[Record, MessageQueue], Coroutine[Any, Any, dict[str, Any]]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A ConsumerData in Java's form and order."""
@@ -97,6 +104,8 @@ class Membership:
         client.processors[RequestCode.CHECK_TRANSACTION_STATE] = self._check_transaction_state
         client.processors[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._reset_offset
         client.processors[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT] = self._consumer_status
+        client.processors[RequestCode.GET_CONSUMER_RUNNING_INFO] = self._running_info
+        client.processors[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._handle_directly
 
     def join(self, group: ConsumerGroup) -> None:
         """Add a consumer group. Raises ValueError if this client has a consumer in it already."""
@@ -131,7 +140,12 @@ class Membership:
             await self._client.call(address, RequestCode.HEART_BEAT, body=self._heartbeat())
         except ClientError as error:
             if address not in self._failing:  # once, until it works again
-                self._log.warn("no heartbeat to {address}: {error}", address=address, error=str(error))
+                self._log.warn(
+                    "no heartbeat to {address}: {error}",
+                    event=Event.HEARTBEAT_NOT_SENT,
+                    address=address,
+                    error=str(error),
+                )
             self._failing.add(address)
             return False
         self._failing.discard(address)
@@ -141,7 +155,9 @@ class Membership:
         """Send a heartbeat on a new connection to a broker."""
         if self._consumers or self._producers:
             connection.call(RequestCode.HEART_BEAT, body=self._heartbeat()).addErrback(
-                lambda failure: self._log.warn("no first heartbeat: {error}", error=failure.getErrorMessage())
+                lambda failure: self._log.warn(
+                    "no first heartbeat: {error}", event=Event.HEARTBEAT_NOT_SENT, error=failure.getErrorMessage()
+                )
             )
 
     def _heartbeat(self) -> bytes:
@@ -174,7 +190,12 @@ class Membership:
         try:
             await self._client.call(address, RequestCode.UNREGISTER_CLIENT, fields, timeout=LEAVE_TIMEOUT_SECONDS)
         except ClientError as error:  # the broker forgets the client when the connection closes
-            self._log.info("{address} does not know that we leave: {error}", address=address, error=str(error))
+            self._log.info(
+                "{address} does not know that we leave: {error}",
+                event=Event.LEAVING_NOT_SENT,
+                address=address,
+                error=str(error),
+            )
 
     def stop(self) -> Deferred[None]:
         """Send no more heartbeats."""
@@ -199,7 +220,12 @@ class Membership:
         try:
             offsets = yield from reading_offsets(request.body, OFFSET_TABLE)
         except ValueError as error:
-            self._log.error("a reset of group {group} cannot be read: {error}", group=group.name, error=str(error))
+            self._log.error(
+                "a reset of group {group} cannot be read: {error}",
+                event=Event.RESET_INVALID,
+                group=group.name,
+                error=str(error),
+            )
             raise refused(f"the offsets cannot be read: {error}") from error
         group.reset({MessageQueue(*queue): offset for queue, offset in offsets.items() if queue.topic == topic})
         return RemotingCommand(ResponseCode.SUCCESS)
@@ -211,17 +237,56 @@ class Membership:
         table = {ObjectKey(dumps_strict(queue.to_json()).decode()): offset for queue, offset in sorted(offsets.items())}
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact({MESSAGE_QUEUE_TABLE: table}))
 
+    def _asked_group(self, request: RemotingCommand) -> ConsumerGroup:
+        """The group that a request names. Raises RequestRefused."""
+        name = Header(request).text("consumerGroup")
+        group = self._consumers.get(name)
+        if group is None:
+            raise refused(f"The Consumer Group <{shown(name)}> not exist in this consumer")
+        return group
+
+    def _running_info(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """What an operator wants to know about a consumer (spec/remoting.md 2.21)."""
+        group = self._asked_group(request)
+        if group.describe is None:
+            raise refused(f"the consumer of group {group.name} tells nothing about itself")
+        info = group.describe(Header(request).boolean("jstackEnable", False))
+        info["properties"] |= {
+            "PROP_CLIENT_VERSION": CLIENT_VERSION_NAME,
+            "clientId": self._client.client_id,
+            "rmqhaVersion": __version__,
+        }
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact(info))
+
+    def _handle_directly(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """An operator wants the handler to handle a message now (spec/remoting.md 2.21)."""
+        group = self._asked_group(request)
+        if group.handle is None:
+            raise refused(f"the consumer of group {group.name} handles no single messages")
+        record = _record_in(request)
+        queue = MessageQueue(record.topic, request.ext_fields.get("brokerName", ""), record.queue_id)
+        handling = Deferred.fromCoroutine(group.handle(record, queue))
+        return handling.addCallback(lambda done: RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact(done)))
+
     def _check_transaction_state(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """A broker asks how the transaction of a message has ended. It asks again if it gets no answer."""
+        record = _record_in(request)
         try:
-            record = decode_record(request.body)
-            if isinstance(record, Blank):
-                raise RecordError("the end of a segment")
-            queue = MessageQueue(record.topic, "", record.queue_id)
-            message = ReceivedMessage.of(record, queue)
-        except (RecordError, BodyError) as error:
+            message = ReceivedMessage.of(record, MessageQueue(record.topic, "", record.queue_id))
+        except BodyError as error:
             raise refused(f"the message cannot be read: {error}") from error
         check = self._producers.get(message.properties.get("PGROUP", ""))
         if check is not None:
             check(connection, request, message)
         return RemotingCommand(ResponseCode.SUCCESS)
+
+
+def _record_in(request: RemotingCommand) -> Record:
+    """The message in the body of a request. Raises RequestRefused."""
+    try:
+        record = decode_record(request.body)
+    except RecordError as error:
+        raise refused(f"the message cannot be read: {error}") from error
+    if isinstance(record, Blank):
+        raise refused("the message cannot be read: the end of a segment")
+    return record

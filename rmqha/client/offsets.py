@@ -15,6 +15,7 @@ from rmqha.client.errors import ClientError, OffsetFileError
 from rmqha.client.message import MessageQueue
 from rmqha.client.pull import PullConsumer
 from rmqha.client.together import together
+from rmqha.events import Event
 from rmqha.wire.beans import LONG_BITS, read_integer, read_objects
 from rmqha.wire.fastjson import dumps_strict, loads_lenient
 
@@ -69,7 +70,9 @@ class BrokerOffsets:
     def _kept(self, answers: list[tuple[MessageQueue, str]]) -> set[MessageQueue]:
         problem = next((problem for _, problem in answers if problem), "")
         if problem and not self._failing:  # once, until it works again
-            self._log.warn("offsets are not kept, and will be sent again: {problem}", problem=problem)
+            self._log.warn(
+                "offsets are not kept, and will be sent again: {problem}", event=Event.OFFSETS_NOT_KEPT, problem=problem
+            )
         self._failing = bool(problem)
         return {queue for queue, problem in answers if not problem}
 
@@ -143,7 +146,12 @@ class LocalOffsets:
         new.replace(self._path)
 
     def _not_written(self, failure: Any) -> set[MessageQueue]:
-        self._log.error("{path} cannot be written: {error}", path=str(self._path), error=failure.getErrorMessage())
+        self._log.error(
+            "{path} cannot be written: {error}",
+            event=Event.OFFSET_FILE_NOT_WRITTEN,
+            path=str(self._path),
+            error=failure.getErrorMessage(),
+        )
         return set()
 
     def close(self) -> None:

@@ -36,6 +36,8 @@ from rmqha.client.pull import PullConsumer
 from rmqha.client.reading import QueueReader, Reading
 from rmqha.client.retrying import SendBack
 from rmqha.client.route import TopicRoute
+from rmqha.client.runninginfo import RunningInfo
+from rmqha.events import Event
 from rmqha.services import PeriodicService
 from rmqha.wire.beans import read_text
 from rmqha.wire.command import RequestCode
@@ -82,9 +84,17 @@ class PushConsumer:
         self._puller = PullConsumer(client, group)
         self._offsets = self._make_offsets()
         self._locks = QueueLocks(client, group)
-        self._handling = self._make_handling(handler)
+        self._info = RunningInfo(group, options, handler, client.clock, now_ms)
+        self._handling = self._make_handling(self._info.figures.measured(handler))
         self._reading = Reading(
-            self._puller, self._offsets, self._usage, client.clock, options.start, self._handling.take, self._moved
+            self._puller,
+            self._offsets,
+            self._usage,
+            client.clock,
+            options.start,
+            self._handling.take,
+            self._moved,
+            self._info.figures.pulled,
         )
         self._periodic = [
             self._each("sharing out queues", REBALANCE_SECONDS, self._rebalance),
@@ -180,7 +190,15 @@ class PushConsumer:
         where = self._options.consume_from_where
         topics = tuple(self._subscriptions.values())
         return ConsumerGroup(
-            self._group, self._options.model, where, topics, self._share_soon, self._reset, self._consumed
+            self._group,
+            self._options.model,
+            where,
+            topics,
+            self._share_soon,
+            self._reset,
+            self._consumed,
+            self._describe,
+            self._info.handle_directly,
         )
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> Deferred[None]:
@@ -255,7 +273,7 @@ class PushConsumer:
         def over(result: Any) -> None:
             self._sharing = None
             if isinstance(result, Failure) and result.check(CancelledError) is None:
-                self._log.failure("sharing out queues failed", result)
+                self._log.failure("sharing out queues failed", result, event=Event.REBALANCE_FAILED)
             waiting.callback(None)
 
         self._sharing.addBoth(over)
@@ -290,7 +308,12 @@ class PushConsumer:
                     return False
                 ours = allocate_averagely(queues, clients, self._client.client_id)
         except ClientError as error:
-            self._log.info("the queues of {topic} stay as they are: {error}", topic=topic, error=str(error))
+            self._log.info(
+                "the queues of {topic} stay as they are: {error}",
+                event=Event.REBALANCE_POSTPONED,
+                topic=topic,
+                error=str(error),
+            )
             return False
         for queue in [queue for queue in self._readers if queue.topic == topic and queue not in ours]:
             self._leave(self._readers.pop(queue))
@@ -304,7 +327,11 @@ class PushConsumer:
         elif topic not in self._unknown:
             self._unknown.add(topic)
             if not topic.startswith(RETRY_PREFIX):  # a broker makes it after the first heartbeat
-                self._log.warn("no broker carries topic {topic} now; it is consumed when one does", topic=topic)
+                self._log.warn(
+                    "no broker carries topic {topic} now; it is consumed when one does",
+                    event=Event.TOPIC_NOT_FOUND,
+                    topic=topic,
+                )
         return route
 
     async def _clients(self, route: TopicRoute) -> list[str]:
@@ -341,7 +368,9 @@ class PushConsumer:
         reader.drop()
         self._leaving.add(reader.queue)
         leaving = Deferred.fromCoroutine(self._left(reader, offset))
-        leaving.addErrback(lambda failure: self._log.failure("leaving a queue failed", failure))
+        leaving.addErrback(
+            lambda failure: self._log.failure("leaving a queue failed", failure, event=Event.QUEUE_NOT_LEFT)
+        )
 
     async def _left(self, reader: QueueReader, offset: int | None) -> None:
         try:
@@ -371,7 +400,12 @@ class PushConsumer:
         ours = [queue for queue in offsets if queue in self._readers]
         for queue in ours:
             offset = offsets[queue]
-            self._log.warn("an operator resets {queue} to offset {offset}", queue=str(queue), offset=offset)
+            self._log.warn(
+                "an operator resets {queue} to offset {offset}",
+                event=Event.QUEUE_OFFSET_RESET,
+                queue=str(queue),
+                offset=offset,
+            )
             self._leave(self._readers.pop(queue), offset)
         if ours:
             self._share_soon(REBALANCE_SOON_SECONDS)
@@ -380,6 +414,16 @@ class PushConsumer:
         """Where we are in the queues of a topic."""
         readers = {queue: reader for queue, reader in self._readers.items() if queue.topic == topic}
         return {queue: reader.commit_offset for queue, reader in readers.items() if reader.commit_offset is not None}
+
+    def _describe(self, with_stacks: bool) -> dict[str, Any]:
+        """What operators want to know."""
+        is_ordered = self._options.is_ordered
+        return self._info.describe(
+            self._subscriptions.values(),
+            self._readers,
+            lambda queue: is_ordered and self._locks.is_held(queue),
+            with_stacks,
+        )
 
     def _handler_finished(self, reader: QueueReader) -> None:
         reader.go_on()
@@ -411,7 +455,7 @@ class PushConsumer:
     async def _renew(self) -> None:
         lost = await self._locks.lock(list(self._readers))
         for queue in lost & self._readers.keys():
-            self._log.warn("another client has {queue} now", queue=str(queue))
+            self._log.warn("another client has {queue} now", event=Event.QUEUE_LOST, queue=str(queue))
             reader = self._readers.pop(queue)
             reader.drop()
             reader.forget()

@@ -16,6 +16,7 @@ from rmqha.client.errors import ClientError
 from rmqha.client.message import RETRY_PREFIX, MessageQueue
 from rmqha.client.offsets import OffsetStore
 from rmqha.client.pull import MAX_MESSAGES, PullConsumer, PullResult, PullStatus
+from rmqha.events import Event
 from rmqha.wire.record import Record
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -36,6 +37,8 @@ class Reading:
     start: Edge | StoredSince
     take: Callable[["QueueReader", Sequence[Record]], None]
     moved: Callable[["QueueReader", int], None]
+    pulled: Callable[[str, int, float], None] = lambda *_: None
+    """Called with the topic, the messages and the seconds of each pull that brought some."""
 
 
 class QueueReader:
@@ -51,6 +54,9 @@ class QueueReader:
         self.is_dropped = False
         self.kept_offset: int | None = None
         """The offset that was kept last."""
+        self.pulled_at: float | None = None
+        self.finished_at: float | None = None
+        """When it was pulled last, and when a message was done last, in seconds of the clock."""
         self._expression = expression
         self._reading = reading
         self._cache: QueueCache | None = None
@@ -66,7 +72,7 @@ class QueueReader:
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("reading {queue} ended", failure, queue=str(self.queue))
+            self._log.failure("reading {queue} ended", failure, event=Event.READING_FAILED, queue=str(self.queue))
 
     def drop(self) -> None:
         """Read no more, and forget the messages that no handler has got yet."""
@@ -92,8 +98,14 @@ class QueueReader:
         """All messages before this offset are done; None if the queue was not read yet."""
         return None if self._cache is None else self._cache.commit_offset
 
+    @property
+    def cached(self) -> tuple[int, int, int, int]:
+        """The smallest and the largest offset, the number and the bytes of the unfinished messages."""
+        return (0, 0, 0, 0) if self._cache is None else self._cache.summary
+
     def finish(self, record: Record) -> None:
         """A message is done."""
+        self.finished_at = self._reading.clock.seconds()
         if self._cache is not None:
             self._cache.finish(record.queue_offset)
 
@@ -121,9 +133,14 @@ class QueueReader:
     def _tell(self, problem: str) -> None:
         """Log a problem once, and its end."""
         if problem and not self._problem:
-            self._log.warn("{queue} cannot be read: {problem}", queue=str(self.queue), problem=problem)
+            self._log.warn(
+                "{queue} cannot be read: {problem}",
+                event=Event.QUEUE_UNREADABLE,
+                queue=str(self.queue),
+                problem=problem,
+            )
         elif self._problem and not problem:
-            self._log.info("{queue} can be read again", queue=str(self.queue))
+            self._log.info("{queue} can be read again", event=Event.QUEUE_READABLE, queue=str(self.queue))
         self._problem = problem
 
     async def _first_offset(self) -> int:
@@ -146,6 +163,7 @@ class QueueReader:
                 self._reading.usage.waiting[self.go_on] = None
             await self._room
         asked_at, offset = clock.seconds(), cache.next_offset
+        self.pulled_at = asked_at
         result = await self._reading.puller.pull(self.queue, offset, MAX_MESSAGES, self._expression, SUSPEND_SECONDS)
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(offset, result)
@@ -155,6 +173,7 @@ class QueueReader:
             cache.add(record)
         cache.next_offset = max(offset, result.next_begin_offset)
         if records:
+            self._reading.pulled(self.queue.topic, len(records), clock.seconds() - asked_at)
             self._reading.take(self, records)
         elif cache.next_offset == offset:  # some brokers do not wait
             await deferLater(clock, max(0.0, asked_at + AGAIN_SECONDS - clock.seconds()))
@@ -162,6 +181,7 @@ class QueueReader:
     def _moved(self, offset: int, result: PullResult) -> None:
         self._log.warn(
             "{queue} has offsets {low} to {high}, not {offset}: it is read from {next} on",
+            event=Event.QUEUE_OFFSET_CORRECTED,
             queue=str(self.queue),
             low=result.min_offset,
             high=result.max_offset,

@@ -18,6 +18,7 @@ from rmqha.client.instance import MQClient
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus
 from rmqha.client.producer import Producer
 from rmqha.client.received import ReceivedMessage
+from rmqha.events import Event
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.record import (
@@ -103,7 +104,12 @@ class TransactionProducer:
         try:
             await self._end(sent, outcome)
         except ClientError as error:
-            self._log.warn("the broker will ask how {id} has ended: {error}", id=sent.msg_id, error=str(error))
+            self._log.warn(
+                "the broker will ask how {id} has ended: {error}",
+                event=Event.TRANSACTION_END_NOT_SENT,
+                id=sent.msg_id,
+                error=str(error),
+            )
             return TransactionResult(sent, outcome, False)
         return TransactionResult(sent, outcome, True)
 
@@ -115,7 +121,7 @@ class TransactionProducer:
         except CancelledError:
             raise
         except Exception:  # of any kind: the user's function has not decided
-            self._log.failure("{what} has failed: the broker will ask", what=what)
+            self._log.failure("{what} has failed: the broker will ask", event=Event.LOCAL_TRANSACTION_FAILED, what=what)
             return TransactionOutcome.UNKNOWN
         return found
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
@@ -137,6 +138,7 @@ class RouteInfoManager:
         if known is None:
             self._log.info(
                 "broker {name} {id} registered at {address}",
+                event=Event.BROKER_REGISTERED,
                 name=new.broker_name,
                 id=new.broker_id,
                 address=new.broker_addr,
@@ -192,7 +194,13 @@ class RouteInfoManager:
             self._forget_displaced(broker_name, broker_addr, broker_id)
             return
         self._live.pop(broker_addr, None)
-        self._log.info("broker {name} {id} at {address} is gone", name=broker_name, id=broker_id, address=broker_addr)
+        self._log.info(
+            "broker {name} {id} at {address} is gone",
+            event=Event.BROKER_GONE,
+            name=broker_name,
+            id=broker_id,
+            address=broker_addr,
+        )
         del broker.addresses[broker_id]
         if not broker.addresses:
             del self._brokers[broker_name]

@@ -9,11 +9,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.namesrv.kvconfig import KVConfigManager, TableFull
+from rmqha import __version__
+from rmqha.events import Event
+from rmqha.namesrv.kvconfig import FILE_NAME, KVConfigManager, TableFull
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import (
     MAX_HEADER_BYTES,
+    SERVER_CHANNEL_MAX_IDLE_SECONDS,
     Answer,
     BodyLimit,
     Processors,
@@ -63,6 +66,14 @@ class NameServerService(Service):
         self._turns = Turns(clock)
         self.route_info = RouteInfoManager(clock.seconds, self._run)
         self._kv_config = KVConfigManager(folder, run_in_thread)
+        self.config = {
+            "kvConfigPath": "" if folder is None else str((folder / FILE_NAME).absolute()),
+            "scanNotActiveBrokerInterval": str(int(SCAN_SECONDS * 1000)),
+            "serverChannelMaxIdleTimeSeconds": str(SERVER_CHANNEL_MAX_IDLE_SECONDS),
+            "rmqha": "true",
+            "rmqhaVersion": __version__,
+        }
+        """The settings that tools are shown, by Java's names."""
         self._connections: set[RemotingProtocol] = set()
         self._scan = PeriodicService(
             "looking for silent brokers",
@@ -75,7 +86,9 @@ class NameServerService(Service):
     def _run(self, work: Steps[None]) -> None:
         """Do work in turns. No answer waits for it."""
         Deferred.fromCoroutine(self._turns.run(work)).addErrback(
-            lambda failure: self._log.failure("forgetting a broker's topics failed", failure)
+            lambda failure: self._log.failure(
+                "forgetting a broker's topics failed", failure, event=Event.TOPICS_NOT_FORGOTTEN
+            )
         )
 
     def startService(self) -> None:
@@ -105,7 +118,19 @@ class NameServerService(Service):
             code.GET_KV_CONFIG: self._get_kv_config,
             code.DELETE_KV_CONFIG: self._delete_kv_config,
             code.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            code.GET_NAMESRV_CONFIG: self._get_config,
+            code.UPDATE_NAMESRV_CONFIG: self._update_config,
         }
+
+    def _get_config(self, _: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
+        text = "".join(f"{name}={value}\n" for name, value in sorted(self.config.items()))
+        return RemotingCommand(ResponseCode.SUCCESS, body=text.encode("utf-8", "replace"))
+
+    def _update_config(self, _: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
+        raise refused(
+            "the settings of this name server (rmqha) do not change while it runs: start it with other options "
+            "(twistd rmqha-namesrv --help)"
+        )
 
     def _register_broker(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         return connection.turns.run(self._take_registration(connection, request))

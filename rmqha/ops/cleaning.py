@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
 from rmqha.steps import Steps
@@ -78,7 +79,7 @@ class CleaningService(PeriodicService):
                 self._save_slots()
             cleaning = yield from self._while_running(retention.cleaning(datetime.now(), at_any_hour))
         except StoreError as error:
-            self._log.error("nothing is deleted: {error}", error=str(error))
+            self._log.error("nothing is deleted: {error}", event=Event.NOTHING_DELETED, error=str(error))
             return
         except OSError:
             self._disk_failed(Failure())
@@ -88,7 +89,9 @@ class CleaningService(PeriodicService):
         if cleaning.disk_full != store.disk_full:
             store.disk_full = cleaning.disk_full
             state = "too full to accept messages" if cleaning.disk_full else "no longer too full"
-            self._log.warn("the disk is {state}", state=state)
+            self._log.warn(
+                "the disk is {state}", event=Event.DISK_FULL if cleaning.disk_full else Event.DISK_HAS_ROOM, state=state
+            )
 
     def _while_running(self, steps: Steps[Cleaning]) -> Steps[Cleaning | None]:
         """What the steps give; None if this service is stopped before: then the store may be closed."""

@@ -25,6 +25,7 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.protocols.policies import LimitTotalConnectionsFactory
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.store.messagestore import LOCK_FILE
 
@@ -68,7 +69,7 @@ class ControlProtocol(LineOnlyReceiver):
         user = _peer_of(self.transport)
         self._is_trusted = user in (ROOT, os.geteuid())
         if not self._is_trusted:
-            self._log.warn("user {user} may not give this node orders", user=user)
+            self._log.warn("user {user} may not give this node orders", event=Event.ORDER_REFUSED, user=user)
             self._answer({"refused": "only the node's user and root may give it orders", "code": ExitCode.USAGE})
 
     def lineReceived(self, line: bytes) -> None:
@@ -91,7 +92,7 @@ class ControlProtocol(LineOnlyReceiver):
             self._answer({"done": done})
 
     def _failed(self, failure: Failure) -> None:
-        self._log.failure("an order on the control socket failed", failure)
+        self._log.failure("an order on the control socket failed", failure, event=Event.ORDER_FAILED)
         self._answer({"refused": failure.getErrorMessage(), "code": ExitCode.IO_ERROR})
 
     def _answer(self, answer: Mapping[str, Any]) -> None:
@@ -119,7 +120,9 @@ class ControlService(Service):
         try:
             self._port = self._reactor.listenUNIX(_name_of(self._store), limited, backlog=MAX_CONNECTIONS)
         except Exception as error:  # of any kind: all else works without orders
-            self._log.warn("commands cannot give this node orders: {error}", error=str(error))
+            self._log.warn(
+                "commands cannot give this node orders: {error}", event=Event.NO_CONTROL_SOCKET, error=str(error)
+            )
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)

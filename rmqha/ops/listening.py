@@ -14,6 +14,7 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.ha.master.protocol import HAMasterFactory
 from rmqha.ops.process import parse_port
 from rmqha.settings import SettingsError
@@ -99,7 +100,11 @@ class SparingFactory(Factory[Any]):
         left = MANY_FILES if limit == resource.RLIM_INFINITY else limit - len(os.listdir("/proc/self/fd"))
         is_short = left < SPARE_FILES
         if is_short and not self._is_short:
-            self._log.warn("refusing connections: too few of the {limit} open files are left", limit=limit)
+            self._log.warn(
+                "refusing connections: too few of the {limit} open files are left",
+                event=Event.OPEN_FILES_SHORT,
+                limit=limit,
+            )
         self._is_short = is_short
         self._uncounted = max(0, left - SPARE_FILES) // 2
 
@@ -138,7 +143,11 @@ class ListeningService(Service):
         number = getattr(port.getHost(), "port", 0)
         self._tell_port(number)
         self._log.info(
-            "{purpose} port is {port}, {security}", purpose=self._purpose, port=number, security=self._security
+            "{purpose} port is {port}, {security}",
+            event=Event.LISTENING,
+            purpose=self._purpose,
+            port=number,
+            security=self._security,
         )
 
     def _cannot_listen(self, failure: Failure) -> None:

@@ -15,6 +15,7 @@ from typing import Self
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.printing import printable
 from rmqha.services import PeriodicService
 
@@ -156,7 +157,9 @@ class Notifier:
         except OSError as error:
             if not self._is_logged:
                 self._is_logged = True
-                self._log.warn("systemd's socket takes no messages: {reason}", reason=str(error))
+                self._log.warn(
+                    "systemd's socket takes no messages: {reason}", event=Event.SYSTEMD_UNREACHABLE, reason=str(error)
+                )
             return False
         return True
 
@@ -166,6 +169,6 @@ def notifier_of_process(clock: IReactorTime, status: Callable[[], str]) -> Notif
     try:
         settings = NotifySettings.of_environment(os.environ, os.getpid())
     except ValueError as error:
-        Notifier._log.warn("systemd gets no messages: {reason}", reason=str(error))
+        Notifier._log.warn("systemd gets no messages: {reason}", event=Event.SYSTEMD_UNREACHABLE, reason=str(error))
         return None
     return None if settings is None else Notifier(settings, clock, status)

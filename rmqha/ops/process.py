@@ -21,6 +21,7 @@ from twisted.python.components import Componentized
 from twisted.scripts.twistd import ServerOptions  # type: ignore[attr-defined]  # it is public there
 
 from rmqha import __version__
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
 from rmqha.ops.notify import Notifier, notifier_of_process
@@ -196,7 +197,7 @@ class ProcessService(MultiService):
 
     def stop_with(self, code: ExitCode, reason: str) -> None:
         """Log the reason, and end the process with this exit code."""
-        self._log.critical("{reason}", reason=reason)
+        self._log.critical("{reason}", event=Event.PROCESS_ENDS, reason=reason, code=int(code))
         self._is_failing = True
         if self._notifier is not None:
             self._notifier.failing(reason)
@@ -223,7 +224,9 @@ class ProcessService(MultiService):
             notifier.reloading()
         self._reopen_logs()
         self._reloading = Deferred.fromCoroutine(self.reload())
-        self._reloading.addErrback(lambda failure: self._log.failure("SIGHUP: not all could be read again", failure))
+        self._reloading.addErrback(
+            lambda failure: self._log.failure("SIGHUP: not all could be read again", failure, event=Event.RELOAD_FAILED)
+        )
         self._reloading.addCallback(lambda _: self._reloaded(notifier))
 
     def _reloaded(self, notifier: Notifier | None) -> None:
@@ -238,9 +241,11 @@ class ProcessService(MultiService):
             try:
                 self._observer.reopen()
             except OSError as error:
-                self._log.error("cannot reopen the log file: {error}", error=str(error))
+                self._log.error(
+                    "cannot reopen the log file: {error}", event=Event.LOG_FILE_NOT_REOPENED, error=str(error)
+                )
             else:
-                self._log.info("log file reopened")
+                self._log.info("log file reopened", event=Event.LOG_FILE_REOPENED)
 
     def stopService(self) -> Deferred[None]:
         if self._manages_process:

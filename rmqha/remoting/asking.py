@@ -8,6 +8,7 @@ import orjson
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.protocol import RemotingError, call_once
@@ -17,7 +18,12 @@ from rmqha.wire.command import RemotingCommand, RequestCode
 
 _log = Logger()
 MAX_SHOWN = 40
-DERIVED_FILE_SETTINGS = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+DERIVED_FILE_SETTINGS = (
+    "mappedFileSizeConsumeQueue",
+    "mapperFileSizeBatchConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+)
 NODE_STATE_KEY = "rmqha"
 """The entry of a node's runtime info that holds its state.json. Java brokers do not have it."""
 VERSION_KEY = "rmqhaVersion"
@@ -96,6 +102,7 @@ def segment_size_of(config: Mapping[str, str]) -> int | None:
         return size
     _log.warn(
         "the master has mappedFileSizeCommitLog={size}, which is not between {least} and {most}: it is not used",
+        event=Event.SEGMENT_SIZE_INVALID,
         size=text[:MAX_SHOWN],
         least=MIN_SEGMENT,
         most=MAX_SEGMENT,

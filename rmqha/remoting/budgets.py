@@ -17,6 +17,8 @@ from typing import NamedTuple, Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from rmqha.events import Event
+
 SMALL_FRAME_BYTES = 64 * 1024
 """Frames up to this size reserve nothing."""
 GRACE_SECONDS = 1.0
@@ -224,6 +226,7 @@ class PortBudget:
         if self._logged_at is None or now - self._logged_at >= LOG_SECONDS:
             self._log.warn(
                 "closed {count} connections to limit the memory of a port, the last one because {reason}",
+                event=Event.CONNECTIONS_CLOSED_FOR_MEMORY,
                 count=self._not_logged,
                 reason=reason,
             )

@@ -9,6 +9,7 @@ its code, the request is refused as soon as its header has arrived, and its body
 is limited too: each reactor turn accepts a limited number, and a long request is a coroutine that takes turns.
 """
 
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,6 +35,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.connecting import connect_protocol
+from rmqha.events import Event
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.turns import COST_OF_LONG_REQUEST, Pace, Turns
 from rmqha.tls.gate import looks_like_tls
@@ -55,8 +57,14 @@ from rmqha.wire.command import (
 SERVER_CHANNEL_MAX_IDLE_SECONDS = 120
 CALL_TIMEOUT_SECONDS = 3.0
 MAX_OPAQUE = 2**31 - 1
+SMALL_ANSWER_BYTES = 4 * 1024
+"""Answers up to this size do not count among the bytes of a turn: the number of requests limits them."""
 PIECE_BYTES = 64 * 1024
 """Smaller pieces of a frame are joined."""
+WRITTEN_AT_ONCE = 128 * 1024
+"""Longer bodies are written in pieces of this size, each when the transport has sent the one before. So answers to many
+clients share their body, and a reactor turn copies only one piece for each. Twisted sends no more in a turn.
+"""
 TOTAL_LENGTH = Struct(">I")
 assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
 
@@ -102,7 +110,7 @@ class HoldUp(Enum):
     ANSWERS_UNREAD = "the peer does not read the answers that wait for it"
     REQUESTS_IN_PROGRESS = "its requests in progress have too many bytes"
     NO_ROOM = "the port has no memory for its frame or its next request"
-    OTHERS_TURN = "enough requests were accepted in this turn"
+    OTHERS_TURN = "enough requests were accepted, or enough answers written, in this turn"
     OTHERS_PIECES = "enough bytes of large frames were read in this turn"
     LONG_REQUEST = "one of its requests takes several turns"
 
@@ -197,6 +205,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._requests_in_progress = 0
         self._bytes_in_progress = 0
         self._bytes_unread = 0
+        self._unwritten: deque[memoryview] = deque()
+        self._is_transport_full = False
+        self._peer_host: tuple[str, int] | None = None
         self.is_open = False
 
     def sign_with(self, sign: Sign) -> None:
@@ -217,8 +228,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     @property
     def peer_host(self) -> tuple[str, int]:
         """The other end's address and port; 127.0.0.1 and 0 if it has none."""
-        address = self.transport.getPeer() if self.transport is not None else None
-        return getattr(address, "host", "127.0.0.1"), getattr(address, "port", 0)
+        if self._peer_host is None:
+            address = self.transport.getPeer() if self.transport is not None else None
+            found = getattr(address, "host", "127.0.0.1"), getattr(address, "port", 0)
+            if self.transport is None:
+                return found
+            self._peer_host = found
+        return self._peer_host
 
     @property
     def own_host(self) -> str:
@@ -351,7 +367,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return RemotingCommand(limit.code, remark=remark)
 
     def _close_for(self, reason: str) -> None:
-        self._log.warn("closing {peer}: {reason}", peer=self._peer(), reason=reason)
+        self._log.warn("closing {peer}: {reason}", event=Event.PEER_BROKE_PROTOCOL, peer=self._peer(), reason=reason)
         self.hang_up()
 
     def room_given(self) -> None:
@@ -375,7 +391,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         what = f"a frame of {length} bytes"
         if looks_like_tls(length.to_bytes(4, "big")):
             what = "it uses TLS, but this connection does not: perhaps the address must be tls:HOST:PORT"
-        self._log.warn("closing {peer}: {what}", peer=self._peer(), what=what)
+        self._log.warn("closing {peer}: {what}", event=Event.PEER_BROKE_PROTOCOL, peer=self._peer(), what=what)
         self._fail_calls(what)
         self.hang_up()
 
@@ -389,6 +405,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Abort the connection, and ignore what it has sent."""
         self.is_open = False
         self._received = Pieces()
+        self._unwritten.clear()
         self._budget.forget(self)
         if ITCPTransport.providedBy(self.transport):
             self.transport.abortConnection()
@@ -468,7 +485,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         error = failure.value
         if isinstance(error, RequestRefused):
             return error.answer
-        self._log.failure("request {code} failed", failure, code=request.code)
+        self._log.failure("request {code} failed", failure, event=Event.REQUEST_FAILED, code=request.code)
         return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     def _answer(self, answer: RemotingCommand, request: RemotingCommand) -> None:
@@ -476,15 +493,26 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return
         try:
             self._send(answer_to(request, answer))
+            if len(answer.body) > SMALL_ANSWER_BYTES:
+                self.turns.answered(len(answer.body))
         except CommandError as error:
-            self._log.error("the answer to {code} cannot be sent: {error}", code=request.code, error=str(error))
+            self._log.error(
+                "the answer to {code} cannot be sent: {error}",
+                event=Event.ANSWER_NOT_SENT,
+                code=request.code,
+                error=str(error),
+            )
             self._send(answer_to(request, RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(error))))
 
     def _send(self, command: RemotingCommand) -> None:
         """Raises CommandError."""
         head = encode_head(command)
         assert self.transport is not None, "it is connected"
-        self.transport.writeSequence((head, command.body) if command.body else (head,))
+        if self._unwritten or len(command.body) > WRITTEN_AT_ONCE:
+            self._unwritten += [memoryview(part) for part in (head, command.body) if part]
+            self._write_pieces()
+        else:
+            self.transport.writeSequence((head, command.body) if command.body else (head,))
         if self._hold_ups and HoldUp.ANSWERS_UNREAD in self._hold_ups:
             size = len(head) + len(command.body)
             self._bytes_unread += size
@@ -493,10 +521,21 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             else:
                 self._budget.unread(self, size)
 
+    def _write_pieces(self) -> None:
+        """Write what waits, until the transport is full."""
+        assert self.transport is not None, "it is connected"
+        while self._unwritten and not self._is_transport_full:
+            first = self._unwritten.popleft()
+            if len(first) > WRITTEN_AT_ONCE:
+                self._unwritten.appendleft(first[WRITTEN_AT_ONCE:])
+            self.transport.write(bytes(first[:WRITTEN_AT_ONCE]))
+
     def _answered(self, answer: RemotingCommand) -> None:
         waiting = self._calls.pop(answer.opaque, None)
         if waiting is None:
-            self._log.debug("an answer without a waiting call, opaque {opaque}", opaque=answer.opaque)
+            self._log.debug(
+                "an answer without a waiting call, opaque {opaque}", event=Event.ANSWER_UNEXPECTED, opaque=answer.opaque
+            )
         elif answer.code != ResponseCode.SUCCESS:
             waiting.errback(RemotingError(f"code {answer.code}: {with_remedy(answer.remark)}", answer))
         else:
@@ -547,9 +586,14 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             raise CommandError(f"a request cannot be signed: {error}") from error
 
     def pauseProducing(self) -> None:
+        self._is_transport_full = True
         self._hold_up(HoldUp.ANSWERS_UNREAD)
 
     def resumeProducing(self) -> None:
+        self._is_transport_full = False
+        self._write_pieces()
+        if self._is_transport_full:
+            return
         self._bytes_unread = 0
         self._budget.all_read(self)
         self._go_on(HoldUp.ANSWERS_UNREAD)
@@ -581,6 +625,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self.is_open = False
         self.setTimeout(None)
         self._received = Pieces()
+        self._unwritten.clear()
         self._budget.forget(self)
         hint = "" if self._heard else "; it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"
         self._fail_calls(f"the connection is gone: {reason.getErrorMessage()}{hint}")
@@ -660,7 +705,11 @@ class RemotingFactory(Factory[RemotingProtocol]):
         """A protocol; None, which closes the connection, if there are too many."""
         if self.connections >= self._limits.connections:
             if not self._is_full:  # logged once, until a connection ends
-                self._log.warn("refusing connections: there are {count}, the maximum", count=self.connections)
+                self._log.warn(
+                    "refusing connections: there are {count}, the maximum",
+                    event=Event.CONNECTION_LIMIT_REACHED,
+                    count=self.connections,
+                )
             self._is_full = True
             self.refused += 1
             return None

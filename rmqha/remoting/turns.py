@@ -23,6 +23,8 @@ COST_OF_LONG_REQUEST = 8
 """The first step of a long request counts as this many requests."""
 
 
+ANSWER_BYTES_PER_TURN = 1024 * 1024
+"""The bytes of answers that are written in one reactor turn. The transports copy them, and give them to the kernel."""
 LARGE_FRAME_BYTES_PER_TURN = 1024 * 1024
 """The bytes of all large frames that are read in one reactor turn."""
 REFUSED_BYTES_BATCH = 512 * 1024
@@ -75,6 +77,7 @@ class Turns:
         self._waiting: deque[Deferred[None]] = deque()
         self._call: IDelayedCall | None = None
         self._taken = 0
+        self._answer_bytes = 0
         self.large_frames = Pace(clock, LARGE_FRAME_BYTES_PER_TURN)
         """The pace of large frames for which memory is reserved."""
         self.refused_bodies = Pace(clock, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS)
@@ -82,14 +85,24 @@ class Turns:
 
     @property
     def is_over(self) -> bool:
-        """Whether this reactor turn has accepted enough requests."""
-        return self._taken >= MAX_REQUESTS_PER_TURN
+        """Whether this reactor turn has accepted enough requests, or written enough answers."""
+        return self._taken >= MAX_REQUESTS_PER_TURN or self.has_answered_enough
+
+    @property
+    def has_answered_enough(self) -> bool:
+        """Whether the answers of this reactor turn have enough bytes: further ones should wait."""
+        return self._answer_bytes >= ANSWER_BYTES_PER_TURN
 
     def take(self, cost: int = 1) -> None:
         """Count a request that is accepted in this reactor turn."""
         self._taken += cost
         if self._taken > MAX_REQUESTS_PER_TURN // 4:  # below that it does not matter which turn it was
             self._schedule()
+
+    def answered(self, size: int) -> None:
+        """Count ``size`` bytes of an answer that is written in this reactor turn."""
+        self._answer_bytes += size
+        self._schedule()
 
     def _schedule(self) -> None:
         if self._call is None:
@@ -121,7 +134,7 @@ class Turns:
 
     def _go_on(self) -> None:
         self._call = None
-        self._taken = 0
+        self._taken = self._answer_bytes = 0
         until = perf_counter() + TURN_SECONDS
         for _ in range(len(self._requests)):  # a request that waits again in this loop goes after the others
             if self.is_over:
@@ -129,7 +142,7 @@ class Turns:
             self._requests.popleft().callback(None)
         for _ in range(len(self._waiting)):
             self._waiting.popleft().callback(None)
-            if perf_counter() >= until:
+            if perf_counter() >= until or self.has_answered_enough:
                 break
         if self._waiting or self._requests:
             self._schedule()

@@ -17,6 +17,7 @@ In reading order:
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.
 - ``metadata``: topics.json and the other files of the config folder.
+- ``timers``: timer messages of RocketMQ 5.x, and the check point of their delivery.
 - ``tablesnapshots``: the tables as they were, by the log offset they belong to.
 - ``opening``: how far the opening of a store is, and how to stop it.
 - ``messagestore``: the facade: opens, owns and closes everything above.

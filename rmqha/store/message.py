@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
+from rmqha.wire.layout import INT64
 from rmqha.wire.record import LOOPBACK, Host, format_msg_id
 
 
@@ -99,8 +102,12 @@ class AppendMessageResult(NamedTuple):
         """The offset message id; for a batch, all ids separated by commas."""
         if len(self.message_offsets) == 1:
             return format_msg_id(self.store_host, self.message_offsets[0])
-        host = format_msg_id(self.store_host, 0)[:-OFFSET_DIGITS]
-        return ",".join([f"{host}{offset:016X}" for offset in self.message_offsets])
+        host = bytes.fromhex(format_msg_id(self.store_host, 0)[:-OFFSET_DIGITS])
+        size = len(host) + INT64.size
+        ids = np.empty((len(self.message_offsets), size), np.uint8)
+        ids[:, : len(host)] = np.frombuffer(host, np.uint8)
+        ids[:, len(host) :] = np.array(self.message_offsets, ">i8").view(np.uint8).reshape(-1, INT64.size)
+        return ids.tobytes().hex(",", size).upper()
 
 
 class PutMessageResult(NamedTuple):

@@ -14,12 +14,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
 from rmqha.store.derived.derived import Derived, remove_derived
 from rmqha.store.derived.dispatch import MessageArrived
-from rmqha.store.derived.replacing import forget_sizes, noted_sizes
+from rmqha.store.derived.queuetypes import QueueTypes
+from rmqha.store.derived.replacing import forget_sizes, noted_sizes, remove_staging
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
@@ -168,6 +170,11 @@ class MessageStore:
         self.put_figures = PutFigures(self._seconds)
         self.disk.touch(self.root / ABORT_FILE)  # before the queues: a death from here on is an unclean stop
         self.disk.sync_folder(self.root)
+        if remove_staging(self.root, self.disk):
+            self._log.info(
+                "removed the unfinished queues and index of a rebuild that was killed",
+                event=Event.UNFINISHED_REBUILD_REMOVED,
+            )
         try:
             self.settings = noted_sizes(self.root, self.settings, self.disk)
             recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
@@ -235,9 +242,12 @@ class MessageStore:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
         recovery = settle(self.commit_log, self._examined, self.root / NODE_FOLDER / CUT_FOLDER)
         self._lower_checkpoint(checkpoint, recovery)
+        self._note_unproved(recovery)
         self._tell_loss(recovery.end)
         self._log.info(
             "log of {store} is {min_offset} to {end}, checked from {checked_from} after {stop} stop",
+            event=Event.LOG_RECOVERED,
+            clean_stop=recovery.clean_stop,
             store=str(self.root),
             min_offset=recovery.min_offset,
             end=recovery.end,
@@ -247,6 +257,7 @@ class MessageStore:
         if recovery.problem is not None:
             self._log.warn(
                 "cut {cut_bytes} bytes at {end}: {problem}; they are kept in {kept_in}",
+                event=Event.LOG_CUT,
                 cut_bytes=recovery.cut_bytes,
                 end=recovery.end,
                 problem=recovery.problem,
@@ -254,7 +265,10 @@ class MessageStore:
             )
         if recovery.damage is not None:
             self._log.warn(
-                "opening the log up to {end}, although {damage}", end=recovery.end, damage=str(recovery.damage)
+                "opening the log up to {end}, although {damage}",
+                event=Event.LOG_DAMAGE_ACCEPTED,
+                end=recovery.end,
+                damage=str(recovery.damage),
             )
         return recovery
 
@@ -273,6 +287,34 @@ class MessageStore:
                 lowered = replace(lowered, logics_msg_timestamp=latest + SAFETY_MARGIN_MS)
         if lowered != checkpoint:
             lowered.write(self.root / CHECKPOINT_FILE, self.disk)
+
+    def _note_unproved(self, recovery: Recovery) -> None:
+        """Note from where on a slave's log must be compared with its master's (``NodeState.doubted_from``).
+
+        A master's log has no other to be compared with.
+        """
+        known = self.node_state.doubted_from(recovery.clean_stop, recovery.checked_from)
+        if self.settings.broker_role is not BrokerRole.SLAVE or (known is not None and known >= recovery.end):
+            known = None
+        if known is not None:
+            self._log.warn(
+                "the log from {start} to {end} was not certainly on the disk when the node stopped: it will be "
+                "compared with the master's",
+                event=Event.LOG_END_UNPROVED,
+                start=known,
+                end=recovery.end,
+            )
+        self.node_state = replace(self.node_state, unproved_from=known)
+
+    def log_proved(self) -> None:
+        """All that was not flushed at an unclean stop equals the master's log."""
+        self._log.info(
+            "the log from {start} on equals the master's: all that was not on the disk when the node stopped was "
+            "compared",
+            event=Event.LOG_END_PROVED,
+            start=self.node_state.unproved_from,
+        )
+        self.node_state = replace(self.node_state, unproved_from=None)
 
     def _tell_loss(self, end: int) -> None:
         """Start a new epoch, durably, if confirmed bytes from ``end`` on are missing."""
@@ -357,6 +399,10 @@ class MessageStore:
         self._arrival_listeners.append(message_arrived)
         self.derived.dispatcher.subscribe(message_arrived)
 
+    def set_queue_types(self, types: QueueTypes) -> None:
+        """Use what the topics' table says now of batch consume queues. Raises OSError."""
+        self.derived.set_queue_types(types)
+
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
         return self.derived.dispatcher.take_unflushed()
@@ -440,14 +486,16 @@ class MessageStore:
             assert self._failed is not None, "puts are taken only while flushing"
             self._failed(Failure(error))
             return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
-        self._log.error("refused a message, because the disk is full: {error}", error=str(error))
+        self._log.error(
+            "refused a message, because the disk is full: {error}", event=Event.PUT_REFUSED_DISK_FULL, error=str(error)
+        )
         return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
 
     def adopt_segment_size(self, size: int) -> None:
         """Use the master's segment size for a log that has no segments yet."""
         if not self.commit_log.segment_bases and size != self.commit_log.segment_size:
             self.commit_log.segment_size = size
-            self._log.info("using the master's segment size, {size} bytes", size=size)
+            self._log.info("using the master's segment size, {size} bytes", event=Event.SEGMENT_SIZE_ADOPTED, size=size)
 
     def adopt_derived_file_settings(self, properties: Mapping[str, str]) -> None:
         """Use the master's sizes of queue and index files, if we have no such files yet. Raises OSError.
@@ -459,7 +507,9 @@ class MessageStore:
         try:
             settings = with_defaults(self.settings, properties)
         except SettingsError as error:
-            self._log.warn("cannot use the master's file sizes: {error}", error=str(error))
+            self._log.warn(
+                "cannot use the master's file sizes: {error}", event=Event.FILE_SIZES_UNUSABLE, error=str(error)
+            )
             return
         if settings != self.settings:
             self.settings = settings
@@ -482,7 +532,7 @@ class MessageStore:
         aside = self.root / NODE_FOLDER / f"aside-{now_ms}"
         self.disk.make_folder(aside.parent)
         log.sync()
-        self.node_state = replace(self.node_state, offsets=self.offsets(log.verified_offset))
+        self.node_state = replace(self.node_state, offsets=self.offsets(log.verified_offset), unproved_from=None)
         log.set_aside(aside)
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
         self._tell_loss(log.min_offset)
@@ -516,7 +566,9 @@ class MessageStore:
             )
         state = self.node_state.after_loss(offset)
         confirmed = min(offset, state.offsets.confirmed)
-        self.node_state = replace(state, offsets=replace(self.offsets(confirmed), verified=offset, written=offset))
+        unproved = state.unproved_from if state.unproved_from is not None and state.unproved_from < offset else None
+        offsets = replace(self.offsets(confirmed), verified=offset, written=offset)
+        self.node_state = replace(state, offsets=offsets, unproved_from=unproved)
         self.node_state.write(self.root, self.disk)
         self.derived.note_unfinished()
         self.derived.close()

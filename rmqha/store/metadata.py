@@ -202,7 +202,7 @@ def _read_row(kind: type[Value], content: Any) -> Value:
 
 
 def is_batch_queue(topic: TopicConfig) -> bool:
-    """Whether 5.x keeps this topic's queues in ``batchconsumequeue/``, which we do not write."""
+    """Whether this topic's queues are batch consume queues of 5.x, in ``batchconsumequeue/``."""
     attributes = topic.unknown.get(ATTRIBUTES)
     return isinstance(attributes, dict) and attributes.get(QUEUE_TYPE) == BATCH_CQ
 
@@ -399,15 +399,6 @@ class TopicConfigTable(NamedTable[TopicConfig]):
     def snapshot(self) -> Self:
         """The table as it is now."""
         return replace(self, topic_config_table=dict(self.topic_config_table))
-
-
-def batch_topics(root: Path, disk: Disk = DISK) -> frozenset[str]:
-    """The topics of a store that have batch consume queues. None if topics.json is invalid. Raises OSError."""
-    try:
-        topics = TopicConfigTable.read(root / CONFIG_FOLDER, disk).rows
-    except StoreError:
-        return frozenset()
-    return frozenset(name for name, topic in topics.items() if is_batch_queue(topic))
 
 
 @dataclass(slots=True)

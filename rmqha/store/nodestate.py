@@ -44,8 +44,9 @@ class NodeState:
     its process hangs.
     ``verdict`` is GAP, AHEAD or DIVERGED for a slave that was in that state when its node stopped. ``read_limit`` is
     the offset in the log where reads end with ``readUpTo=confirmed``, and ``reads`` says what waits for it; both are
-    None if reads end at the log's end. ``delay_levels`` is the node's messageDelayLevel, for commands that build
-    queues.
+    None if reads end at the log's end. ``unproved_from`` is the offset from which a slave's log may hold other bytes
+    than its master's, because they were not on the disk at an unclean stop; None if all is proved. ``delay_levels`` is
+    the node's messageDelayLevel, for commands that build queues.
     """
 
     store_id: str
@@ -68,6 +69,7 @@ class NodeState:
     read_limit: int | None = None
     reads: Mapping[str, Any] | None = None
     delay_levels: str | None = None
+    unproved_from: int | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -86,6 +88,18 @@ class NodeState:
     def flushed_offset(self) -> int:
         """The end of what is certainly on the disk. A number in the file beyond the written end is not believed."""
         return max(0, min(self.offsets.flushed, self.offsets.written))
+
+    def doubted_from(self, clean_stop: bool, checked_from: int) -> int | None:
+        """From where on a log that was opened again is not proved to equal its master's; None if all is proved.
+
+        After an unclean stop that is all that was not flushed. Without power any page of it may be missing, and a CRC
+        covers only a record's body: a record without its properties passes for sound. ``checked_from`` is where
+        recovery began to check the log, and counts if nothing is known of flushes.
+        """
+        if clean_stop:
+            return self.unproved_from
+        flushed = self.flushed_offset or checked_from
+        return flushed if self.unproved_from is None else min(self.unproved_from, flushed)
 
     def after_loss(self, offset: int) -> "NodeState":
         """The state after the log was cut to ``offset``: a new epoch if this removed confirmed bytes."""
@@ -157,6 +171,7 @@ class NodeState:
             "readLimit": self.read_limit,
             "reads": None if self.reads is None else dict(self.reads),
             "messageDelayLevel": self.delay_levels,
+            "unprovedFrom": self.unproved_from,
             "peers": [dict(peer) for peer in self.peers],
         }
 
@@ -179,12 +194,13 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     names |= {name: name for name in ("since", "reason", "verdict")}
     texts = {field: content.get(name) for field, name in names.items()}
     tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")
-    reads, read_limit = content.get("reads"), content.get("readLimit")
+    reads, read_limit, unproved = content.get("reads"), content.get("readLimit"), content.get("unprovedFrom")
     return {
         **{field: text if isinstance(text, str) else None for field, text in texts.items()},
         "tables": tables if isinstance(tables, dict) else None,
         "reads": reads if isinstance(reads, dict) else None,
         "read_limit": read_limit if isinstance(read_limit, int) and 0 <= read_limit < 2**63 else None,
+        "unproved_from": unproved if isinstance(unproved, int) and 0 <= unproved < 2**63 else None,
         "contact_limit": float(limit) if isinstance(limit, int | float) and limit > 0 else None,
         "warnings": tuple(filter(lambda text: isinstance(text, str), warnings if isinstance(warnings, list) else ())),
     }

@@ -11,6 +11,7 @@ from enum import Enum
 
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.progress import Lines, Unit
 from rmqha.store.log.recovery import Examination
 
@@ -60,7 +61,7 @@ class Opening:
 
     def _log_line(self, line: str) -> None:
         if self.is_of_node:
-            self._log.info("{line}", line=line)
+            self._log.info("{line}", event=Event.OPENING_PROGRESS, line=line)
 
     def stop(self) -> None:
         """Make ``reached`` and ``check`` raise OpeningStopped from now on."""

@@ -1,13 +1,16 @@
 """Reads messages by queue offset, key, id and time (spec/store.md 11)."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
+from rmqha.store.derived.batchqueue import BatchConsumeQueue, BatchUnit
 from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue, Unit
+from rmqha.store.derived.dispatchrequest import read_dispatch_request
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.log.commitlog import CommitLog
@@ -33,6 +36,18 @@ MAX_ENTRIES_QUERIED = 4096
 TAG_HASH_MASK = 0xFFFFFFFF
 TagFilter = Callable[[int], bool]
 """Whether a message with this tagsCode may be wanted. It compares hashes, so the message must be checked too."""
+MAX_EFFORT = 12_000
+"""Of one read that looks at properties: about as many calls of Python functions. The next read goes on from there."""
+EFFORT_OF_MESSAGE, EFFORT_OF_PROPERTY, EFFORT_OF_PART = 80, 2, 8
+
+
+class PropertyFilter(Protocol):
+    """Decides by the properties of a message whether it is wanted. ``cost`` is about how many parts it looks at."""
+
+    @property
+    def cost(self) -> int: ...
+
+    def matches(self, properties: Mapping[str, str]) -> bool: ...
 
 
 class GetMessageStatus(Enum):
@@ -79,6 +94,23 @@ class _Batch:
         return too_many or self.total_bytes + size > limit_bytes
 
 
+class _Looking:
+    """Looks at the properties of messages for one read, and counts the effort."""
+
+    def __init__(self, wanted: PropertyFilter) -> None:
+        self._wanted = wanted
+        self._effort_of_each = EFFORT_OF_MESSAGE + EFFORT_OF_PART * wanted.cost
+        self.effort = 0
+
+    def matches(self, record: memoryview) -> bool:
+        """Whether the message is wanted."""
+        request = read_dispatch_request(record, 0)
+        if isinstance(request, int):  # a blank, which a sound queue does not name
+            return False
+        self.effort += self._effort_of_each + EFFORT_OF_PROPERTY * len(request.properties)
+        return self._wanted.matches(request.properties)
+
+
 class MessageReader:
     """Reads a store's messages through its queues and index.
 
@@ -110,7 +142,12 @@ class MessageReader:
         self._memory_bytes = memory_bytes * settings.memory_ratio(is_slave) // 100
 
     def get_message(
-        self, topic: str, queue_id: int, offset: int, max_messages: int, wanted: TagFilter | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        wanted: TagFilter | PropertyFilter | None = None,
     ) -> GetMessageResult:
         """Messages of a queue from ``offset`` on. Raises OSError."""
         queue = self._queues.get(topic, queue_id)
@@ -122,6 +159,8 @@ class MessageReader:
         if offset >= high:
             return self._at_the_end(queue, offset, low, high)
         most = max(MIN_UNITS_EXAMINED, min(max_messages, MAX_UNITS_EXAMINED))
+        if isinstance(queue, BatchConsumeQueue):
+            return self._gather_batches(queue, offset, high, queue.batches(offset, most), max_messages, wanted)
         units = queue.units(offset, most if self.limit is None else min(most, high - offset))
         if not len(units):
             following = queue.next_file_offset(offset)
@@ -134,7 +173,8 @@ class MessageReader:
             return self._nothing(GetMessageStatus.WAITS_FOR_A_SLAVE, offset, offset, low, high)
         if offset == high:
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
-        return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if low else low, low, high)
+        as_later = low or isinstance(queue, BatchConsumeQueue)  # 4.9 goes back to a start at 0, and 5.x does not
+        return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if as_later else low, low, high)
 
     def _nothing(self, status: GetMessageStatus, offset: int, corrected: int, low: int, high: int) -> GetMessageResult:
         return GetMessageResult(status, corrected if self._corrects_offsets else offset, low, high)
@@ -146,8 +186,10 @@ class MessageReader:
         high: int,
         units: Iterable[tuple[int, int, int]],
         max_messages: int,
-        wanted: TagFilter | None,
+        wanted: TagFilter | PropertyFilter | None,
     ) -> GetMessageResult:
+        looking = None if wanted is None or callable(wanted) else _Looking(wanted)
+        tags_wanted = wanted if callable(wanted) else None
         log_end = self._commit_log.verified_offset
         status, batch, examined = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch([]), 0
         removed_until, last_physical = 0, 0
@@ -160,7 +202,7 @@ class MessageReader:
             if batch.records and batch.has_no_room(size, max_messages, *self._limits(log_end - physical_offset)):
                 break
             examined += 1
-            if wanted is not None and not wanted(tags_code):
+            if tags_wanted is not None and not tags_wanted(tags_code):
                 status = self._unless_found(status, GetMessageStatus.NO_MATCHED_MESSAGE)
                 continue
             record = self._commit_log.select(physical_offset, size)
@@ -169,9 +211,14 @@ class MessageReader:
                 segment = self._commit_log.segment_size
                 removed_until = physical_offset - physical_offset % segment + segment
                 continue
-            batch.records.append(bytes(record))
-            batch.total_bytes += size
-            status = GetMessageStatus.FOUND
+            if looking is not None and not looking.matches(record):
+                status = self._unless_found(status, GetMessageStatus.NO_MATCHED_MESSAGE)
+            else:
+                batch.records.append(bytes(record))
+                batch.total_bytes += size
+                status = GetMessageStatus.FOUND
+            if looking is not None and looking.effort > MAX_EFFORT:
+                break
         return GetMessageResult(
             status,
             offset + examined,
@@ -180,6 +227,51 @@ class MessageReader:
             tuple(batch.records),
             log_end - last_physical > self._memory_bytes,
         )
+
+    def _gather_batches(
+        self,
+        queue: BatchConsumeQueue,
+        offset: int,
+        high: int,
+        units: list[BatchUnit],
+        max_messages: int,
+        wanted: TagFilter | PropertyFilter | None,
+    ) -> GetMessageResult:
+        """Whole batches: the first one may start before ``offset``. A client finds the messages in the body.
+
+        Tags and properties are those of the batch.
+        """
+        looking = None if wanted is None or callable(wanted) else _Looking(wanted)
+        tags_wanted = wanted if callable(wanted) else None
+        log_end = self._commit_log.verified_offset
+        status, batch, count = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch([]), 0
+        following, last_physical = offset, 0
+        for unit in units:
+            if unit.base_offset >= high:
+                break
+            last_physical = unit.physical_offset
+            if batch.records:
+                limit_bytes, limit_count = self._limits(log_end - unit.physical_offset)
+                if count + unit.batch_size > max_messages or count > limit_count - 1:
+                    break
+                if batch.total_bytes + unit.size > limit_bytes:
+                    break
+            following = unit.end_offset
+            if tags_wanted is not None and not tags_wanted(unit.tags_code):
+                continue
+            record = self._commit_log.select(unit.physical_offset, unit.size)
+            if record is None:
+                status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
+                continue
+            if looking is None or looking.matches(record):
+                batch.records.append(bytes(record))
+                batch.total_bytes += unit.size
+                count += unit.batch_size
+                status = GetMessageStatus.FOUND
+            if looking is not None and looking.effort > MAX_EFFORT:
+                break
+        far_behind = log_end - last_physical > self._memory_bytes
+        return GetMessageResult(status, following, queue.min_offset, high, tuple(batch.records), far_behind)
 
     def readable_end(self, queue: ConsumeQueue) -> int:
         """The queue offset where reads of a queue end. Raises OSError."""
@@ -205,14 +297,23 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return None
-        units = queue.units(offset, MIN_UNITS_EXAMINED)
+        units, following = self._places(queue, offset)
         end: int | None = None
-        for physical_offset, size, tags_code in UNIT.iter_unpack(units.data):
+        for physical_offset, size, tags_code in units:
             if size > 0 and size != PRE_BLANK_SIZE:
                 end = physical_offset + size
                 if wanted is None or wanted(tags_code):
                     return end
-        return end if offset + len(units) < queue.max_offset else None
+        return end if following < queue.max_offset else None
+
+    @staticmethod
+    def _places(queue: ConsumeQueue, offset: int) -> tuple[Iterable[tuple[int, int, int]], int]:
+        """Where some messages of a queue from ``offset`` on are in the log, and the queue offset after them."""
+        if isinstance(queue, BatchConsumeQueue):
+            batches = queue.batches(offset, MIN_UNITS_EXAMINED)
+            return [batch[:3] for batch in batches], batches[-1].end_offset if batches else offset
+        units = queue.units(offset, MIN_UNITS_EXAMINED)
+        return UNIT.iter_unpack(units.data), offset + len(units)
 
     def _is_confirmed(self, record: Record) -> bool:
         return self.limit is None or record.physical_offset + record.total_size <= self.limit.offset

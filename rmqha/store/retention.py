@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
 from rmqha.store.derived.index import KeyIndex
@@ -135,10 +136,15 @@ class Retention:
                 break
             if held_from is not None and end > held_from:
                 self._log.warn(
-                    "the log before {end} is due for deletion, but is held from {start}", end=end, start=held_from
+                    "the log before {end} is due for deletion, but is held from {start}",
+                    event=Event.LOG_HELD,
+                    end=end,
+                    start=held_from,
                 )
                 return deleted, held_from
-            self._log.info("deleting the log from {start} to {end}", start=log.segment_bases[0], end=end)
+            self._log.info(
+                "deleting the log from {start} to {end}", event=Event.LOG_DELETED, start=log.segment_bases[0], end=end
+            )
             log.delete_first_segment()
             deleted += 1
         return deleted, None

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self, TypeVar
 
+from rmqha.events import Event
 from rmqha.store.nodestate import NodeState
 
 POLL_SECONDS = 0.02
@@ -20,6 +21,24 @@ PATIENCE_SECONDS = 300.0
 """A wait that is over when something has happened; a busy machine may take long."""
 
 Found = TypeVar("Found")
+
+
+def logged_events(path: Path, event: Event | None = None, start: int = 0, /, **fields: Any) -> list[dict[str, Any]]:
+    """The lines of a JSON log from byte ``start`` on: all, or those of an event with these fields. Raises TypeError.
+
+    A file that does not exist has no lines.
+    """
+    if event is not None and not isinstance(event, Event):
+        raise TypeError(f"{event!r} is not an Event: the text of a log line may change")
+    if not {"message", "event"}.isdisjoint(fields):
+        raise TypeError("choose events by Event and fields, not by their text")
+    if not path.exists():
+        return []
+    with path.open("rb") as log:
+        log.seek(start)
+        lines = log.read().splitlines()
+    found = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+    return [line for line in found if (event is None or line.get("event") == event) and fields.items() <= line.items()]
 
 
 class NodeError(Exception):
@@ -51,15 +70,15 @@ class TwistdNode:
         self._options = [f"--store={self.store}", "--bind=127.0.0.1", "--log-format=json", *options]
         self._twistd_options = twistd_options
         self._prefix = prefix
-        self._log_path = work / f"{name}.log"
+        self.log_path = work / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     def start(self) -> Self:
         """Start the process. It runs when this returns, but may not have opened its store yet."""
         self.work.mkdir(parents=True, exist_ok=True)
-        self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
-        with self._log_path.open("ab") as log:
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with self.log_path.open("ab") as log:
             self._process = self._spawn(log)
         return self
 
@@ -85,20 +104,19 @@ class TwistdNode:
         """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
-    def events(self, text: str = "") -> list[dict[str, Any]]:
-        """The events logged since the last start whose message contains ``text``, oldest first."""
-        with self._log_path.open("rb") as log:
-            log.seek(self._log_start)
-            lines = log.read().splitlines()
-        events = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
-        return [event for event in events if text in str(event["message"])]
+    def events(self, event: Event | None = None, /, **fields: Any) -> list[dict[str, Any]]:
+        """The lines of the log since the last start, oldest first: all, or those of an event with these fields.
+
+        Lines are chosen by name and fields, not by their text: the text may change. Raises TypeError for a text.
+        """
+        return logged_events(self.log_path, event, self._log_start, **fields)
 
     def errors(self) -> list[str]:
         """Lines since the last start that are not events: the output on stderr."""
         return [line for line in self._tail().splitlines() if not line.startswith("{")]
 
     def _tail(self) -> str:
-        with self._log_path.open("rb") as log:
+        with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode("utf-8", "replace")
 
@@ -106,17 +124,10 @@ class TwistdNode:
         """The content of state.json; None before the node has written one."""
         return NodeState.read(self.store)
 
-    def wait_for_event(self, text: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
-        """The first event since the last start whose message contains ``text``. Raises NodeError."""
-        return self.wait_until_found(lambda: next(iter(self.events(text)), None), f"an event with {text!r}", seconds)
-
-    def wait_for_fields(self, **fields: Any) -> dict[str, Any]:
-        """The first event since the last start with all these fields, and with any text. Raises NodeError."""
-
-        def look() -> dict[str, Any] | None:
-            return next((event for event in self.events() if fields.items() <= event.items()), None)
-
-        return self.wait_until_found(look, f"an event with {fields}", PATIENCE_SECONDS)
+    def wait_for_event(self, event: Event, /, **fields: Any) -> dict[str, Any]:
+        """The first line since the last start of this event with all these fields. Raises NodeError, TypeError."""
+        what = f"{event!s} with {fields}" if fields else f"{event!s}"
+        return self.wait_until_found(lambda: next(iter(self.events(event, **fields)), None), what, PATIENCE_SECONDS)
 
     def wait_for_state(
         self, reached: Callable[[NodeState], bool], what: str, seconds: float = PATIENCE_SECONDS
@@ -147,8 +158,7 @@ class TwistdNode:
         """The port on which the node listens for ``purpose``: ha, remoting or fast remoting. Raises NodeError."""
 
         def look() -> int | None:
-            events = (event for event in self.events() if event.get("purpose") == purpose)
-            return next((int(event["port"]) for event in events if "port" in event), None)
+            return next((int(event["port"]) for event in self.events(Event.LISTENING, purpose=purpose)), None)
 
         return self.wait_until_found(look, f"port of {purpose}", seconds)
 

@@ -26,6 +26,7 @@ from twisted.internet.ssl import Certificate, CertificateOptions, platformTrust,
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from rmqha.events import Event
 from rmqha.tls.certificates import VERIFY_ERRORS, OwnCertificate, TLSError, common_name, load_authorities, make_options
 from rmqha.tls.gate import ClientGate, ClientGateFactory, Gate, GateFactory
 from rmqha.tls.permissive import PermissiveFactory
@@ -162,7 +163,9 @@ class TLSClientEndpoint:
         except TLSError as error:
             if self._logged != str(error):  # logged once for all attempts
                 self._logged = str(error)
-                self._log.warn("no TLS with {host}: {reason}", host=self._host, reason=str(error))
+                self._log.warn(
+                    "no TLS with {host}: {reason}", event=Event.TLS_FAILED, host=self._host, reason=str(error)
+                )
             raise
         self._logged = None
         return opened

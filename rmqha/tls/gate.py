@@ -27,6 +27,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import directlyProvides, implementer
 
+from rmqha.events import Event
 from rmqha.tls.certificates import TLSError, names_in, words_of
 
 HANDSHAKE_SECONDS = 10.0
@@ -218,7 +219,7 @@ class ClientGate(Gate):
         try:
             self.wrappedProtocol.dataReceived(b"".join(pieces))
         except Exception:  # the reactor also closes a connection whose protocol raises
-            self._log.failure("closing a connection because of a bug")
+            self._log.failure("closing a connection because of a bug", event=Event.CONNECTION_BUG)
             self.abortConnection()
 
     def abortConnection(self) -> None:

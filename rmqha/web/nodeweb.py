@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 
 from rmqha.ops.listening import ListeningService
+from rmqha.ops.terminalbar import Place
 from rmqha.settings import Settings
 from rmqha.steps import Steps
 from rmqha.tls.endpoints import ServerTLS
@@ -62,8 +63,9 @@ def node_web(
     run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
     reactor: Any,
     failed: Callable[[str], None],
+    how_far: Callable[[], Place | None],
 ) -> WebService:
-    """The HTTP port of a node. ``parts`` are the first fields of ``NodeFacts``."""
+    """The HTTP port of a node. ``parts`` are the first fields of ``NodeFacts``. ``how_far``: see ``Sampler``."""
     clock = IReactorTime(reactor)
     settings, _, live = parts
     warnings = RecentWarnings()
@@ -71,7 +73,7 @@ def node_web(
     def look_at_disk() -> DiskFacts:
         return DiskFacts.of(settings().commit_log_folder, settings().store_path_root_dir)
 
-    sampler = Sampler(lambda: sample_of(live(), clock.seconds()), look_at_disk, run_in_thread, clock)
+    sampler = Sampler(lambda: sample_of(live(), clock.seconds()), look_at_disk, run_in_thread, clock, how_far)
     facts = NodeFacts(*parts, tls, warnings, time_turns(reactor), sampler)
     web = WebService(
         endpoint,

@@ -29,7 +29,7 @@ from rmqha.web.nodefacts import (
     slots_of,
 )
 from rmqha.web.plots import HEIGHT, WIDTH, path_of, place_before_end
-from rmqha.web.sampling import HISTORY_SECONDS
+from rmqha.web.sampling import HISTORY_SECONDS, Progress
 from rmqha.web.server import Server
 
 REFRESH_SECONDS = 2
@@ -241,6 +241,7 @@ class StatusPage(FactsPage):
                 for port, (connections, refused) in facts.ports(self._server()).items()
             },
             "log": [each._asdict() for each in reversed(facts.warnings.last)],
+            "progress": _as_facts(facts.sampler.progress),
         }
 
     def _of_live(self, live: LiveNode) -> Facts:
@@ -264,6 +265,18 @@ class StatusPage(FactsPage):
         }
 
 
+def _as_facts(progress: Progress | None) -> Facts | None:
+    if progress is None:
+        return None
+    return {
+        "what": progress.what,
+        "doneBytes": progress.done_bytes,
+        "totalBytes": progress.total_bytes,
+        "bytesPerSecond": progress.bytes_per_second,
+        "secondsLeft": progress.seconds_left,
+    }
+
+
 def _top_groups(lags: dict[tuple[str, str], int]) -> list[Facts]:
     worst = sorted(lags.items(), key=lambda item: -item[1])[:SHOWN_GROUPS]
     return [{"group": group, "topic": topic, "lagMessages": lag} for (topic, group), lag in worst]
@@ -274,7 +287,7 @@ def _no_facts() -> Facts:
     unknown = (
         *("storeId", "epoch", "epochStart", "offsets", "lagBytes", "lagSeconds", "master", "lastContact", "since"),
         *("contactLimitSeconds", "reason", "tables", "verdict", "rates", "inSyncSlavesNeeded", "takesPuts", "topics"),
-        *("certificateExpires", "flushBehindBytes", "dispatchBehindBytes", "historySeconds"),
+        *("certificateExpires", "flushBehindBytes", "dispatchBehindBytes", "historySeconds", "progress"),
     )
     texts = ("role", "state", "phase", "name", "cluster", "store", "version", "time")
     empty: Facts = {

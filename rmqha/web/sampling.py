@@ -14,14 +14,17 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
+from rmqha.events import Event
 from rmqha.ha.slave.contact import iso_of
 from rmqha.histogram import Histogram, quantile
+from rmqha.ops.terminalbar import Place
 from rmqha.printing import printable
 from rmqha.services import PeriodicService
 from rmqha.store.errors import StoreError
 from rmqha.store.retention import Slot, SlotFolder, existing_folder
 
 SAMPLE_SECONDS = 5.0
+PACE_SECONDS = 30.0
 HISTORY_SECONDS = 15 * 60.0
 KEPT_WARNINGS = 20
 MAX_WARNING = 300
@@ -85,6 +88,56 @@ def _rates(old: Sample, new: Sample) -> Rates:
     )
 
 
+class Progress(NamedTuple):
+    """How far a long work is. The rate is None before a second look, and the time left while that is not known."""
+
+    what: str
+    done_bytes: int
+    total_bytes: int
+    bytes_per_second: float | None
+    seconds_left: float | None
+
+
+class Pace:
+    """The rate of a long work, over about the last ``PACE_SECONDS``."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, Place]] = deque()
+        self._start = 0
+
+    def look(self, place: Place | None, now: float) -> None:
+        """Note how far the work is. None: there is none."""
+        if place is None or not self._goes_on(place):
+            self._marks.clear()
+        if place is None:
+            return
+        if not self._marks:
+            self._start = _start_of(place)
+        self._marks.append((now, place))
+        while len(self._marks) > 1 and self._marks[0][0] < now - PACE_SECONDS:
+            self._marks.popleft()
+
+    def _goes_on(self, place: Place) -> bool:
+        """Whether it is the work of the last look, which has not gone back."""
+        return bool(self._marks) and self._marks[-1][1].title == place.title and self._marks[-1][1].at <= place.at
+
+    def progress(self, place: Place | None, now: float) -> Progress | None:
+        """What is known of a work that is at ``place`` now."""
+        if place is None:
+            return None
+        if not self._goes_on(place):
+            start = _start_of(place)
+            return Progress(place.title, place.at - start, place.end - start, None, None)
+        then, before = self._marks[0]
+        rate = (place.at - before.at) / (now - then) if now > then else None
+        left = (place.end - place.at) / rate if rate else None
+        return Progress(place.title, place.at - self._start, place.end - self._start, rate, left)
+
+
+def _start_of(place: Place) -> int:
+    return place.at if place.start is None else place.start
+
+
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
     """The disk of the log, and the slots of the store. ``problem`` says why something is not known."""
@@ -109,7 +162,8 @@ class DiskFacts:
 class Sampler(PeriodicService):
     """Samples every 5 s. ``look`` gives the current sums, None while the store is closed.
 
-    ``run_in_thread`` runs ``look_at_disk``. While the disk hangs, the facts about it stay as they were.
+    ``run_in_thread`` runs ``look_at_disk``. While the disk hangs, the facts about it stay as they were. ``how_far``
+    says how far the opening of the store, or a slave's copy, is.
     """
 
     def __init__(
@@ -118,8 +172,12 @@ class Sampler(PeriodicService):
         look_at_disk: Callable[[], DiskFacts],
         run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
         clock: IReactorTime,
+        how_far: Callable[[], Place | None] = lambda: None,
     ) -> None:
         super().__init__("sampling for the status page", SAMPLE_SECONDS, self._sample, clock)
+        self._now = clock.seconds
+        self._pace = Pace()
+        self.how_far = how_far
         self._look = look
         self._look_at_disk = look_at_disk
         self._run_in_thread = run_in_thread
@@ -127,7 +185,13 @@ class Sampler(PeriodicService):
         self.history = History()
         self.disk = DiskFacts()
 
+    @property
+    def progress(self) -> Progress | None:
+        """How far a long work of the node is now; None if there is none."""
+        return self._pace.progress(self.how_far(), self._now())
+
     def _sample(self) -> None:
+        self._pace.look(self.how_far(), self._now())
         sample = self._look()
         if sample is not None:
             self.history.add(sample)
@@ -144,10 +208,11 @@ class Sampler(PeriodicService):
 
 
 class Warning(NamedTuple):
-    """A logged event from level warn up."""
+    """A logged event from level warn up. ``event`` is its name, empty for one of another library."""
 
     time: str
     level: str
+    event: str
     text: str
 
 
@@ -168,7 +233,9 @@ class RecentWarnings:
         self.counts[level.name] += 1
         text = printable(formatEvent(event))
         shown = text if len(text) <= MAX_WARNING else f"{text[: MAX_WARNING - 1]}…"
-        self.last.append(Warning(iso_of(event.get("log_time", 0.0)), level.name, shown))
+        name = event.get("event")
+        kind = name.value if isinstance(name, Event) else ""
+        self.last.append(Warning(iso_of(event.get("log_time", 0.0)), level.name, kind, shown))
 
     def start(self) -> None:
         """See all events of this process from now on."""

@@ -18,6 +18,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 from zope.interface import implementer
 
+from rmqha.events import Event
 from rmqha.ha.admission.throttle import TokenBucket
 
 MAX_CONNECTIONS = 64
@@ -113,7 +114,7 @@ class Pages(Resource):
             return self._failed(Failure())
 
     def _failed(self, failure: Failure) -> Page:
-        self._log.failure("an HTTP request failed", failure)
+        self._log.failure("an HTTP request failed", failure, event=Event.HTTP_REQUEST_FAILED)
         return text_page(500, "this page failed: the log says why")
 
 

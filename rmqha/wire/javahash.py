@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 MASK = 0xFFFFFFFF
 SIGN = 0x80000000
+"".encode("utf-16-be")  # Python loads the codec from a file when it is first used: not in a turn of the reactor
 
 
 def java_hash(text: str, before: int = 0) -> int:

@@ -30,7 +30,7 @@ class SendFields:
             self.unit_mode,
             self.max_reconsume_times,
             self.batch,
-        ) = names
+        ) = self.names = tuple(names)
         self.texts = (self.producer_group, self.topic, self.default_topic)
         self.integers = (
             self.default_topic_queue_nums,

@@ -9,6 +9,7 @@ from rmqha.wire.beans import LONG_BITS, java, read_bean, read_integer
 from rmqha.wire.javahash import java_hash
 
 TAG = "TAG"
+SQL92 = "SQL92"
 SUB_ALL = "*"
 TAG_SEPARATOR = "||"
 JAVA_BLANKS = "".join(map(chr, range(ord(" ") + 1)))
@@ -59,7 +60,7 @@ class SubscriptionData:
 
     @property
     def is_tag_type(self) -> bool:
-        """Whether it is an expression of tags. Brokers here serve no other kind."""
+        """Whether it is an expression of tags."""
         return self.expression_type in ("", TAG)
 
     @property

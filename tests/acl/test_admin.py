@@ -74,6 +74,27 @@ class AdminTests(GateTestCase):
         self.assertEqual([path.stat().st_mode & 0o777 for path in (self.plain, backup)], [0o640, 0o640])
         self.assertEqual(len(os.listdir(self.folder)), 3, "acl, the file and its backup")
 
+    def test_nobody_else_can_read_the_new_file_at_any_time(self) -> None:
+        """Not while it is written, and not if a crash has left a readable file of its name."""
+        self.plain.chmod(0o600)
+        temporary = self.plain.with_name("plain_acl.yml.tmp")
+        temporary.write_text("left")
+        temporary.chmod(0o644)
+        seen: list[int] = []
+        flush = os.fsync
+
+        def flush_and_look(fd: int) -> None:
+            if temporary.exists():
+                seen.append(temporary.stat().st_mode & 0o777)
+            flush(fd)
+
+        self.patch(os, "fsync", flush_and_look)
+        self.addCleanup(os.umask, os.umask(0))
+        self.assertEqual(self.order(50, {"accessKey": APP.access_key, "admin": "true"}).code, 0)
+        self.assertEqual(seen, [0o600])
+        self.assertEqual(self.plain.stat().st_mode & 0o777, 0o600)
+        self.assertFalse(temporary.exists())
+
     def test_an_account_is_changed_in_its_own_file(self) -> None:
         more = self.folder / "acl" / "more.yml"
         more.write_text("accounts:\n- {accessKey: rocketmq-new, secretKey: new-secret}\n")

@@ -2,21 +2,28 @@
 
 from pathlib import Path
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import execute, maybeDeferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.acl.files import AclFiles
-from rmqha.acl.gate import EXCEPTION, FREE_TRIES, RELOAD_SECONDS, WAIT_SECONDS, AclGate
+from rmqha.acl.gate import EXCEPTION, RELOAD_SECONDS, AclGate
+from rmqha.acl.patience import FREE_TRIES, MAX_WAIT_SECONDS, REFUSALS_PER_SECOND
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.remoting.protocol import RemotingProtocol
-from rmqha.wire.command import OUR_VERSION, RemotingCommand
+from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode
 from tests.ha.doubles import LineTransport, log_lines
 from tests.remoting.test_protocol import ECHO, PROCESSORS, commands_in, frame
 
 APP, LATER = Credentials("rocketmq-app", "app-secret"), Credentials("rocketmq-new", "new-secret")
+
+
+GUESS = Credentials(APP.access_key, "a-guess")
+TURN = 1 / REFUSALS_PER_SECOND + 1e-6
+MUST_BE_ADMIN = RequestCode.UPDATE_BROKER_CONFIG
 
 
 def file_of(*accounts: Credentials) -> str:
@@ -40,9 +47,14 @@ class GateTestCase(SynchronousTestCase):
         self.line = self.connect()
 
     def connect(self) -> LineTransport:
-        """A new connection."""
-        protocol = RemotingProtocol(self.gate.guard(PROCESSORS), self.clock)
+        """A new connection from the usual host."""
+        return self.connect_from("192.0.2.1")
+
+    def connect_from(self, host: str) -> LineTransport:
+        """A new connection from this host."""
+        protocol = RemotingProtocol(self.gate.guard({**PROCESSORS, MUST_BE_ADMIN: PROCESSORS[ECHO]}), self.clock)
         line = LineTransport(self.clock)
+        line.peerAddr = IPv4Address("TCP", host, 1)
         line.attach(protocol)
         self.lines.append(line)
         return line
@@ -51,7 +63,7 @@ class GateTestCase(SynchronousTestCase):
         for line in self.lines:
             line.lose(ConnectionLost())
         self.successResultOf(maybeDeferred(self.gate.stopService))
-        self.clock.advance(WAIT_SECONDS)
+        self.clock.advance(0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def send(self, keys: Credentials | None, count: int = 1) -> None:
@@ -90,24 +102,83 @@ class GateTests(GateTestCase):
         self.assertEqual(lines().count("Check signature failed"), 1)
         self.assertNotIn("secret", lines())
 
-    def test_guessing_is_slow_on_its_own_connection_only(self) -> None:
-        guess = Credentials(APP.access_key, "a-guess")
-        self.send(guess, FREE_TRIES + 3)
-        self.assertEqual(len(self.answers()), FREE_TRIES)
-        guesser, self.line = self.line, self.connect()
-        self.assertIsNone(self.ask(APP))
-        self.line = guesser
+    def refused_now(self) -> int:
+        """How many refusals have come on all connections since the last call."""
+        lines = [commands_in(line.take()) for line in self.lines]
+        return sum(len(answers) for answers in lines)
+
+    def test_guessing_is_slow(self) -> None:
+        self.send(GUESS, FREE_TRIES + 3)
+        self.assertEqual(self.refused_now(), FREE_TRIES)
         for _ in range(3):
-            self.assertEqual(self.answers(), [])
-            self.clock.advance(WAIT_SECONDS)
-            self.assertEqual(len(self.answers()), 1)
+            self.assertEqual(self.refused_now(), 0)
+            self.clock.advance(TURN)
+            self.assertEqual(self.refused_now(), 1)
             self.clock.advance(0)
 
-    def test_success_ends_the_slowness(self) -> None:
-        for _ in range(3):
-            for _ in range(FREE_TRIES):
-                self.assertIsNotNone(self.ask(None))
+    def test_more_connections_guess_no_faster(self) -> None:
+        """Each connection had ten free tries of its own, and a rate of its own."""
+        for _ in range(50):
+            self.line = self.connect()
+            self.send(GUESS)
+        self.assertEqual(self.refused_now(), FREE_TRIES)
+        for _ in range(4 * REFUSALS_PER_SECOND):
+            self.clock.advance(TURN)
+        self.assertEqual(self.refused_now(), 40)
+
+    def test_who_would_wait_long_is_cut_off(self) -> None:
+        """Else a stranger fills the port with connections that wait."""
+        lines = [self.connect() for _ in range(400)]
+        for self.line in lines:
+            self.send(GUESS)
+        waiting = sum(not line.disconnecting for line in lines)
+        self.assertLessEqual(waiting, FREE_TRIES + MAX_WAIT_SECONDS * REFUSALS_PER_SECOND + 1)
+        self.assertEqual(self.refused_now(), FREE_TRIES)
+        self.clock.advance(2 * MAX_WAIT_SECONDS)
+        self.line = self.connect()
+        self.assertIn("Check signature failed", str(self.ask(GUESS)))
+
+    def test_a_neighbour_who_signs_well_does_not_wait(self) -> None:
+        """They share an address, as behind one NAT."""
+        for _ in range(50):
+            self.line = self.connect()
+            self.send(GUESS, 5)
+        self.refused_now()
+        self.line = self.connect()
+        for _ in range(100):
             self.assertIsNone(self.ask(APP))
+
+    def test_another_host_does_not_wait(self) -> None:
+        self.send(GUESS, FREE_TRIES + 1)
+        self.line = self.connect_from("192.0.2.2")
+        self.assertIn("Check signature failed", str(self.ask(GUESS)))
+
+    def test_an_account_without_a_permission_does_not_wait(self) -> None:
+        self.plain.write_text(file_of(APP) + "  whiteRemoteAddress:\n")
+        for _ in range(3 * FREE_TRIES):
+            fields = Signer(APP)({}, b"", OUR_VERSION)
+            self.line.deliver(frame(RemotingCommand(MUST_BE_ADMIN, 1, ext_fields=fields)))
+            (answer,) = self.answers()
+            self.assertIn("Need admin permission", str(answer.remark))
+
+    def test_a_refusal_of_a_closed_connection_is_forgotten(self) -> None:
+        """An attacker who connects again and again leaves nothing in memory."""
+        with log_lines() as lines:
+            before = len(self.clock.getDelayedCalls())
+            for _ in range(3 * FREE_TRIES):
+                self.line = self.connect()
+                self.send(GUESS)
+                self.line.lose(ConnectionLost())
+            self.clock.advance(0)
+            self.clock.advance(0)
+        self.assertEqual(len(self.clock.getDelayedCalls()), before)
+        self.assertNotIn("failed\n", lines().replace("Check signature failed", ""))
+
+    def test_quiet_ends_the_slowness(self) -> None:
+        for _ in range(3):
+            self.send(GUESS, FREE_TRIES)
+            self.assertEqual(self.refused_now(), FREE_TRIES)
+            self.clock.advance(FREE_TRIES * TURN)
 
 
 class ReloadTests(GateTestCase):

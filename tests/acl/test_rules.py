@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.acl import rules
 from rmqha.acl.rules import MAX_ACCOUNTS, AclRules, Refused, parse_rules
 from rmqha.acl.signing import SIGNATURE, Credentials, Signer
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -173,6 +174,27 @@ class JavasChecksTests(RulesTestCase):
     def test_traces_are_free(self) -> None:
         self.assertIsNone(self.app(310, {"b": "RMQ_SYS_TRACE_TOPIC"}))
 
+    def test_a_send_that_was_allowed_allows_no_other(self) -> None:
+        """An allowed send is remembered."""
+        for _ in range(2):
+            for code, field in ((10, "topic"), (310, "b"), (320, "b")):
+                for topic, may in (("TBoth", True), ("TPub", True), ("TSub", False), ("T", False)):
+                    refusal = self.app(code, {field: topic})
+                    if code != 320 or self.strict:
+                        self.assertEqual(refusal is None, may, (code, topic))
+        self.assertIsNotNone(
+            verdict(rules_of({**CONTENT, "accounts": [{**ACCOUNT, "topicPerms": []}]}), signed(APP, 310, {"b": "TPub"}))
+        )
+
+    def test_few_sends_are_remembered(self) -> None:
+        self.patch(rules, "MAX_KEPT_SENDS", 3)
+        everybody = rules_of({"accounts": [{**ACCOUNT, "defaultTopicPerm": "PUB"}]})
+        for number in range(10):
+            self.assertIsNone(verdict(everybody, signed(APP, 310, {"b": f"topic-{number}"})))
+            self.assertIsNone(verdict(everybody, signed(APP, 310, {"b": "x" * 1000})))
+        self.assertLessEqual(len(everybody._may_send), 3)
+        self.assertLess(max(len(topic) for *_, topic in everybody._may_send), 10)
+
     def test_what_slaves_ask_for_needs_any_account(self) -> None:
         for code in READ_FREELY:
             self.assertIsNone(self.app(code))
@@ -187,6 +209,8 @@ class JavasChecksWithoutStrictTests(JavasChecksTests):
 
 HOLES = {
     320: {"b": "TDeny"},
+    324: {"topic": "TDeny"},
+    325: {"b": "TSub"},
     361: {"topic": "TDeny", "consumerGroup": "GSub"},
     14: {"topic": "TSub", "consumerGroup": "GDeny"},
     29: {"topic": "TDeny"},
@@ -221,6 +245,8 @@ class HolesTests(RulesTestCase):
     def test_honest_clients_pass(self) -> None:
         for code, fields in {
             320: {"b": "TPub"},
+            324: {"topic": "cluster_REPLY_TOPIC"},
+            325: {"b": "cluster_REPLY_TOPIC"},
             361: {"topic": "TSub", "consumerGroup": "GSub"},
             14: {"topic": "TSub", "consumerGroup": "GSub"},
             29: {"topic": "TSub"},

@@ -1,22 +1,29 @@
 """The signature of a request is Java's, and no secret is shown."""
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
+from hmac import digest
 
+from hypothesis import given
+from hypothesis.strategies import binary, dictionaries, sampled_from, text
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from rmqha.acl import signing
 from rmqha.acl.signing import (
     ACCESS_KEY,
+    MAX_PICKS,
     SECURITY_TOKEN,
     SIGNATURE,
     UNIQUE_KEY_QUERY,
     Credentials,
     Signer,
+    SigningKey,
     signature_of,
     signed_content,
+    signed_fields,
 )
 from rmqha.connecting import connect_protocol
 from rmqha.endpoints import IN_THIS_PROCESS, SigningEndpoint
@@ -44,6 +51,26 @@ class SignatureTests(SynchronousTestCase):
         self.assertEqual(signed_content(fields, b"", 399), b"kT")
         self.assertEqual(signed_content(fields, b"", 400), b"truekT")
 
+    @given(binary(), binary(), text(min_size=7, max_size=80))
+    def test_it_is_an_hmac(self, fields: bytes, body: bytes, secret: str) -> None:
+        expected = b64encode(digest(secret.encode(), fields + body, "sha1"))
+        self.assertEqual(SigningKey(secret).signature(fields, body), expected)
+
+    @given(dictionaries(text(max_size=4), text(max_size=3), max_size=12), sampled_from([399, 400]))
+    def test_values_are_in_the_order_of_names(self, fields: dict[str, str], version: int) -> None:
+        for _ in range(2):  # the second time by what the first one kept
+            for more in ({}, {SIGNATURE: "s"}, {UNIQUE_KEY_QUERY: "u"}):
+                names = sorted({**fields, **more}, key=lambda name: name.encode("utf-16-be"))
+                signed = [name for name in names if name != SIGNATURE and (name != UNIQUE_KEY_QUERY or version > 399)]
+                expected = "".join({**fields, **more}[name] for name in signed).encode()
+                self.assertEqual(signed_fields({**fields, **more}, version), expected)
+
+    def test_few_orders_are_kept(self) -> None:
+        for number in range(3 * MAX_PICKS):
+            signed_fields({f"name-{number}": "x", "y": "z", "long" * 1000 * (number % 2): ""}, OUR_VERSION)
+        self.assertLessEqual(len(signing._PICKS), MAX_PICKS)
+        self.assertLess(max(len("".join(names)) for _, names in signing._PICKS), 1025)
+
     def test_a_signature_is_not_signed(self) -> None:
         self.assertEqual(signed_content({"a": "1", SIGNATURE: "x"}, b"b", OUR_VERSION), b"1b")
 
@@ -68,9 +95,9 @@ class SignerTests(SynchronousTestCase):
 
     def test_no_secret_is_shown(self) -> None:
         keys = Credentials("RocketMQ", "a-secret", "a-token")
-        for text in (repr(keys), str(keys), repr(Signer(keys)), f"{keys}"):
-            self.assertNotIn("a-secret", text)
-            self.assertNotIn("a-token", text)
+        for shown in (repr(keys), str(keys), repr(Signer(keys)), f"{keys}"):
+            self.assertNotIn("a-secret", shown)
+            self.assertNotIn("a-token", shown)
 
     def test_short_keys_are_refused_without_being_shown(self) -> None:
         for keys in (("short", "12345678"), ("RocketMQ", "123456")):

@@ -14,12 +14,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorCore, IReactorTime
 from twisted.internet.task import deferLater
 
+from rmqha.acl.credentials import make_signer
 from rmqha.client.instance import MQClient
 from rmqha.client.message import Message
 from rmqha.client.producer import Producer
 from rmqha.client.route import TopicRoute
 from rmqha.endpoints import make_endpoint
 from rmqha.store.metadata import TopicConfig
+from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.command import RequestCode
 from tests.waiting import WAIT_SECONDS
 
@@ -36,7 +38,8 @@ async def run(address: str, only_pings: bool, ended: threading.Event) -> None:
     async def find_route(_: MQClient, __: str) -> TopicRoute:
         return route
 
-    client = MQClient(find_route, lambda told: make_endpoint(default_reactor, told, None), clock)
+    tls = ClientTLS(sign=make_signer(None))
+    client = MQClient(find_route, lambda told: make_endpoint(default_reactor, told, tls), clock)
     producer = Producer(client, "honest", timeout=WAIT_SECONDS)
     message = Message(TOPIC, b"x" * 100)
     code = RequestCode.GET_BROKER_CLUSTER_INFO if only_pings else RequestCode.GET_MAX_OFFSET

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rmqha.acl.signing import Credentials
 from rmqha.testing.nodes import TwistdNode
 from tests.waiting import WAIT_SECONDS
 
@@ -74,9 +75,17 @@ class Probe:
     """Watches a node. A context manager: inside an honest producer is at work."""
 
     def __init__(
-        self, node: TwistdNode, purpose: str = "remoting", only_pings: bool = False, control: Self | None = None
+        self,
+        node: TwistdNode,
+        purpose: str = "remoting",
+        only_pings: bool = False,
+        control: Self | None = None,
+        keys: Credentials | None = None,
     ) -> None:
-        """``control`` watches a node that is not attacked."""
+        """``control`` watches a node that is not attacked. ``keys`` sign the honest producer's requests."""
+        self._environment = dict(os.environ)
+        if keys is not None:
+            self._environment |= {"RMQHA_ACCESS_KEY": keys.access_key, "RMQHA_SECRET_KEY": keys.secret_key}
         self._node = node
         self._control = control
         self._asks_for = "ping" if only_pings else "put"
@@ -92,6 +101,7 @@ class Probe:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=self._environment,
         )
         assert self._honest.stdout is not None
         line = self._honest.stdout.readline()

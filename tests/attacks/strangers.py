@@ -9,10 +9,11 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import count
 
-from rmqha.wire.command import FRAME_MAX_LENGTH, RequestCode
+from rmqha.acl.signing import Credentials, Signer
+from rmqha.wire.command import FRAME_MAX_LENGTH, OUR_VERSION, RequestCode
 from tests.waiting import WAIT_SECONDS
 
 MIB = 1024 * 1024
@@ -297,3 +298,41 @@ def asked_often(port: int, code: int, fields: Mapping[str, str] | None = None, n
             codes[answer[0]] = codes.get(answer[0], 0) + 1
             size += len(answer[2])
     return f"codes {codes}, {size / MIB:.1f} MiB"
+
+
+def signatures(port: int, keys: Credentials, connections: int, seconds: float, reconnects: bool = False) -> str:
+    """Puts with these keys, as many as the node takes, on so many connections, or with a new one for each."""
+    body = b"x" * 1024
+    put = frame(RequestCode.SEND_MESSAGE_V2, Signer(keys)(SEND, body, OUR_VERSION), body)
+    sent = refused = cut = 0
+    end = time.monotonic() + seconds
+    with ExitStack() as stack:
+        sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+
+        def close_all() -> None:
+            for each in sockets:
+                each.close()
+
+        stack.callback(close_all)
+        for each in sockets:
+            each.setblocking(False)
+        while time.monotonic() < end:
+            for at, each in enumerate(sockets):
+                is_cut = False
+                try:
+                    with suppress(BlockingIOError):
+                        sent += each.send(put * (1 if reconnects else 10)) // len(put)
+                    with suppress(BlockingIOError):
+                        answer = each.recv(65_536)
+                        refused += answer.count(b"Check signature failed")
+                        is_cut = not answer
+                except OSError:
+                    is_cut = True
+                cut += is_cut
+                if reconnects or is_cut:
+                    each.close()
+                    sockets[at] = socket.create_connection(("127.0.0.1", port))
+                    sockets[at].setblocking(False)
+            if not reconnects:
+                time.sleep(0.001)  # the broker needs the processor too: more would measure only the stranger
+    return f"{sent / seconds:.0f}/s sent, {refused / seconds:.0f}/s refused, {cut / seconds:.0f}/s cut off"

@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.requests.later import LATER
 from rmqha.broker.requests.pop import POP_CODES
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, Surroundings, broker_limits
@@ -230,6 +231,13 @@ QUEUE = {"topic": "many", "queueId": 0}
 QUERY = {"topic": "many", "key": KEY, "maxNum": 2**31 - 1, "beginTimestamp": 0}
 TAGS = "||".join(f"t{at}" for at in range(3_000))[:16_000]
 
+WORST_SQL = (
+    " OR ".join(["KEYS=1"] * 400),
+    " AND ".join(["NOT KEYS IS NULL"] * 200),
+    "KEYS BETWEEN 1 AND 2",
+    "KEYS IN (" + ",".join(["'x'"] * 1000) + ")",
+    "KEYS = 'nothing'",
+)
 OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.SEND_MESSAGE: Worst({**LONG_SEND, "properties": PROPERTIES[:32_000]}, LARGE_BODY, STORED),
     RequestCode.SEND_MESSAGE_V2: [
@@ -242,6 +250,13 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
         Worst({**SEND, "m": "true"}, BATCH[: 4 * 1024 * 1024]),
         Worst({**SEND, "m": "true"}, BATCH[: 32 * 30_000], STORED),
     ],
+    RequestCode.SEND_REPLY_MESSAGE: Worst(
+        {**LONG_SEND, "properties": f"REPLY_TO_CLIENT\x01{LONG_TEXT}"}, LARGE_BODY, ResponseCode.SYSTEM_ERROR
+    ),
+    RequestCode.SEND_REPLY_MESSAGE_V2: [
+        Worst({**SEND, "i": f"REPLY_TO_CLIENT\x01c\x02{PROPERTIES[:31_000]}"}, LARGE_BODY, ResponseCode.SYSTEM_ERROR),
+        Worst({**SEND, "i": LONG_TEXT}, LARGE_BODY),
+    ],
     RequestCode.CONSUMER_SEND_MSG_BACK: Worst(
         {"offset": 0, "group": "group-1", "delayLevel": 3, "maxReconsumeTimes": 16, "originMsgId": LONG_TEXT}
     ),
@@ -249,6 +264,8 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
         Worst({**PULL, "subscription": "*"}),
         Worst({**PULL, "subscription": TAGS}),
         Worst({**PULL, "subscription": "nothing"}),
+        *(Worst({**PULL, "subscription": sql, "expressionType": "SQL92"}) for sql in WORST_SQL),
+        Worst({**PULL, "subscription": "(" * 4096, "expressionType": "SQL92"}, b"", 23),
     ],
     RequestCode.LITE_PULL_MESSAGE: Worst({**PULL, "subscription": "nothing"}),
     RequestCode.QUERY_CONSUMER_OFFSET: Worst({**QUEUE, "consumerGroup": LONG_TEXT[:200_000]}),
@@ -258,6 +275,9 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_MIN_OFFSET: Worst(QUEUE),
     RequestCode.GET_CONFIRMED_OFFSET: Worst({"after": HUGE}),
     **dict.fromkeys(POP_CODES, Worst({"topic": HUGE})),
+    **dict.fromkeys(LATER, Worst({"topic": LONG_TEXT[:200_000]}, b"{" * 60_000, 3)),
+    RequestCode.GET_TOPIC_CONFIG: [Worst({"topic": "wide", "lo": "true"}, b"", STORED), Worst({"topic": LONG_TEXT})],
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: [Worst({"group": "reader"}, b"", STORED), Worst({"group": LONG_TEXT})],
     RequestCode.GET_EARLIEST_MSG_STORETIME: Worst(QUEUE),
     RequestCode.QUERY_MESSAGE: [
         Worst({**QUERY, "endTimestamp": HUGE}),
@@ -272,9 +292,15 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
         Worst(body=heartbeat(2, 60, 1_500)),
     ],
     RequestCode.UNREGISTER_CLIENT: Worst({"clientID": "c", "producerGroup": "group-1", "consumerGroup": "crowded"}),
-    RequestCode.CHECK_CLIENT_CONFIG: Worst(
-        body=as_json({"subscriptionData": {"topic": "T", "subString": "||".join("t" * 15_000), "subVersion": 1}})
-    ),
+    RequestCode.CHECK_CLIENT_CONFIG: [
+        Worst(
+            body=as_json({"subscriptionData": {"topic": "T", "subString": "||".join("t" * 15_000), "subVersion": 1}})
+        ),
+        *(
+            Worst(body=as_json({"subscriptionData": {"topic": "T", "subString": sql, "expressionType": "SQL92"}}))
+            for sql in (*WORST_SQL, "a=1 OR " * 500 + "a", "(" * 4096, "-" * 4096, "-- " * 1365, "NOT " * 1024)
+        ),
+    ],
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: Worst({"consumerGroup": "crowded"}),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Worst({"consumerGroup": "crowded"}),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: Worst({"producerGroup": "crowded"}),
@@ -363,7 +389,12 @@ class BrokerTests(EveryCodeTestCase):
 
     @pytest.mark.long
     def test_no_request_holds_the_reactor(self) -> None:
-        self.open(maxIndexNum="100000", maxHashSlotNum="1000", mappedFileSizeCommitLog=str(64 * 1024 * 1024))
+        self.open(
+            enablePropertyFilter="true",
+            maxIndexNum="100000",
+            maxHashSlotNum="1000",
+            mappedFileSizeCommitLog=str(64 * 1024 * 1024),
+        )
         broker = BrokerService(
             self.settings,
             self.store,
@@ -469,6 +500,8 @@ OF_A_NAME_SERVER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_KV_CONFIG: Worst({"namespace": "n", "key": "k1"}),
     RequestCode.DELETE_KV_CONFIG: Worst({"namespace": "n", "key": "k1"}),
     RequestCode.GET_KVLIST_BY_NAMESPACE: Worst({"namespace": "n"}),
+    RequestCode.GET_NAMESRV_CONFIG: Worst(answer=STORED),
+    RequestCode.UPDATE_NAMESRV_CONFIG: Worst(body=b"a=b\n" * 15_000),
     RequestCode.UNREGISTER_BROKER: Worst(broker_fields("b0", "127.0.0.1:10000")),
 }
 BROKERS = 500

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.waiting import WAIT_SECONDS
 
@@ -26,7 +27,7 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with NameServerNode(work) as node:
         options = ["--role=async-master", "--port=0", f"--namesrv={node.address}"]
         with TwistdNode(work, options, name="master") as master:
-            master.wait_for_event("registered with name server")
+            master.wait_for_event(Event.REGISTERED)
             yield node.address
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rmqha.events import Event
 from rmqha.testing.nodes import NodeError, PutNode, TwistdNode
 from rmqha.testing.proxy import FaultProxy, ProxyError
 from tests.faults.pairs import FREE_PORTS, SHORT_TIMES, anonymous_kib, assert_sound, descriptors
@@ -67,7 +68,7 @@ def soak(
         remoting = f"127.0.0.1:{master.port('remoting')}"
         slave_options = ["--role=slave", f"--master={proxy.address}", f"--master-remoting={remoting}", *options]
         with TwistdNode(work, slave_options, name="slave") as slave:
-            slave.wait_for_fields(state="IN_SYNC")
+            slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             next_sample = time.monotonic()
             while time.monotonic() < begun + minutes * 60 or len(samples) < least_samples:
                 master.tell(PUTS_A_SECOND, body_bytes=BODY_BYTES, rate=PUTS_A_SECOND)

@@ -5,6 +5,9 @@ import resource
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import pytest
+
+from rmqha.events import Event
 from rmqha.wire.transfer import REPORT_HEADER
 from tests.faults.crowd import Crowd, read_log
 from tests.faults.pairs import (
@@ -35,6 +38,7 @@ def allow_a_crowd() -> None:
 
 
 @scenario(master_options=USUAL_TIMES)
+@pytest.mark.story
 def test_l1_a_thousand_slaves_that_hold_all_cost_little_and_keep_nobody_out(pair: Pair) -> None:
     allow_a_crowd()
     memory, files = anonymous_kib(pair.master.pid), descriptors(pair.master.pid)
@@ -68,7 +72,7 @@ def test_l2_a_thousand_silent_or_dribbling_peers_harm_no_slave_and_are_closed(pa
         crowd.wait_until_connected()
         most = descriptors(pair.master.pid)
         late = pair.slave()
-        late.wait_for_fields(state="IN_SYNC")
+        late.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         assert late.stop() == 0
         assert most > files
         wait_until(lambda: not crowd.alive, "the master to close them")
@@ -115,6 +119,7 @@ def test_l4_ten_slaves_at_ten_places_of_a_cold_log_each_get_what_they_asked_for(
 
 
 @scenario()
+@pytest.mark.story
 def test_l5_memory_and_open_files_stay_where_they_are_over_time(small: Pair) -> None:
     samples = soak(small.work / "soak", SOAK_MINUTES, SOAK_SEED, 1.0, print, SOAK_SAMPLES)
     for name, (before, after) in growth(samples).items():

@@ -5,11 +5,15 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
+import pytest
+
+from rmqha.events import Event
 from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.proxy import Facts, FaultProxy
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.faults.pairs import (
     FREE_PORTS,
+    SEGMENT_SIZE,
     SHORT_TIMES,
     MasterLog,
     Pair,
@@ -30,10 +34,11 @@ SMALL_BATCH_BYTES = 4000
 
 def has_missed_its_peer(pair: Pair, slave: TwistdNode) -> bool:
     """Whether one end has dropped the line because nothing came: on a busy machine a short pause may be enough."""
-    return bool(slave.events("nothing came from the master") or pair.master.events("has sent no report"))
+    return bool(slave.events(Event.MASTER_SILENT) or pair.master.events(Event.SLAVE_SILENT))
 
 
 @scenario(0.4, 3.0)
+@pytest.mark.story
 def test_n1_after_a_partition_of_any_length_a_slave_goes_on_exactly_where_it_was(pair: Pair, ratio: float) -> None:
     slave = pair.slave_with_half()
     pair.proxy.command("both hold")
@@ -50,7 +55,7 @@ def test_n2_a_slave_leaves_a_master_whose_power_failed_and_finds_the_next_one(pa
     slave = pair.slave_with_half()
     pair.proxy.command("both hold")
     pair.master.kill()
-    slave.wait_for_event("nothing came from the master")
+    slave.wait_for_event(Event.MASTER_SILENT)
     pair.master.start()
     pair.proxy.command(f"target 127.0.0.1:{pair.master.port()}")
     pair.proxy.cut()
@@ -64,7 +69,7 @@ def test_n2_a_master_drops_a_slave_whose_power_failed(pair: Pair) -> None:
     pair.proxy.command("both hold")
     before = descriptors(pair.master.pid)
     slave.kill()
-    pair.master.wait_for_event("has sent no report")
+    pair.master.wait_for_event(Event.SLAVE_SILENT)
     wait_until(lambda: descriptors(pair.master.pid) < before, "its descriptor to be free")
     pair.proxy.cut()
     pair.proxy.command("both pass")
@@ -78,8 +83,10 @@ def test_n2_where_one_way_is_lost_the_end_that_hears_nothing_drops_the_line(pair
     pair.wait_for_report(pair.log.end)
     pair.proxy.command(f"{way} hold")
     before = pair.proxy.facts().accepted
-    hears, complains = (slave, "nothing came from the master") if way == "down" else (pair.master, "has sent no report")
-    hears.wait_for_event(complains)
+    if way == "down":
+        slave.wait_for_event(Event.MASTER_SILENT)
+    else:
+        pair.master.wait_for_event(Event.SLAVE_SILENT)
     pair.proxy.command("both pass")
     pair.proxy.wait_until(lambda facts: facts.accepted > before, "the slave to connect anew")
     pair.stop_and_check(slave, every_report_was_seen=way == "down")
@@ -91,7 +98,7 @@ def test_n10_a_slave_waits_through_refusal_and_silence_without_hammering(pair: P
     slave = pair.slave()
     time.sleep(pair.housekeeping_seconds)
     pair.proxy.command("accept silence")
-    slave.wait_for_event("nothing came from the master")
+    slave.wait_for_event(Event.MASTER_SILENT)
     pair.check_connections()
     pair.proxy.command("accept relay")
     pair.stop_and_check(slave)
@@ -107,10 +114,11 @@ def test_n10_a_slave_gets_through_to_a_port_that_swallowed_its_first_packets(pai
             filler.setblocking(False)
             filler.connect_ex((host, port))
         options = ["--role=slave", f"--master={host}:{port}", "--master-remoting=none", FREE_PORTS, *SHORT_TIMES]
+        options.append(f"--set=mappedFileSizeCommitLog={SEGMENT_SIZE}")  # without the remoting port it is not known
         slave = pair.stack.enter_context(TwistdNode(pair.work, options, name="blackholed"))
         slave.port("fast remoting")
         time.sleep(pair.housekeeping_seconds)
-        assert not slave.events("slave is HANDSHAKE")
+        assert not slave.events(Event.SLAVE_STATE, state="HANDSHAKE")
         for filler in fillers:
             filler.close()
     assert slave.is_running
@@ -164,7 +172,7 @@ def test_n4_a_line_that_dribbles_is_slow_and_not_dead(pair: Pair) -> None:
 def test_n4_a_slave_whose_reports_dribble_in_is_dropped_and_comes_back(pair: Pair) -> None:
     slave = pair.slave_with_half()
     pair.proxy.command(f"up pace 1 {pair.housekeeping_seconds / 4}")
-    pair.master.wait_for_event("has sent no report")
+    pair.master.wait_for_event(Event.SLAVE_SILENT)
     pair.proxy.command("both pass")
     pair.stop_and_check(slave)
 
@@ -179,7 +187,9 @@ def test_n7_slaves_that_do_not_read_cost_bounded_memory_and_do_not_slow_others(s
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(("127.0.0.1", pair.master.port()))
             lazy.sendall(REPORT_HEADER.pack(1))
-        wait_until(lambda: len(pair.master.events("sending from 1")) == lazy_slaves, "all to be served")
+        wait_until(
+            lambda: len(pair.master.events(Event.SLAVE_TRANSFER_STARTED, start=1)) == lazy_slaves, "all to be served"
+        )
         pair.stop_and_check(pair.slave())
         grown = anonymous_kib(pair.master.pid) - before
         print(f"{lazy_slaves} slaves that read nothing: {grown} KiB")
@@ -225,7 +235,8 @@ def cut_inside_frames(pair: Pair, ending: str, offsets: list[int]) -> None:
     pair.proxy.command("down pass")
     pair.stop_and_check(slave)
     assert len(by_connection(pair.proxy.reports)) == len(offsets) + 1
-    assert slave.events("closing the connection") == []
+    for event in (Event.MASTER_BROKE_PROTOCOL, Event.MASTER_SILENT, Event.CORRUPT_TRANSFER, Event.CONNECTION_GIVEN_UP):
+        assert slave.events(event) == []
 
 
 @scenario(
@@ -286,9 +297,9 @@ def test_n11_a_slave_is_served_on_a_new_connection_while_its_old_one_is_still_op
     slave = pair.slave_with_half()
     pair.proxy.command("both strand")  # as by a router that has forgotten the connection
     pair.proxy.command("both pass")
-    slave.wait_for_event("nothing came from the master")
+    slave.wait_for_event(Event.MASTER_SILENT)
     pair.stop_and_check(slave)
-    pair.master.wait_for_event("has sent no report")
+    pair.master.wait_for_event(Event.SLAVE_SILENT)
     assert_sound(pair.master)
 
 
@@ -296,7 +307,7 @@ def test_n11_a_slave_is_served_on_a_new_connection_while_its_old_one_is_still_op
 def test_n11_two_slaves_of_one_address_are_two_slaves(pair: Pair) -> None:
     slaves = [pair.slave() for _ in range(2)]
     for slave in slaves:
-        slave.wait_for_fields(state="IN_SYNC")
+        slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
     pair.master.wait_for_state(
         lambda state: [peer["ackOffset"] for peer in state.peers] == [pair.log.end] * 2, "both to be told"
     )

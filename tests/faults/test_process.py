@@ -1,6 +1,5 @@
 """docs/faults.md P1 to P8: what happens to the processes of a pair"""
 
-import json
 import os
 import random
 import resource
@@ -11,8 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
+import pytest
+
+from rmqha.events import Event
 from rmqha.store.messagestore import ABORT_FILE
-from rmqha.testing.nodes import TwistdNode
+from rmqha.testing.nodes import TwistdNode, logged_events
 from rmqha.testing.proxy import Facts
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.faults.pairs import (
@@ -40,6 +42,7 @@ STRANGERS = "127.0.0.2"
 
 
 @scenario(1, 2)
+@pytest.mark.story
 def test_p1_a_slave_killed_at_any_byte_of_a_frame_holds_what_it_reported(pair: Pair, seed: int) -> None:
     rng, frame_bytes = random.Random(seed), TRANSFER_HEADER.size + BATCH_BYTES
     sync_flush = seed % 2 == 1
@@ -83,7 +86,7 @@ def test_p2_a_node_that_stands_still_for_a_while_goes_on(pair: Pair, case: tuple
     pair.stop_and_check(slave, every_report_was_seen=False)
     assert_sound(pair.master)
     connections = pair.proxy.facts().accepted
-    has_missed = slave.events("nothing came from the master") or pair.master.events("has sent no report")
+    has_missed = slave.events(Event.MASTER_SILENT) or pair.master.events(Event.SLAVE_SILENT)
     assert connections <= 6 if has_missed else connections == 1
 
 
@@ -99,7 +102,7 @@ def test_p3_a_slave_told_to_stop_while_bytes_come_ends_at_once_with_all_of_them(
     pair.wait_for_report(reached + 1)
     os.kill(slave.pid, signal.Signals[name])
     assert slave.wait() == 0
-    assert not slave.events("nothing came from the master")
+    assert not slave.events(Event.MASTER_SILENT)
     assert_sound(slave)
     pair.proxy.wait_until_quiet()
     pair.check_copy(slave, pair.proxy.facts().reported or 0)
@@ -115,7 +118,7 @@ def test_p3_a_master_told_to_stop_while_bytes_go_ends_at_once(pair: Pair, name: 
     pair.proxy.let_through(pair.log.end)
     os.kill(pair.master.pid, signal.Signals[name])
     assert pair.master.wait() == 0
-    assert not pair.master.events("has sent no report")
+    assert not pair.master.events(Event.SLAVE_SILENT)
     assert_sound(pair.master)
     assert not (pair.master.store / ABORT_FILE).exists()
 
@@ -130,20 +133,20 @@ def test_p4_hangups_during_traffic_move_the_log_files_and_nothing_else(pair: Pai
         path.rename(path.with_suffix(f".{number}"))
         for node in (slave, pair.master):
             os.kill(node.pid, signal.SIGHUP)
-        wait_until(lambda: path.exists() and "log file reopened" in path.read_text(), "a new log file")
+        wait_until(lambda: bool(logged_events(path, Event.LOG_FILE_REOPENED)), "a new log file")
         wait_until(partial(has_reopened, pair.master, number + 1), "the master's too: two signals at once are one")
     pair.proxy.wait_until_passed()
     pair.proxy.command("down pass")
     pair.stop_and_check(slave)
     pair.check_connections()
-    lines = [line for file in pair.work.glob("slave.*") for line in file.read_text().splitlines()]
-    assert sum("log file reopened" in json.loads(line)["message"] for line in lines) == 5
-    assert len(pair.master.events("log file reopened")) == 5
+    reopened = [event for file in pair.work.glob("slave.*") for event in logged_events(file, Event.LOG_FILE_REOPENED)]
+    assert len(reopened) == 5
+    assert len(pair.master.events(Event.LOG_FILE_REOPENED)) == 5
 
 
 def has_reopened(node: TwistdNode, times: int) -> bool:
     """Whether the node has reopened its log file so often."""
-    return len(node.events("log file reopened")) == times
+    return len(node.events(Event.LOG_FILE_REOPENED)) == times
 
 
 # P8: limits
@@ -186,7 +189,7 @@ def test_p8_a_master_without_a_descriptor_left_serves_on_and_takes_new_slaves_la
         pair.check_connections()
         pair.stop_and_check(slave)
         again = pair.slave()
-        again.wait_for_fields(state="IN_SYNC")
+        again.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         assert again.stop() == 0
         assert log_of(again.store)[: log.end] == log.content
         assert pair.master.stop() == 0
@@ -212,7 +215,7 @@ def test_p8_a_master_with_little_memory_survives_many_peers_that_do_not_read(sma
         sends = (REPORT_HEADER.pack(1), REPORT_HEADER.pack(0), os.urandom(8), b"GET / HTTP/1.1\r\n\r\n" * 1000)
         with flood(pair.master.port(), strangers, *sends):
             late = pair.slave()
-            late.wait_for_fields(state="IN_SYNC")
+            late.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             assert late.stop() == 0
             assert_sound(pair.master)
         assert log_of(late.store)[: log.end] == log.content

@@ -7,10 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from struct import Struct
 
+import pytest
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.events import Event
 from rmqha.ops import cleaning
 from rmqha.ops.cleaning import CleaningService, Hold
 from rmqha.settings import make_settings
@@ -61,8 +63,8 @@ def assert_undisturbed(small: Pair, who: str, change: Callable[[WallClock], None
         pair.check_connections()
         assert pair.proxy.facts().open == 1
         pair.proxy.command("both hold")
-        slave.wait_for_event("nothing came from the master")
-        pair.master.wait_for_event("has sent no report")
+        slave.wait_for_event(Event.MASTER_SILENT)
+        pair.master.wait_for_event(Event.SLAVE_SILENT)
         pair.proxy.cut()
         pair.proxy.command("both pass")
         pair.stop_and_check(slave)
@@ -70,6 +72,7 @@ def assert_undisturbed(small: Pair, who: str, change: Callable[[WallClock], None
 
 
 @scenario(("slave", HOUR), ("master", TEN_YEARS), *proofs(("master", -HOUR), ("slave", -TEN_YEARS)))
+@pytest.mark.story
 def test_t1_and_t4_a_wall_clock_that_jumps_ends_no_connection_and_no_timer(
     small: Pair, case: tuple[str, float]
 ) -> None:

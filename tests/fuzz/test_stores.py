@@ -82,6 +82,7 @@ def test_thousands_of_damaged_stores_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.story
 def test_a_planted_bug_is_found(name: str) -> None:
     """Not in the first case, which a program that spoils too much would fail."""
     limits = ("--cases", str(CASES_FOR_A_BUG), "--seconds", str(SECONDS_AT_MOST), "--jobs", "2", "--seed", "1")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from rmqha.events import Event
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.nodestate import Offsets
 from rmqha.testing.nodes import TwistdNode
@@ -139,7 +140,7 @@ class OurBroker(RmqhaNode):
     def start(self) -> Self:
         """Start it, and wait until the name server knows it."""
         super().start()
-        self.wait_for_event("registered with name server")
+        self.wait_for_event(Event.REGISTERED)
         return self
 
 

@@ -46,6 +46,7 @@ V5: Final = "5.3.3"
 """The release of 5.x that tests name."""
 CLIENT_VERSION: Final = VERSION if VERSION.startswith("4.") else "4.9.3"
 """The release of the Java client and of mqadmin: our classes are compiled for 4.9."""
+SOURCES_FOR_5: Final = ("Admin.java", "Client5.java", "Guard.java")
 OLDEST_JAVA: Final = 17
 LOCALHOST: Final = "127.0.0.1"
 
@@ -136,12 +137,11 @@ def _java_tool(name: str) -> str | None:
 def class_path(version: str = CLIENT_VERSION) -> str:
     """The release's jars and our compiled classes; built at most once for a given pom.xml and sources.
 
-    For 5.x only the guard of its processes is compiled.
+    For 5.x only its own client is compiled, and what names no class that has moved.
     """
-    pom, sources = (
-        HERE / "pom.xml",
-        sorted((HERE / "java").glob("*.java" if version.startswith("4.") else "Guard.java")),
-    )
+    pom, sources = HERE / "pom.xml", sorted((HERE / "java").glob("*.java"))
+    is_4 = version.startswith("4.")
+    sources = [each for each in sources if (each.name != "Client5.java" if is_4 else each.name in SOURCES_FOR_5)]
     texts = [version.encode(), *(path.read_bytes() for path in (pom, *sources))]
     key = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     built = CACHE / key
@@ -941,10 +941,23 @@ def _commit_log_pieces(store: Path, start: int, end: int, piece_bytes: int = 1 <
 # -- small things --------------------------------------------------------------------------------------------
 
 
-def java_command(work: Path, jvm: Sequence[str], main_class: str, *words: object) -> list[str]:
+def java_command(
+    work: Path, jvm: Sequence[str], main_class: str, *words: object, version: str = CLIENT_VERSION
+) -> list[str]:
     """The command that runs a class of ours in a JVM whose working folder is `work`; it logs warnings only."""
     _write_client_logback(work)
-    return [*_java(work, jvm), main_class, *map(str, words)]
+    return [*_java(work, jvm, version), main_class, *map(str, words)]
+
+
+def client_of_5(work: Path, *words: object) -> str:
+    """The last line that ``Client5`` of 5.x prints."""
+    work.mkdir(parents=True, exist_ok=True)
+    _write_client_logback(work)
+    command = [*_java(work, FAST_START, V5), "Client5", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise InteropError(f"{' '.join(map(str, words))}: {done.stderr[-ERROR_TAIL_CHARACTERS:]}")
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 def _write_client_logback(work: Path) -> None:

@@ -135,6 +135,7 @@ def make_topics(address: str) -> None:
         assert answer.code == 0, answer
 
 
+@pytest.mark.story
 def test_our_slave_copies_log_and_tables_of_a_java_master_with_accounts(
     acl_master: AclBroker, our_slave: SlaveNodeFactory, tmp_path: Path
 ) -> None:
@@ -303,6 +304,7 @@ def test_verdicts_are_javas_but_for_the_closed_holes(acl_master: AclBroker, our_
     assert refusal(signed_ask(fast_address, APPLICATION, 10, SEND | {"topic": "TDeny"})) is not None
 
 
+@pytest.mark.story
 def test_javas_clients_put_and_pull_what_their_account_allows(
     our_acl_master: OurBroker, namesrv: NameServer, tmp_path: Path
 ) -> None:

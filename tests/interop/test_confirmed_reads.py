@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.proxy import FaultProxy
 from tests.freezing import frozen
@@ -21,6 +22,8 @@ from tests.interop.rocketmq import ClientsRun, Driver, runtime_info, sha256_of_m
 from tests.interop.test_failover import BODY_BYTES, QUEUES, TOPIC, consumer, wait_for_topics
 from tests.interop.test_promotion import promote, rmqha
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.story
 
 FIRST, SECOND = 40, 60
 CONFIRMED, HELD, LOST, AFTER = range(40), range(40, 64), range(64, 100), range(100, 160)
@@ -90,7 +93,7 @@ def lose_the_master(
         told = json.loads(rmqha("rewind", master.store, "--to", slave.ha_address, "--json"))
         assert told["messages"] == {TOPIC: len(LOST)}
         options = {"store": master.store, "listen_port": master.listen_port, "readUpTo": "confirmed"}
-        start("slave", master=slave, **options).wait_for_fields(state="IN_SYNC")
+        start("slave", master=slave, **options).wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         send(AFTER)
         wait_until(lambda: len(seen()) >= len(KEPT), "what came through the failover")
 

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import Driver
 from tests.pages import shell_blocks
 from tests.reader import Reader
+
+pytestmark = pytest.mark.story
 
 
 def test_a_copy_of_a_java_broker_as_the_page_says(java_master: MasterFactory, driver: Driver, tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promi
         assert_whole(late.stop(), "GLate", promised)
 
 
+@pytest.mark.story
 def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(ours_and_ours: Pair) -> None:
     master, slave, driver = ours_and_ours
     driver.create_topic(master.cluster, TOPIC, QUEUES)

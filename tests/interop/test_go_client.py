@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.interop.goclient import Consumers, go_client, go_compiler, produce
 from tests.interop.nodes import OurBroker
 from tests.interop.rocketmq import message_body
 from tests.needs import need
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.story]
 
 TOPIC = "TGo"
 COUNT = 200
@@ -47,7 +48,7 @@ def namesrv(built: None, tmp_path: Path) -> Iterator[str]:
 
 def wait_for_sync(slave: TwistdNode) -> None:
     """Wait until what a producer sends can be replicated."""
-    slave.wait_for_fields(state="IN_SYNC")
+    slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
 
 
 def expected(number: int) -> tuple[bytes, str, str, str]:

@@ -52,6 +52,7 @@ def test_commit_log_bytes_crosses_segments_and_refuses_what_is_missing(tmp_path:
             commit_log_bytes(tmp_path, start, end)
 
 
+@pytest.mark.story
 def test_a_slave_that_reported_before_the_first_message_gets_every_segment(
     java_master: MasterFactory, java_slave: SlaveFactory, driver: Driver, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_slave_that_reported_before_the_first_message_gets_every_segment(
     assert (from_the_survivor.count, from_the_survivor.sha256) == (MESSAGES, sent)
 
 
+@pytest.mark.story
 def test_a_slave_started_late_gets_the_last_segment_and_a_sync_master_waits_for_it(
     java_master: MasterFactory, java_slave: SlaveFactory, driver: Driver
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_run_in_the_background_is_seen_and_stopped(java_master: MasterFactory,
     assert driver.runtime_info(master.address).keys() == master.runtime_info().keys()
 
 
+@pytest.mark.story
 def test_a_send_to_a_dead_master_is_reported_as_failed(java_master: MasterFactory, driver: Driver) -> None:
     master = java_master()
     driver.create_topic(master.cluster, "TDead", 1)
@@ -135,6 +138,7 @@ def test_a_send_to_a_dead_master_is_reported_as_failed(java_master: MasterFactor
     assert sum(report.failures.values()) == sum(not result.is_stored for result in results) > 0
 
 
+@pytest.mark.story
 def test_a_broker_is_paused_killed_and_started_again(java_class_path: str, tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker", segment_size=1 << 20, slaveReadEnable=True, deleteWhen="03")
     assert not broker.is_running

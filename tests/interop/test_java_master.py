@@ -136,6 +136,7 @@ def test_the_reports_of_our_slave_are_what_a_sync_master_waits_for(
     assert driver.send("TSync", 1, BODY_BYTES).statuses == {"SLAVE_NOT_AVAILABLE": 1}
 
 
+@pytest.mark.story
 def test_a_java_broker_serves_every_message_from_the_store_of_our_slave(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_java_broker_serves_every_message_from_the_store_of_our_slave(
     assert (served.count, served.sha256) == (320, messages_sha256(range(320), BODY_BYTES))
 
 
+@pytest.mark.story
 def test_a_repair_from_a_java_sync_master_does_not_affect_its_producers(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:

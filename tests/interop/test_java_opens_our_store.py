@@ -34,6 +34,8 @@ from tests.interop.our_store import (
 from tests.interop.rocketmq import PROJECT_ROOT, Broker, Driver, commit_log_sha256, free_ports, messages_sha256
 from tests.waiting import WAIT_SECONDS
 
+pytestmark = pytest.mark.story
+
 PUTS = 400
 SENDS = 200
 SENT_BYTES = 3_000

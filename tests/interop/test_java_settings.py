@@ -18,5 +18,6 @@ def jdk() -> None:
     need(java_home_problem() or (None if shutil.which("javap") else "no javap on the PATH"))
 
 
+@pytest.mark.story
 def test_the_list_is_what_the_jars_say() -> None:
     assert JAVA_SETTINGS.read_text() == listing()

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmqha.store.errors import StoreError
 from rmqha.store.metadata import (
     CONFIG_FOLDER,
@@ -24,6 +26,8 @@ from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
 from tests.interop.nodes import OurBroker, ask
 from tests.interop.rocketmq import Broker
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.story
 
 AnyBroker = Broker | OurBroker
 

@@ -7,11 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rmqha.events import Event
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
 from tests.interop.nodes import WAIT_S, OurBroker, RmqhaNode
 from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, free_ports
 from tests.interop.test_namesrv import brokers, wait_for_brokers
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.story
 
 TOPIC = "TMisfit"
 SEGMENT_SIZE = 256 * 1024
@@ -57,7 +62,8 @@ def test_a_dledger_master_and_its_store_are_named(namesrv: NameServer, tmp_path:
             status = rmqha("status", slave.store)
             assert (status.returncode, status.stderr.count("\n")) == (NO_CONTACT, 1)
             assert "DLedger mode" in status.stderr
-            assert len([event for event in slave.events("DLedger mode") if event["level"] == "error"]) == 1
+            (told,) = slave.events(Event.MASTER_UNSUITABLE, level="error")
+            assert "DLedger mode" in told["reason"]
     for command in ("verify", "dump"):
         done = rmqha(command, master.store)
         assert (done.returncode, done.stdout) == (USAGE, "")
@@ -88,15 +94,15 @@ def test_an_acl_is_reported_with_a_remedy_and_an_unknown_size_is_not_diverged(
             status = rmqha("status", slave.store)
             assert status.returncode == REFUSED
             assert "topics, groups and offsets are not the master's" in status.stderr
-            assert len(slave.events("not copied")) == 1
-            assert len(slave.events("the master's segment size is not known: using")) >= 1
+            assert len(slave.events(Event.TABLES_NOT_COPIED)) == 1
+            assert len(slave.events(Event.SEGMENT_SIZE_UNKNOWN)) >= 1
             driver.send(TOPIC, 2 * SEGMENT_SIZE // 1000, 1000)
             state = slave.wait_for_state(
                 lambda state: "segment size" in (state.reason or ""), "the reason in state.json", WAIT_S
             )
             assert state.state != "DIVERGED"
             assert f"probably {SEGMENT_SIZE}" in (state.reason or "")
-            assert slave.events("DIVERGED") == []
+            assert slave.events(Event.SLAVE_VERDICT, state="DIVERGED") == []
         sized = [*options, f"--set=mappedFileSizeCommitLog={SEGMENT_SIZE}"]
         with RmqhaNode(tmp_path, sized, name="sized") as slave:
             slave.wait_for_offset(master.commit_log_range()[1])
@@ -110,7 +116,7 @@ def test_a_java_broker_that_takes_our_place_is_told(
     ours: OurBroker = our_broker("async-master", name="rival", cluster="rival", **QUICK)
     wait_for_brokers(namesrv.address, "rival", (0, ours))
     theirs = java_master(name="rival", cluster="rival", namesrv=namesrv.address, **QUICK)
-    event = ours.wait_for_event("has another broker in our place", 2 * WAIT_S)
+    event = ours.wait_for_event(Event.RIVAL_BROKER)
     for text in (ours.address, theirs.address, "brokerId 0"):
         assert text in event["message"]
     ours.wait_for_state(lambda state: any(theirs.address in text for text in state.warnings), "the warning", WAIT_S)
@@ -134,5 +140,5 @@ def test_a_slave_that_has_diverged_leaves_javas_name_server(
         with other:  # an empty log in the place of the old one
             slave.wait_for_state(lambda state: state.state == "AHEAD", "the verdict", 2 * WAIT_S)
             wait_until(lambda: "1" not in brokers(namesrv.address, "parting"), "the slave to leave")
-            assert slave.events("leaving name server")
+            assert slave.events(Event.REGISTRATION_WITHDRAWN)
             assert rmqha("status", slave.store).returncode == 4

@@ -15,6 +15,7 @@ import pytest
 from rmqha.store.metadata import ConsumerOffsetTable, topic_at_group
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
+from rmqha.wire.record import Host, format_msg_id
 from tests.interop.conftest import SEGMENT_SIZE, start_our_broker
 from tests.interop.nodes import OurBroker, ask
 from tests.interop.our_clients import OurClients
@@ -29,6 +30,8 @@ from tests.interop.rocketmq import (
     read_send_log,
 )
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.story
 
 HAS_PRODUCER: Final = tuple(map(int, VERSION.split("."))) >= (4, 9, 4)
 """Whether this release has the commands producer and deleteExpiredCommitLog."""
@@ -368,9 +371,30 @@ def of_resets(driver: Driver, broker: Broker | OurBroker, work: Path) -> dict[st
             "consumerIdList"
         ][0]
         printed |= asked(driver, reset_commands(client_id))
+        own_id = loads_lenient(ask(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GOurs"}))[
+            "consumerIdList"
+        ][0]
+        msg_id = first_msg_id(broker)
+        printed |= asked(
+            driver,
+            [
+                ["consumerStatus", "-g", "GOurs", "-i", own_id, "-s", "true"],
+                ["queryMsgById", "-i", msg_id, "-g", "GOurs", "-d", own_id],
+            ],
+        )
+        our_clients.wait_for_calls(2 * MESSAGES + 1, "ours")
         our_clients.stop()
         run.stop()
-    return {words.replace(client_id, "CLIENT"): text for words, text in printed.items()}
+    names = {client_id: "CLIENT", own_id: "OURS", msg_id: "ID"}
+    return {" ".join(names.get(word, word) for word in words.split()): text for words, text in printed.items()}
+
+
+def first_msg_id(broker: Broker | OurBroker) -> str:
+    """Of the topic's first message."""
+    fields = {"topic": RESETS, "queueId": "0", "index": "0", "count": "1"}
+    (unit,) = loads_lenient(ask(broker, RequestCode.QUERY_CONSUME_QUEUE, fields))["queueData"]
+    host, _, port = broker.address.rpartition(":")
+    return format_msg_id(Host.parse(host, int(port)), unit["physicOffset"])
 
 
 @pytest.fixture(scope="module")
@@ -414,3 +438,25 @@ def test_a_running_consumer_tells_about_itself(said_of_resets: tuple[Mapping[str
     java, ours = fields(of_java, ":"), fields(of_ours, ":")
     assert ours.keys() == java.keys()
     assert {"PROP_CONSUMER_START_TIMESTAMP", "maxReconsumeTimes"} & ours.keys()
+
+
+def test_a_consumer_of_ours_tells_about_itself(said_of_resets: tuple[Mapping[str, str], Mapping[str, str]]) -> None:
+    """Through Java's broker and through ours. What mqadmin shows of a Java consumer it shows of ours."""
+    for printed in said_of_resets:
+        java = fields(printed[f"consumerStatus -g {RUNNING} -i CLIENT"], ":")
+        text = printed["consumerStatus -g GOurs -i OURS -s true"]
+        ours = fields(text, ":")
+        assert {name for name in java if name.startswith("PROP_")} - ours.keys() <= {"PROP_NAMESERVER_ADDR"}
+        assert ours["PROP_CONSUMEORDERLY"] == "false"
+        assert ours["PROP_CLIENT_VERSION"] == "V4_9_3"
+        for heading in ("#Consumer Subscription#", "#Consumer Offset#", "#Consumer MQ Detail#", "#Consumer RT&TPS#"):
+            assert heading in text
+        assert re.search(rf"{RESETS}\s+\S+\s+0\s+{MESSAGES}\b", text)
+        assert "MainThread" in text
+
+
+def test_a_consumer_of_ours_handles_a_message_directly(
+    said_of_resets: tuple[Mapping[str, str], Mapping[str, str]],
+) -> None:
+    for printed in said_of_resets:
+        assert "consumeResult=CR_SUCCESS" in printed["queryMsgById -i ID -g GOurs -d OURS"]

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.command import RequestCode
@@ -87,6 +89,7 @@ def test_a_java_broker_may_register_compressed_and_only_when_something_changes(
     assert brokers(our_namesrv.address, master.name) == {"0": master.address}
 
 
+@pytest.mark.story
 def test_mqadmin_is_answered_by_our_name_server_as_by_javas(
     namesrv: NameServer, our_namesrv: NameServerNode, our_driver: Driver, driver: Driver, java_master: MasterFactory
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_slave_of_ours_finds_its_java_master_by_javas_name_server(
     assert_equal_logs(slave.store, master.store, 0, end)
 
 
+@pytest.mark.story
 def test_a_java_slave_finds_our_master_by_our_name_server(
     our_namesrv: NameServerNode, our_driver: Driver, java_slave: SlaveFactory, tmp_path: Path
 ) -> None:

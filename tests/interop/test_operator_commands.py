@@ -9,12 +9,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rmqha.events import Event
 from rmqha.times import iso_time
 from rmqha.wire.command import RequestCode
 from tests.interop import requests
 from tests.interop.conftest import MasterFactory, SlaveNodeFactory
 from tests.interop.rocketmq import Driver, NameServer
 from tests.waiting import WAIT_SECONDS, wait_until
+
+pytestmark = pytest.mark.story
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MESSAGES = 40
@@ -39,7 +44,7 @@ def test_doctor_looks_at_a_java_master_and_our_slave(
     driver.create_topic(master.cluster, "TDoctor", 4)
     driver.send("TDoctor", 5, 100)
     slave.wait_for_offset(master.commit_log_range()[1])
-    slave.wait_for_event("registered with name server")
+    slave.wait_for_event(Event.REGISTERED)
     done = run("doctor", master.address, "--json")
     found: dict[str, list[tuple[str, str]]] = {}
     for each in json.loads(done.stdout)["findings"]:

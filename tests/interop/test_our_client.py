@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
 from tests.interop.rocketmq import FAST_START, Driver, NameServer
 from tests.waiting import WAIT_SECONDS
@@ -20,6 +22,7 @@ def output_of(*arguments: str, lines: bytes = b"") -> bytes:
     return done.stdout
 
 
+@pytest.mark.story
 def test_rmqha_puts_to_a_java_broker_and_pulls_from_it(
     java_master: MasterFactory, namesrv: NameServer, driver: Driver
 ) -> None:

@@ -166,6 +166,7 @@ def assert_no_place_twice(messages: Sequence[Message]) -> None:
 ALL_OF_SHARED: Final = ("sync", "batch", "java-small", "java-compressed", "late")
 
 
+@pytest.mark.story
 def test_each_send_is_stored_and_no_java_client_had_trouble(seen: Seen) -> None:
     assert {message["status"] for messages in seen.sent.values() for message in messages} == {"SEND_OK"}
     assert seen.java.troubles == []

@@ -25,6 +25,8 @@ from tests.interop.rocketmq import ClientsReport, ClientsRun, Driver, NameServer
 from tests.interop.test_failover import wait_for_topics
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.story
+
 RMQHA: Final = str(Path(sys.executable).with_name("rmqha"))
 QUEUES: Final = 4
 WORK, ORDERED, DELAYED, TRANSACTIONS = "TPromoteWork", "TPromoteOrdered", "TPromoteDelayed", "TPromoteTransactions"

@@ -10,12 +10,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.layout import INT64, STORE_TIMESTAMP_AT
 from rmqha.wire.record import Record
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import Driver, messages_sha256
 from tests.interop.test_promotion import rmqha
+
+pytestmark = pytest.mark.story
 
 TOPIC, QUEUES, BODY_BYTES = "TRestore", 4, 600
 SENT: Final = 400

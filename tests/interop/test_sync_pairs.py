@@ -73,6 +73,7 @@ def assert_has_all(slave: Broker, master: PutNode, end: int) -> None:
     assert_equal_logs(slave.store, master.store, 0, end)
 
 
+@pytest.mark.story
 def test_our_sync_master_waits_for_a_java_slave_that_is_paused_killed_and_restarted(
     our_sync_master: PutNode, java_slave: SlaveFactory
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_java_slave_with_a_large_lag_counts_only_after_it_has_caught_up(
     assert_has_all(slave, master, master.put(1)["end"])
 
 
+@pytest.mark.story
 def test_our_killed_sync_master_confirmed_only_what_its_java_slave_holds(
     our_sync_master: PutNode, java_slave: SlaveFactory
 ) -> None:
@@ -180,6 +182,7 @@ def assert_holds_all_promised(slave: RmqhaNode, master: Broker, results: list[Se
     assert max(promised) < has
 
 
+@pytest.mark.story
 def test_our_killed_slave_holds_all_that_its_java_sync_master_confirmed(
     java_sync_master: Broker, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
@@ -225,6 +228,7 @@ def test_a_killed_java_sync_master_confirmed_only_what_our_slave_holds(
     assert_holds_all_promised(slave, master, results)
 
 
+@pytest.mark.story
 def test_an_observer_never_completes_a_put_of_a_java_sync_master_even_on_reconnect(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, relay: RelayFactory, driver: Driver
 ) -> None:

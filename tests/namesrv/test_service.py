@@ -205,6 +205,14 @@ class QueryTests(NameServerTestCase):
         self.assertEqual(answer.code, ResponseCode.TOPIC_NOT_EXIST)
         self.assertEqual(answer.remark, "No topic route info in name server for the topic: Other")
 
+    def test_its_settings_are_shown_and_do_not_change(self) -> None:
+        shown = self.ok(self.client, RequestCode.GET_NAMESRV_CONFIG).body.decode().splitlines()
+        self.assertIn("rmqha=true", shown)
+        self.assertTrue(any(line.startswith("kvConfigPath=/") and line.endswith("/kvConfig.json") for line in shown))
+        answer = self.client.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"rmqha=false\n")
+        self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR)
+        self.assertIn("do not change while it runs", answer.remark or "")
+
     def test_whether_a_broker_has_changed(self) -> None:
         same, other = (orjson.dumps({"counter": counter, "timestamp": 1_795_000_000_000}) for counter in (2, 3))
         for body, changed in ((same, "false"), (other, "true"), (b"", "true")):

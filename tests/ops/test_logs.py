@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from twisted.python.syslog import SyslogObserver as TwistedSyslogObserver
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.events import Event
 from rmqha.ops.logs import (
     LogFormat,
     NodeLogObserver,
@@ -67,6 +68,10 @@ class JsonTests(SynchronousTestCase):
                 "offset": 7,
             },
         )
+
+    def test_its_name_is_printed(self) -> None:
+        for value in (1, 2**70):  # with the second one, orjson does not accept the line at first
+            self.assertEqual(self.line(event=Event.SLAVE_GONE, value=value)["event"], "slave_gone")
 
     def test_a_failure_brings_its_traceback(self) -> None:
         try:

@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.events import Event
 from rmqha.ops.notify import MAX_STATUS, Notifier, NotifySettings
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.waiting import wait_until
@@ -262,6 +263,6 @@ def test_systemd_hears_of_a_name_servers_life(tmp_path: Path, monkeypatch: pytes
 def test_an_unknown_kind_of_socket_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "vsock:2:1234")
     with TwistdNode(tmp_path, ["--role=async-master", "--port=0"]) as node:
-        node.wait_for_event("systemd gets no messages: ")
+        node.wait_for_event(Event.SYSTEMD_UNREACHABLE)
         node.port("remoting")
         assert node.stop() == 0

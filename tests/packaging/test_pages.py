@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from rmqha.cli import main
@@ -27,7 +28,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_command_has_a_page(pages: Path) -> None:
     named = {path.name for path in (pages / "man").iterdir()}
-    assert {f"rmqha-{name}.1" for name in main.commands} < named
+    assert {f"rmqha-{name}.1" for name in main.list_commands(click.Context(main))} < named
     assert {"rmqha.1", "rmqha-node.1", "rmqha-namesrv.1"} <= named
 
 

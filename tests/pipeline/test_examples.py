@@ -8,8 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.fixtures import expected, facts, unpacked
 from tests.pipeline.lake import archived_offsets
+
+pytestmark = pytest.mark.story
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -51,6 +51,7 @@ def same(engines: tuple[Engine, Engine], run: Callable[[Engine], object]) -> obj
     return one
 
 
+@pytest.mark.story
 def test_verify_is_the_same_by_both_engines(engines: tuple[Engine, Engine], wounded: Path) -> None:
     options = options_of(unpacked("slave"), splitBytes=SPLIT_BYTES)
     assert verify(options, engines[1]).messages == facts()["records"]
@@ -70,6 +71,7 @@ def test_stats_are_the_same_by_both_engines(engines: tuple[Engine, Engine]) -> N
     assert same(engines, lambda engine: stats(options, engine))
 
 
+@pytest.mark.story
 def test_the_archive_is_the_same_by_both_engines(engines: tuple[Engine, Engine], tmp_path: Path) -> None:
     lakes = [tmp_path / "one", tmp_path / "other"]
     for engine, lake in zip(engines, lakes, strict=True):
@@ -80,6 +82,7 @@ def test_the_archive_is_the_same_by_both_engines(engines: tuple[Engine, Engine],
     assert len(archived_offsets(lakes[1])) == facts()["records"]
 
 
+@pytest.mark.story
 def test_the_restored_store_is_the_same_by_both_engines(
     spark: SparkSession, engines: tuple[Engine, Engine], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from pyspark.sql.functions import col
 
 from rmqha.cli import main
+from rmqha.events import Event
 from rmqha.pipeline.jobs.manifest import Archive, archived_paths
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Record
@@ -37,7 +38,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("java")
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.story]
 java_class_path, namesrv, java_brokers = interop.java_class_path, interop.namesrv, interop.java_brokers
 java_master, our_slave, driver = interop.java_master, interop.our_slave, interop.driver
 
@@ -179,7 +180,7 @@ def test_each_message_is_archived_once_although_processes_are_killed(
     rng = random.Random(seed)
     master = java_master(segment_size=SEGMENT_SIZE)
     slave = our_slave(master)
-    slave.wait_for_fields(state="IN_SYNC")
+    slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
     lake = tmp_path / "lake"
     with StreamProcess(tmp_path, slave.store, lake) as stream:
         driver.create_topic(master.cluster, TOPIC)

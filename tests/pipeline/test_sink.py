@@ -78,6 +78,7 @@ def test_a_query_archives_every_message_once_however_often_it_runs(
     check_once(store, lake)
 
 
+@pytest.mark.story
 def test_a_stream_archives_what_has_come_since(spark: SparkSession, store: Path, lake: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     assert stream(spark, store, lake, checkpoint, maxBytesPerTrigger="20k") > 1
@@ -89,6 +90,7 @@ def test_a_stream_archives_what_has_come_since(spark: SparkSession, store: Path,
     check_once(store, lake)
 
 
+@pytest.mark.story
 def test_a_stream_that_lost_its_checkpoint_adds_nothing_twice(
     spark: SparkSession, store: Path, lake: Path, tmp_path: Path
 ) -> None:
@@ -104,6 +106,7 @@ def forget_last_batch(checkpoint: Path) -> None:
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.story
 def test_a_batch_that_died_after_its_manifest_is_completed(
     spark: SparkSession, store: Path, lake: Path, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def offsets(records: list[Record]) -> list[int]:
     return [record.physical_offset for record in records]
 
 
+@pytest.mark.story
 def test_a_store_of_java_is_read_by_its_name_alone(spark: SparkSession) -> None:
     """No registering: Spark finds the module by itself."""
     wanted = [one for one in fixtures.expected() if "topic" in one]

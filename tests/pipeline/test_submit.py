@@ -18,7 +18,7 @@ FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TIMEOUT_SECONDS = 1800.0
 """Several JVMs that start at once take minutes on a busy machine."""
 
-pytestmark = pytest.mark.usefixtures("java")
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.story]
 
 
 def submit(tmp_path: Path, *arguments: object) -> tuple[int, list[str]]:

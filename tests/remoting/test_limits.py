@@ -14,18 +14,21 @@ from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.protocol import (
     DEFAULT_LIMITS,
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
+    WRITTEN_AT_ONCE,
     BodyLimit,
     Later,
+    Processors,
     RemotingError,
     RemotingFactory,
     RemotingLimits,
     RemotingProtocol,
     RequestRefused,
 )
-from rmqha.remoting.turns import REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS, Pace, Turns
+from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS, Pace, Turns
 from rmqha.wire.command import FRAME_MAX_LENGTH, ONEWAY_FLAG, RemotingCommand, ResponseCode, encode_command
-from tests.ha.doubles import PEER, LineTransport, log_lines
+from tests.ha.doubles import PEER, LineTransport, Socket, log_lines
 from tests.remoting.test_protocol import commands_in, frame
+from tests.remoting.test_turns import TurnClock
 
 NOW, LATER, ODD = 28, 29, 31
 LIMITS = RemotingLimits(connections=3, requests_in_progress=4, bytes_in_progress=1000, bytes_unread=5000)
@@ -493,3 +496,82 @@ class PaceTests(SynchronousTestCase):
         self.assertLessEqual(max(sent.values()) - min(sent.values()), 3 * 65_536, "all alike")
         for line in lines:
             line.lose()
+
+
+class LargeAnswersTests(SynchronousTestCase):
+    """Large answers of all connections share what is written in a turn."""
+
+    BODY = bytes(range(250)) * 1000
+    CLIENTS = 100
+
+    def setUp(self) -> None:
+        self.clock = TurnClock()
+        self.turns = Turns(self.clock)
+        self.produced = 0
+        self.sockets = [Socket(self.clock) for _ in range(self.CLIENTS)]
+        processors: Processors = {NOW: self.answer_now, LATER: self.answer_in_turns}
+        for socket in self.sockets:
+            socket.attach(RemotingProtocol(processors, self.clock, turns=self.turns))
+
+    def tearDown(self) -> None:
+        for socket in self.sockets:
+            socket.lose()
+        self.clock.advance(1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def answer_now(self, _: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
+        self.produced += len(self.BODY)
+        return RemotingCommand(ResponseCode.SUCCESS, body=self.BODY)
+
+    async def answer_in_turns(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        await connection.turns.next()
+        return self.answer_now(connection, request)
+
+    def longest_turn(self, code: int) -> int:
+        """All clients ask in one turn, and read nothing. Returns the most bytes of answers that a turn produced."""
+        for socket in self.sockets:
+            socket.deliver(frame(RemotingCommand(code, 1)))
+        most = self.produced
+        for _ in self.sockets:
+            before = self.produced
+            self.clock.advance(1)
+            most = max(most, self.produced - before)
+        self.assertEqual(self.produced, len(self.sockets) * len(self.BODY), "all are answered")
+        return most
+
+    def test_a_turn_answers_a_few_of_many_clients(self) -> None:
+        self.assertLess(self.longest_turn(NOW), 2 * ANSWER_BYTES_PER_TURN)
+
+    def test_a_turn_answers_a_few_of_many_long_requests(self) -> None:
+        self.assertLess(self.longest_turn(LATER), 2 * ANSWER_BYTES_PER_TURN)
+
+    def test_a_transport_holds_a_piece_of_an_answer_that_nobody_reads(self) -> None:
+        """The answers to 100 clients were copied whole, all in one turn."""
+        self.longest_turn(NOW)
+        self.assertLess(max(socket.waiting for socket in self.sockets), WRITTEN_AT_ONCE + 1000)
+
+    def test_all_pieces_arrive_in_order(self) -> None:
+        self.longest_turn(NOW)
+        socket = self.sockets[0]
+        socket.deliver(frame(RemotingCommand(NOW, 2)))
+        for size in (1, 70_000, WRITTEN_AT_ONCE, 10 * MIB):
+            socket.take(size)
+        answers = commands_in(bytes(socket.taken))
+        self.assertEqual([(answer.opaque, answer.body == self.BODY) for answer in answers], [(1, True), (2, True)])
+
+    def test_what_is_answered_meanwhile_waits_for_its_place(self) -> None:
+        self.longest_turn(NOW)
+        socket = self.sockets[0]
+        protocol = socket.protocol
+        assert isinstance(protocol, RemotingProtocol)
+        protocol.push(40, body=b"small")
+        socket.take(10 * MIB)
+        self.assertEqual([command.body for command in commands_in(bytes(socket.taken))], [self.BODY, b"small"])
+
+    def test_a_client_that_goes_leaves_nothing(self) -> None:
+        self.longest_turn(NOW)
+        protocol = self.sockets[0].protocol
+        assert isinstance(protocol, RemotingProtocol)
+        protocol.hang_up()
+        protocol.resumeProducing()
+        self.assertLess(self.sockets[0].waiting, WRITTEN_AT_ONCE + 1000)

@@ -237,6 +237,22 @@ class OpenAndCloseTests(MessageStoreTestCase):
         self.assertEqual(Path(cut["kept_in"]).read_bytes(), b"stale")
         self.assertEqual(Path(cut["kept_in"]).parent, self.root / "rmqha" / "cut")
 
+    def test_what_a_killed_rebuild_left_is_removed(self) -> None:
+        """Only queues and index are in it, which follow from the log. It took as much room as they, until a rebuild."""
+        store = self.open()
+        store.commit_log.append(sized_record(500))
+        store.derived.dispatcher.catch_up()
+        self.close(store)
+        for aside in ("", "old-"):  # killed before the swap, and in it
+            shutil.copytree(self.root / "consumequeue", self.root / "rmqha" / "rebuild" / f"{aside}consumequeue")
+        shutil.rmtree(self.root / "consumequeue")
+        with capturedLogs() as events:
+            store = self.open()
+        self.assertFalse((self.root / "rmqha" / "rebuild").exists())
+        self.assertTrue(any("a rebuild that was killed" in str(event.get("log_format")) for event in events))
+        queue = store.derived.queues.get("T", 0)
+        self.assertEqual(None if queue is None else queue.max_offset, 1, "built again from the log")
+
     def test_the_lock_is_let_go_of_when_opening_fails(self) -> None:
         (self.root / "commitlog" / "foreign").mkdir(parents=True)
         for _ in range(2):

@@ -2,10 +2,12 @@
 
 import errno
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from struct import pack
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +20,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import BrokerRole, FlushDiskType, Settings
+from rmqha.steps import at_once
 from rmqha.store import put
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.message import (
@@ -43,6 +46,7 @@ from rmqha.wire.record import (
     check_record,
     decode_record,
     encode_record,
+    format_msg_id,
 )
 from tests import examples
 from tests.fixtures import new_folder
@@ -572,6 +576,44 @@ class MsgIdTests(PutTestCase):
         result = self.put_batch(MessageBatch("T", [Message("", b"x")] * 3))
         ids = result.msg_id.split(",")
         self.assertEqual([int(msg_id[16:], 16) for msg_id in ids], list(result.message_offsets))
+
+    def test_those_of_any_batch_are_those_of_its_messages(self) -> None:
+        for host in (Host.parse("127.0.0.1", 10911), Host.parse("2001:db8::2", 1)):
+            for offsets in ((), (0, 2**62), tuple(range(0, 10_000, 97))):
+                of_batch = AppendMessageResult(AppendMessageStatus.PUT_OK, store_host=host, message_offsets=offsets)
+                self.assertEqual(of_batch.msg_id, ",".join(format_msg_id(host, offset) for offset in offsets))
+
+
+class LongBatchTests(PutTestCase):
+    """What cannot be done in steps, because no other put may come between, does nothing for each message in Python."""
+
+    settings = replace(PutTestCase.settings, mapped_file_size_commit_log=1 << 20, max_message_size_bytes=1 << 20)
+
+    def lines_run(self, count: int) -> int:
+        """How many lines of Python the append of a prepared batch and its answer run."""
+        batch = MessageBatch("T", [Message("", b"x")] * count)
+        prepared = at_once(self.store.prepare_messages(batch))
+        lines = 0
+
+        def trace(_: FrameType, event: str, __: object) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            result = self.successResultOf(self.store.put_prepared(prepared))
+            assert result.append is not None
+            ids = result.append.msg_id
+        finally:
+            sys.settrace(before)
+        self.assertEqual(ids.count(",") + 1, count)
+        return lines
+
+    def test_a_longer_batch_runs_no_more_lines(self) -> None:
+        self.lines_run(100)
+        self.assertLess(self.lines_run(5000), 2 * self.lines_run(100))
 
 
 class SyncFlushTests(PutTestCase):

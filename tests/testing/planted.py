@@ -275,7 +275,7 @@ def cut_before_bytes_are_compared(patch: pytest.MonkeyPatch) -> None:
         bases = [base for base in log.segment_bases if base < top]
         bounds = _bounds(log, bases[-1], top, our_end) if bases else [our_end]
         offset = max(bound for bound in bounds if bound <= top)
-        return Fork(offset, our_end, is_theirs_shorter=False)
+        return Fork(offset, our_end, is_theirs_shorter=False, proved_from=offset)
 
     patch.setattr(forkprobe, "find_fork", believe)
 

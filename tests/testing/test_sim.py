@@ -74,6 +74,7 @@ def test_a_run_goes_on_from_its_progress(tmp_path: Path, story: str) -> None:
 
 
 @pytest.mark.parametrize(("plant", "seed"), [*PLANTS.items(), *FAILOVER_PLANTS.items()])
+@pytest.mark.story
 def test_a_planted_bug_is_found(plant: Patch, seed: int) -> None:
     """By the seed that is noted, or by one that follows; ``make proofs`` searches from seed 0."""
     found = first_seed(plant, range(seed, seed + SEEDS_UNTIL_FOUND))

@@ -8,6 +8,7 @@ from twisted.internet.defer import execute
 
 from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
+from rmqha.ops.terminalbar import Place
 from rmqha.replicating import state_of_log
 from rmqha.settings import Settings
 from rmqha.store.messagestore import MessageStore
@@ -40,6 +41,8 @@ class NodeWebTestCase(BrokerStoreTestCase):
     """``begin`` makes a node of a role, and its pages."""
 
     node: FakeNode | None
+    place: Place | None = None
+    """How far a long work of the node is."""
 
     def begin(self, role: str = "ASYNC_MASTER", state: str = "SERVING", **properties: str) -> FakeNode:
         """A node whose store is open. ``self.phase`` is what it is doing."""
@@ -65,6 +68,7 @@ class NodeWebTestCase(BrokerStoreTestCase):
         self.sampler = Sampler(
             lambda: sample_of(self.node, self.clock.seconds()), lambda: self.disk, execute, self.clock
         )
+        self.sampler.how_far = lambda: self.place
         self.warnings = RecentWarnings()
         self.facts = NodeFacts(settings, lambda: self.phase, lambda: self.node, None, self.warnings, None, self.sampler)
         self.server = Server(node_handlers(self.facts, SharedWork(self.clock), lambda: self.server), self.clock)

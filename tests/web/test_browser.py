@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.events import Event
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import TwistdNode
 from rmqha.web.nodefacts import STATES
@@ -58,7 +59,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The HTTP port of a master."""
     work = tmp_path_factory.mktemp("browser")
     with TwistdNode(work, ["--role=async-master", "--port=0", "--http-port=0"]) as node:
-        node.wait_for_event("remoting port is ")
+        node.wait_for_event(Event.LISTENING, purpose="remoting")
         yield node.port("http")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import trustme
 
+from rmqha.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.waiting import wait_until
 
@@ -72,7 +73,7 @@ def test_a_pair_shows_its_roles_and_a_change_shows_at_once(tmp_path: Path, maste
     http = master.port("http")
     with slave_of(tmp_path, master, "--http-port=0") as slave:
         of_slave = slave.port("http")
-        slave.wait_for_event("slave is IN_SYNC")
+        slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         assert get(http, "/primary")[0] == 200
         assert get(http, "/replica")[0] == 503
         assert get(of_slave, "/sync")[0] == 200
@@ -83,7 +84,7 @@ def test_a_pair_shows_its_roles_and_a_change_shows_at_once(tmp_path: Path, maste
         status = json.loads(get(http, "/status.json")[1])
         assert (status["inSyncSlaves"], status["state"]) == (1, "SERVING")
         master.kill()
-        slave.wait_for_event("slave is CONNECTING")
+        slave.wait_for_event(Event.SLAVE_STATE, state="CONNECTING")
         code, line = get(of_slave, "/replica")
         assert code == 503
         assert "CONNECTING" in line
@@ -103,7 +104,7 @@ def test_strangers_on_the_port_harm_no_put(master: TwistdNode, tmp_path: Path) -
         with suppress(OSError):  # it has lost its place already
             line.sendall((b"", b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 3, b"GET / HTTP/1.1\r\nX: ")[number % 3])
     with slave_of(tmp_path, master) as slave:
-        slave.wait_for_event("slave is IN_SYNC")
+        slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         assert "SEND_OK 50" in put(master.port("remoting"), 50)
     wait_until(lambda: get(http, "/liveness")[0] == 200, "an answer among strangers")
     refused = json.loads(get(http, "/status.json")[1])["ports"]["http"]["refused"]
@@ -140,6 +141,7 @@ def test_a_name_server_shows_its_brokers(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(PROMETHEUS is None and "CI" not in os.environ, reason="prometheus is missing (Debian's package)")
+@pytest.mark.story
 def test_prometheus_raises_alerts_when_a_master_is_killed_and_clears_them(tmp_path: Path) -> None:
     """The rules of ops/, with shorter waits."""
     assert PROMETHEUS is not None, "CI installs Debian's package prometheus"

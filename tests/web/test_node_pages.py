@@ -4,10 +4,13 @@ import json
 import re
 import zlib
 from html.parser import HTMLParser
+from typing import Any
 
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.ops.terminalbar import Place
 from rmqha.store.nodestate import NodeState
 from rmqha.store.retention import Slot
 from rmqha.web.catalogue import NODE, OTHER
@@ -186,6 +189,70 @@ class StatusPageTests(NodeWebTestCase):
             self.assertIn(phase, self.page().words)
         self.node, self.phase = node, "RUNNING"
 
+    def progress(self) -> dict[str, Any]:
+        """How far a long work is, in status.json."""
+        found = self.status()["progress"]
+        assert isinstance(found, dict)
+        return found
+
+    def test_opening_a_store_shows_what_how_far_the_rate_and_the_time_left(self) -> None:
+        node = self.begin()
+        self.phase, self.node, self.place = "RECOVERING", None, Place("verifying the log", 0, 400 << 20, start=0)
+        self.sampler._sample()
+        self.assertEqual(
+            self.status()["progress"],
+            {"what": "verifying the log", "doneBytes": 0, "totalBytes": 400 << 20, "bytesPerSecond": None}
+            | {"secondsLeft": None},
+        )
+        self.clock.advance(5.0)
+        self.place = Place("verifying the log", 100 << 20, 400 << 20, start=0)
+        found = self.progress()
+        self.assertEqual(
+            (found["doneBytes"], found["bytesPerSecond"], found["secondsLeft"]), (100 << 20, 20 << 20, 15.0)
+        )
+        outline = self.page()
+        self.assertIn("verifying the log: 25 % (100.0 MiB of 400.0 MiB), 20.0 MiB/s, 15 s left", outline.words)
+        (bar,) = (facts for name, facts in outline.elements if name == "progress")
+        self.assertEqual((bar["value"], bar["max"]), (str(100 << 20), str(400 << 20)))
+        self.assertEqual(self.verdict("/liveness")[0], 200)
+        self.assertEqual(self.verdict("/readiness")[0], 503)
+        self.node, self.phase, self.place = node, "RUNNING", None
+        self.assertIsNone(self.status()["progress"])
+        self.assertEqual([name for name, _ in self.page().elements if name == "progress"], [])
+
+    def test_the_rate_is_that_of_the_last_half_minute(self) -> None:
+        self.begin("SLAVE", "CATCHING_UP", brokerId="1")
+        for second in range(0, 300, 5):
+            at = 1_000_000 + min(second, 200) * 1000 + max(0, second - 200) * 10
+            self.place = Place("copying from the master", at, 2_000_000)
+            self.sampler._sample()
+            self.clock.advance(5.0)
+        self.place = Place("copying from the master", 1_201_000, 2_000_000)
+        found = self.progress()
+        self.assertEqual((found["doneBytes"], found["totalBytes"]), (201_000, 1_000_000))
+        self.assertEqual(found["bytesPerSecond"], 10.0)
+
+    def test_another_work_begins_with_a_rate_of_its_own(self) -> None:
+        self.begin()
+        self.place = Place("verifying the log", 1000, 1000, start=0)
+        self.sampler._sample()
+        self.clock.advance(5.0)
+        self.place = Place("building queues and index", 10, 500, start=0)
+        self.assertIsNone(self.progress()["bytesPerSecond"])
+        self.sampler._sample()
+        self.clock.advance(1.0)
+        self.place = Place("building queues and index", 20, 500, start=0)
+        self.assertEqual(self.progress()["secondsLeft"], 48.0)
+
+    def test_a_work_that_does_not_advance_has_no_time_left(self) -> None:
+        self.begin()
+        self.place = Place("verifying the log", 4, 1000, start=0)
+        self.sampler._sample()
+        self.clock.advance(5.0)
+        found = self.progress()
+        self.assertEqual((found["bytesPerSecond"], found["secondsLeft"]), (0.0, None))
+        self.assertIn("verifying the log: 0 % (4 B of 1000 B), 0 B/s", self.page().words)
+
     def test_the_page_needs_no_scripts_and_nothing_from_elsewhere(self) -> None:
         self.begin()
         page = self.get("/")
@@ -254,7 +321,13 @@ class StatusPageTests(NodeWebTestCase):
         log.info("not this")
         for number in range(30):
             log.warn("trouble {number} {name}", number=number, name=MARKUP + "\x1b[2J")
+        log.error("the disk is full", event=Event.PUT_REFUSED_DISK_FULL)
+        log.warn("a stranger's", event="listening")
         outline = self.page()
+        self.assertIn("the disk is full put_refused_disk_full", outline.words)
+        found = self.status()["log"]
+        assert isinstance(found, list)
+        self.assertEqual([each["event"] for each in found[:3]], ["", "put_refused_disk_full", ""])
         self.assertIn("trouble 29", outline.words)
         self.assertNotIn("trouble 9 ", outline.words)
         self.assertNotIn("not this", outline.words)

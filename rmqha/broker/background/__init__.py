@@ -8,5 +8,6 @@ In reading order:
 - ``slavesync``: copies the master's tables to a slave.
 - ``confirmedsync``: a slave asks its master what is confirmed.
 - ``waitingreads``: says what consumers cannot read yet, because it is not confirmed.
+- ``timercheck``: keeps the check point of a 5.x master's timer messages.
 - ``laterfeatures``: warns of messages that only brokers of RocketMQ 5.x can handle.
 """

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.requests.confirmed import AFTER, HOLD_SECONDS, OFFSET
 from rmqha.connecting import reason_of
+from rmqha.events import Event
 from rmqha.interfaces import ICommitLog
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingError
@@ -98,7 +99,7 @@ class ConfirmedFollower(Service):
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("asking the master what is confirmed failed", failure)
+            self._log.failure("asking the master what is confirmed failed", failure, event=Event.CONFIRMED_SYNC_FAILED)
 
     async def _ask(self, client: RemotingClient) -> None:
         while True:
@@ -120,9 +121,13 @@ class ConfirmedFollower(Service):
         if self._problem != self._told_problem:
             self._told_problem = self._problem
             if self._problem is None:
-                self._log.info("the master says what is confirmed")
+                self._log.info("the master says what is confirmed", event=Event.CONFIRMED_OFFSET_KNOWN)
             else:
-                self._log.warn("consumers read no further here: {problem}", problem=self._problem)
+                self._log.warn(
+                    "consumers read no further here: {problem}",
+                    event=Event.CONFIRMED_OFFSET_UNKNOWN,
+                    problem=self._problem,
+                )
 
     def _log_grew(self) -> None:
         """Look in the next turn: what was received is then known to be the master's."""

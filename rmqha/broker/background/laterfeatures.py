@@ -1,20 +1,19 @@
-"""Finds what RocketMQ 5.x left in a store and this broker cannot handle, and warns of it.
+"""Finds what RocketMQ 5.x left in a store: messages of the timer wheel, and topics that have batch consume queues.
 
-It looks for messages of the timer wheel, in their queue, and for topics that have batch consume queues.
+It warns of what this broker cannot handle, and tells the store which type of queues each topic has.
 """
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.events import Event
 from rmqha.services import PeriodicService
+from rmqha.store.derived.queuetypes import queue_types_of
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.metadata import is_batch_queue
+from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC
 
 LOOK_SECONDS = 10.0
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-QUEUE_ID = 0
-NAMES_SHOWN = 5
 
 
 class LaterFeatures(PeriodicService):
@@ -36,32 +35,21 @@ class LaterFeatures(PeriodicService):
 
     def look(self) -> None:
         """Warn of what was not there the last time. Raises OSError."""
-        if self._store.reader.max_offset(TIMER_TOPIC, QUEUE_ID) > 0 and TIMER_TOPIC not in self._warnings:
+        if self._store.reader.max_offset(TIMER_TOPIC, TIMER_QUEUE_ID) > 0 and TIMER_TOPIC not in self._warnings:
             when = "when this slave becomes a master, they will not be" if self._store.is_slave else "they are not"
             self._tell(
                 TIMER_TOPIC,
                 f"the log has timer messages (topic {TIMER_TOPIC}) of RocketMQ 5.x, which rmqha does not support: "
-                f"{when} delivered. A Java 5.x broker can open this store. It delivers those that are due and, once "
-                "more, those that were delivered before",
+                f"{when} delivered. A Java 5.x broker that opens this store delivers those that wait, and a few again",
             )
         if self._topics.changes != self._seen_changes:
             self._seen_changes = self._topics.changes
             self._look_at_topics()
 
     def _look_at_topics(self) -> None:
-        names = sorted(name for name, topic in self._topics.table.rows.items() if is_batch_queue(topic))
-        if not names:
-            self._warnings.pop("queues", None)
-            return
-        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-        self._tell(
-            "queues",
-            f"topics with queue.type=BatchCQ: {', '.join(names[:NAMES_SHOWN])}{more}. rmqha does not write batch "
-            "consume queues of RocketMQ 5.x: its queue files of these topics are wrong. Before a Java 5.x broker opens "
-            "this store, move the folders consumequeue and index away, and the broker builds all queues from the log",
-        )
+        self._store.set_queue_types(queue_types_of(self._topics.table.rows))
 
     def _tell(self, kind: str, warning: str) -> None:
         if self._warnings.get(kind) != warning:
             self._warnings[kind] = warning
-            self._log.warn("{warning}", warning=warning)
+            self._log.warn("{warning}", event=Event.FEATURE_UNSUPPORTED, warning=warning)

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.connecting import reason_of
+from rmqha.events import Event
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.remoting.registration import body_crc32, encode_body_in_turns
@@ -199,7 +200,7 @@ class NameServerLink(Service):
             return
         if self.state in (LinkState.WAITING, LinkState.MISSED):
             self._move(LinkState.REGISTERED)
-            self._log.info("registered with name server {name}", name=self._name)
+            self._log.info("registered with name server {name}", event=Event.REGISTERED, name=self._name)
         self._take_master(answer)
 
     def withdraw(self, reason: str) -> None:
@@ -211,7 +212,12 @@ class NameServerLink(Service):
             return
         self._move(LinkState.WITHDRAWN)
         if self._connection is not None:
-            self._log.warn("leaving name server {name}: {reason}", name=self._name, reason=reason)
+            self._log.warn(
+                "leaving name server {name}: {reason}",
+                event=Event.REGISTRATION_WITHDRAWN,
+                name=self._name,
+                reason=reason,
+            )
             self._unregister(self._connection)
 
     def come_back(self) -> None:
@@ -246,11 +252,11 @@ class NameServerLink(Service):
             self._clean_looks = 0
             if there != self.rival:
                 self.rival = there
-                self._log.warn("{warning}", warning=self.warning)
+                self._log.warn("{warning}", event=Event.RIVAL_BROKER, warning=self.warning)
         elif self.rival is not None:
             self._clean_looks += 1
             if self._clean_looks >= LOOKS_THAT_CLEAR_A_RIVAL:
-                self._log.info("{rival} is no longer registered in our place", rival=self.rival)
+                self._log.info("{rival} is no longer registered in our place", event=Event.RIVAL_GONE, rival=self.rival)
                 self.rival = None
 
     def _looked_while_withdrawn(self, is_there: bool, master: str | None, connection: RemotingProtocol) -> None:
@@ -308,7 +314,12 @@ class NameServerLink(Service):
         """Log once, until the next registration, that the name server does not have us."""
         if self.state in (LinkState.WAITING, LinkState.REGISTERED):
             self._move(LinkState.MISSED)
-            self._log.warn("not registered with name server {name}: {reason}", name=self._name, reason=reason)
+            self._log.warn(
+                "not registered with name server {name}: {reason}",
+                event=Event.NOT_REGISTERED,
+                name=self._name,
+                reason=reason,
+            )
 
     def stopService(self) -> Deferred[None]:
         """Unregister if there is a connection, and disconnect."""
@@ -435,10 +446,11 @@ class BrokerOuterAPI(Service):
         if found != self._last_told:
             self._last_told = found
             if found.master_addr is None:
-                self._log.info("no name server knows a live master")
+                self._log.info("no name server knows a live master", event=Event.MASTER_NOT_FOUND)
             else:
                 self._log.info(
                     "name servers say that the master is at {master}, its HA port at {ha}",
+                    event=Event.MASTER_FOUND,
                     master=found.master_addr,
                     ha=found.ha_server_addr,
                 )

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
 from rmqha.broker.tables.topics import TRANS_HALF_TOPIC
+from rmqha.events import Event
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
@@ -240,7 +241,12 @@ class DelayLevelDelivery:
     def _failed(self, failure: Failure) -> None:
         self._delivering = None
         if not self._is_stopped:
-            self._log.failure("delivery of delay level {delay_level} pauses", failure, delay_level=self._level)
+            self._log.failure(
+                "delivery of delay level {delay_level} pauses",
+                failure,
+                event=Event.DELAY_LEVEL_PAUSED,
+                delay_level=self._level,
+            )
             self._look_in(DELAY_FOR_A_PERIOD_SECONDS)
 
     async def _deliver_due(self) -> float | None:
@@ -281,6 +287,7 @@ class DelayLevelDelivery:
         if message is None:
             self._log.error(
                 "message {msg_id} of level {delay_level} has no topic to go to",
+                event=Event.DELAYED_MESSAGE_INVALID,
                 msg_id=record.msg_id,
                 delay_level=self._level,
             )
@@ -297,6 +304,7 @@ class DelayLevelDelivery:
     def _tell_refused(self, record: Record, status: PutMessageStatus) -> None:
         self._log.warn(
             "message {msg_id} of level {delay_level} is not delivered: {status}",
+            event=Event.DELAYED_MESSAGE_NOT_DELIVERED,
             msg_id=record.msg_id,
             delay_level=self._level,
             status=status.name,

@@ -3,6 +3,11 @@
 Every ten seconds the slave asks for four tables and replaces its own with them. A table that it cannot get, or cannot
 read, stays as it is until the next time. state.json says whether the tables are in sync, separately from the log,
 because the log may be in sync while the tables are not.
+
+Two tables speak of the log: the delay offsets, and the progress of the transaction check among the consumer offsets.
+They count only when our log is flushed up to where the master's ended after it sent them. If this slave were promoted
+before, nobody would deliver a delayed message, or ask about a half message, that they have passed and our log still
+has.
 """
 
 import time
@@ -17,14 +22,20 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
+from rmqha.broker.background.timercheck import TimerCheckPoints
+from rmqha.broker.requests.transaction import TRANSACTION_GROUP
 from rmqha.broker.tables.brokertables import BrokerTables
+from rmqha.broker.tables.topics import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
+from rmqha.events import Event
 from rmqha.ha.slave.contact import iso_of
 from rmqha.remoting.asking import log_range, read_runtime_info
 from rmqha.remoting.client import RemotingClient
+from rmqha.remoting.protocol import RemotingError
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
     DATA_VERSION,
     ConsumerOffsetTable,
@@ -33,9 +44,10 @@ from rmqha.store.metadata import (
     NamedTable,
     SubscriptionGroupTable,
     TopicConfigTable,
+    topic_at_group,
 )
 from rmqha.wire.beans import unknown_fields
-from rmqha.wire.command import RequestCode
+from rmqha.wire.command import RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_table_in_steps
 
 FIRST_SYNC_SECONDS = 3.0
@@ -48,6 +60,11 @@ TABLE_NAMES = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscriptionGroupTable",
 }
 """The JSON key of each table's rows."""
+
+PROGRESS_OF_TRANSACTIONS = tuple(
+    topic_at_group(topic, TRANSACTION_GROUP) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+)
+"""The rows of the consumer offsets that belong to a place in the log."""
 
 Connect = Callable[[str], IStreamClientEndpoint]
 """Makes an endpoint from an address. Raises ValueError for an invalid address."""
@@ -86,6 +103,10 @@ class MasterClient:
         """Where the master's log ends. Raises RemotingError, TimeoutError or what connecting raises."""
         return log_range(read_runtime_info(await self._main.call(RequestCode.GET_BROKER_RUNTIME_INFO)))[1]
 
+    async def timer_check_point(self) -> bytes:
+        """The check point of a 5.x master's timer wheel. Raises what ``log_end`` raises."""
+        return (await self._main.call(RequestCode.GET_TIMER_CHECK_POINT)).body
+
     async def _ask(self, client: RemotingClient, code: RequestCode) -> Any:
         """Ask, and parse the rows in turns, because a table may be as large as a frame."""
         body, name = (await client.call(code)).body, TABLE_NAMES[code]
@@ -117,16 +138,20 @@ class SlaveSynchronize(PeriodicService):
 
     def __init__(
         self,
+        store: MessageStore,
         tables: BrokerTables,
         schedule: ScheduleMessageService,
         lookup: MasterLookup,
         clock: IReactorTime,
-        wall_clock: Callable[[], float] = time.time,
+        timers: TimerCheckPoints | None = None,
     ) -> None:
         super().__init__(
             "copying the master's tables", SYNC_SECONDS, self._synchronize, clock, first_after=FIRST_SYNC_SECONDS
         )
-        self._wall_clock = wall_clock
+        self._store = store
+        self._held_progress: tuple[int, ConsumerOffsetTable] | None = None
+        """The progress of the transaction check that counts when our log is flushed up to an offset."""
+        self._timers = timers
         self._topics = tables.topics
         self._groups = tables.groups
         self._consumer_offsets = tables.consumer_offsets
@@ -141,7 +166,7 @@ class SlaveSynchronize(PeriodicService):
         self._master_address: str | None = None
         self._failing: dict[RequestCode, str] = {}
         self._in_sync: bool | None = None
-        self._in_sync_since = self._wall_clock()
+        self._in_sync_since = time.time()
         self._running: Deferred[None] | None = None
 
     @property
@@ -166,7 +191,7 @@ class SlaveSynchronize(PeriodicService):
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("copying the master's tables failed", failure)
+            self._log.failure("copying the master's tables failed", failure, event=Event.TABLES_SYNC_FAILED)
 
     async def synchronize(self) -> None:
         """Copy all tables now, if the master's address is known."""
@@ -181,7 +206,23 @@ class SlaveSynchronize(PeriodicService):
                 raise
             except Exception as error:  # of any kind: the other tables are still copied
                 failing[code] = reason_of(error)
+        if self._timers is not None and self._timers.is_needed:
+            await self._copy_timers(self._timers, self._master, failing)
         self._judge(failing)
+
+    @staticmethod
+    async def _copy_timers(timers: TimerCheckPoints, master: MasterClient, failing: dict[RequestCode, str]) -> None:
+        """Copy the timer check point of a 5.x master. A master without a timer wheel does not know the request."""
+        code = RequestCode.GET_TIMER_CHECK_POINT
+        try:
+            await timers.take(await master.timer_check_point(), master.log_end)
+        except CancelledError:
+            raise
+        except RemotingError as error:
+            if error.answer is None or error.answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                failing[code] = reason_of(error)
+        except Exception as error:  # of any kind: it is asked for again
+            failing[code] = reason_of(error)
 
     def _tables(self) -> Mapping[RequestCode, Take]:
         """The functions that take each table, in the order of the requests."""
@@ -197,26 +238,35 @@ class SlaveSynchronize(PeriodicService):
         if address == self._master_address:
             return
         former, self._master, self._master_address = self._master, None, address
+        self._held_progress = None
         if former is not None:
             await former.stop()
         if address is not None:
             self._failing.clear()
-            self._log.info("copying the tables of the master at {address}", address=address)
+            self._log.info(
+                "copying the tables of the master at {address}", event=Event.TABLES_SYNC_STARTED, address=address
+            )
             try:
                 self._master = MasterClient(address, self._connect, self._clock)
             except ValueError as error:
-                self._log.error("no tables are copied from {address}: {error}", address=address, error=str(error))
+                self._log.error(
+                    "no tables are copied from {address}: {error}",
+                    event=Event.TABLES_ADDRESS_INVALID,
+                    address=address,
+                    error=str(error),
+                )
 
     def _judge(self, failing: dict[RequestCode, str]) -> None:
         """Log once which tables are not copied, those with the same reason together."""
         in_sync = not failing
         if in_sync is not self._in_sync:
-            self._in_sync, self._in_sync_since = in_sync, self._wall_clock()
+            self._in_sync, self._in_sync_since = in_sync, time.time()
         new = {code: reason for code, reason in failing.items() if code not in self._failing}
         for reason in dict.fromkeys(new.values()):
             tables = [code.name for code in new if new[code] == reason]
             self._log.warn(
                 "{tables} of the master at {address} {are} not copied: {reason}",
+                event=Event.TABLES_NOT_COPIED,
                 tables=", ".join(tables),
                 are="is" if len(tables) == 1 else "are",
                 address=self._master_address,
@@ -224,7 +274,9 @@ class SlaveSynchronize(PeriodicService):
             )
         again = [code.name for code in self._failing if code not in failing]
         if again:
-            self._log.info("copied from the master again: {tables}", tables=", ".join(again))
+            self._log.info(
+                "copied from the master again: {tables}", event=Event.TABLES_COPIED_AGAIN, tables=", ".join(again)
+            )
         self._failing = failing
 
     def facts(self) -> dict[str, Any]:
@@ -251,8 +303,28 @@ class SlaveSynchronize(PeriodicService):
 
     async def _take_consumer_offsets(self, content: Any) -> None:
         table = await self._turns.run(ConsumerOffsetTable.reading(content))
+        rows = table.offset_table
+        progress = {key: rows.pop(key) for key in PROGRESS_OF_TRANSACTIONS if key in rows}
         await self._turns.run(self._consumer_offsets.merging(table))
+        await self._take_held_progress()
+        if progress and self._held_progress is None:
+            assert self._master is not None, "it has just sent the table"
+            held = ConsumerOffsetTable(progress, unknown=table.unknown)
+            self._held_progress = await self._master.log_end(), held
+            await self._take_held_progress()
         await self._consumer_offsets.persist()
+
+    async def _take_held_progress(self) -> None:
+        """Take the progress of the transaction check that waits, if our log is flushed as far as it belongs to."""
+        if self._held_progress is None:
+            return
+        log_end, progress = self._held_progress
+        log = self._store.commit_log
+        if log.flushed_offset < log_end <= log.max_offset:
+            await self._store.flushed()
+        if log.flushed_offset >= log_end:
+            self._held_progress = None
+            await self._turns.run(self._consumer_offsets.merging(progress))
 
     async def _take_delay_offsets(self, content: Any) -> None:
         table = DelayOffsetTable.from_json(content)

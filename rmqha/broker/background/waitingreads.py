@@ -7,6 +7,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.ha.slave.contact import iso_of
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
@@ -86,7 +87,7 @@ class WaitingReads(PeriodicService):
     def _stalled(self) -> None:
         if self._stalled_at is None and self.bytes:
             self._stalled_at = self._limit.offset
-            self._log.warn("{waits}", waits=self.warning)
+            self._log.warn("{waits}", event=Event.READS_WAIT, waits=self.warning)
 
     def _end_stall(self) -> None:
         self.messages = 0
@@ -94,6 +95,7 @@ class WaitingReads(PeriodicService):
             self._stalled_at = None
             self._log.info(
                 "consumers read on: confirmed up to {offset}",
+                event=Event.READS_GO_ON,
                 offset="the log's end, the limit is lifted" if self._limit.is_lifted else self._limit.offset,
             )
 

@@ -4,6 +4,7 @@ In reading order:
 
 - ``stamps``: the address and time that a broker stamps on messages.
 - ``send``: stores messages.
+- ``reply``: replies to request(), passed on to who asked.
 - ``pull``: reads messages, and holds a pull until a message arrives.
 - ``pop``: refuses POP consumption, which 5.x added.
 - ``confirmed``: tells slaves what is confirmed.
@@ -12,5 +13,6 @@ In reading order:
 - ``config``: changes of settings while a broker runs.
 - ``admin``: requests of operators and their tools.
 - ``overview``: those about all groups, all producers and single queues, and those that clean.
+- ``later``: refuses what tools ask for and this broker does not have, mostly of RocketMQ 5.
 - ``toclients``: those that the broker passes on to consumers.
 """

@@ -19,6 +19,7 @@ from rmqha.broker.tables.locks import MessageQueue
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TOPIC_CHARACTERS, TopicConfigManager, topic_problem
+from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
@@ -259,7 +260,7 @@ class TopicAdminProcessor:
 
     def _tell(self, connection: RemotingProtocol, what: str) -> None:
         host, port = connection.peer_host
-        self._log.info("{host}:{port} {what}", host=host, port=port, what=what)
+        self._log.info("{host}:{port} {what}", event=Event.ADMIN_CHANGE, host=host, port=port, what=what)
 
 
 def _integer(header: Header, name: str, most: int, default: int | None = None) -> int:
@@ -307,7 +308,24 @@ class TableProcessor:
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda _, __: success(
                 {"topicList": sorted(self._topics.system_topics)}
             ),
+            RequestCode.GET_TOPIC_CONFIG: self._topic_config,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
         }
+
+    def _topic_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """A topic, for tools of 5.x. (It has no queue mapping: that belongs to static topics.)"""
+        name = Header(request).text("topic")
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {shown(name)}")
+        return success(topic.to_json())
+
+    def _group_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """A group, for tools of 5.x."""
+        group = self._groups.get(Header(request).text("group"))
+        if group is None:
+            raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return success(group.to_json())
 
     def _all_delay_offsets(self) -> RemotingCommand:
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.confkeys import java_keys, with_nearest
+from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.remoting.header import refused, shown
 from rmqha.remoting.protocol import Later, Processors, RemotingProtocol, RequestRefused
@@ -129,11 +130,22 @@ class ConfigProcessor:
         except SettingsError as error:
             raise refused(str(error)) from error
         for key, (old, new) in done.items():
-            self._log.warn("{who} changes {key} from {old} to {new}", who=who, key=key, old=old, new=new)
+            self._log.warn(
+                "{who} changes {key} from {old} to {new}",
+                event=Event.SETTING_CHANGED,
+                who=who,
+                key=key,
+                old=old,
+                new=new,
+            )
         try:
             await self._live.keep(changes, who)
         except OSError as error:
-            self._log.error("the changed settings last only until the next start: {error}", error=str(error))
+            self._log.error(
+                "the changed settings last only until the next start: {error}",
+                event=Event.SETTINGS_NOT_KEPT,
+                error=str(error),
+            )
             remark = f"changed, but only until the next start: {error}"
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark) from error
         return RemotingCommand(ResponseCode.SUCCESS)
@@ -142,7 +154,11 @@ class ConfigProcessor:
         """Raises RequestRefused if this host may not change settings."""
         allowed = self._live.current.update_broker_config_from
         if not may_change(allowed, host, own_host):
-            self._refusals.refused(host, f"it may not change settings: updateBrokerConfigFrom is {allowed}")
+            self._refusals.refused(
+                host,
+                f"it may not change settings: updateBrokerConfigFrom is {allowed}",
+                Event.SETTING_CHANGE_REFUSED,
+            )
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"{host} may not change settings of this broker: its updateBrokerConfigFrom is {allowed}",

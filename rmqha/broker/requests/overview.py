@@ -9,6 +9,7 @@ from twisted.logger import Logger
 from rmqha.broker.requests.admin import QUEUES_AT_ONCE, StatsProcessor
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerManager, ProducerManager
+from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processor, Processors, RemotingProtocol
 from rmqha.steps import Steps
@@ -212,6 +213,7 @@ class OverviewProcessor:
         host, port = connection.peer_host
         self._log.warn(
             "{host}:{port} gives group {target} the offsets of group {source}",
+            event=Event.OFFSETS_CLONED,
             host=host,
             port=port,
             target=shown(target),
@@ -261,6 +263,8 @@ class CleaningProcessor:
         """Apply the retention rules now. The remark says what this means."""
         host, port = connection.peer_host
         name = RequestCode(request.code).name
-        self._log.warn("{host}:{port} asks for cleaning ({name})", host=host, port=port, name=name)
+        self._log.warn(
+            "{host}:{port} asks for cleaning ({name})", event=Event.CLEANING_REQUESTED, host=host, port=port, name=name
+        )
         await self._clean()()
         return RemotingCommand(ResponseCode.SUCCESS, remark=KEPT)

@@ -2,6 +2,7 @@
 
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
@@ -38,6 +39,7 @@ class PopProcessor:
             self._log.warn(
                 "{client} sent {request}: this broker does not support POP consumption, and the consumer gets no "
                 "messages. Further such requests are refused without a line here",
+                event=Event.POP_REFUSED,
                 client=f"{host}:{port}",
                 request=name,
             )

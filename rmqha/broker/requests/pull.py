@@ -11,7 +11,10 @@ from twisted.logger import Logger
 
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
+from rmqha.broker.tables.filters import parse_failed
 from rmqha.broker.tables.offsets import queue_id_of
+from rmqha.events import Event
+from rmqha.filter.expressions import SqlFilter
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
@@ -31,7 +34,7 @@ from rmqha.store.reading import GetMessageResult, GetMessageStatus, MessageReade
 from rmqha.store.readlimit import Wait
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.requestfields import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
-from rmqha.wire.subscription import USUAL_EXPRESSION_LENGTH, SubscriptionData
+from rmqha.wire.subscription import SQL92, USUAL_EXPRESSION_LENGTH, SubscriptionData
 
 MASTER_ID = 0
 
@@ -41,6 +44,8 @@ MAX_HOLD_SECONDS = SERVER_CHANNEL_MAX_IDLE_SECONDS
 MAX_HELD_PULLS = 100_000
 MAX_HELD_BYTES = 64 * 1024 * 1024
 """Limit for the expressions of held pulls."""
+BYTES_OF_A_PARSED_CHARACTER = 200
+"""About the memory that an SQL92 expression takes."""
 WOKEN_AT_ONCE = 64
 """Held pulls that are answered per reactor turn."""
 
@@ -134,7 +139,7 @@ class PullRequestHoldService(PeriodicService):
     ) -> None:
         """``limited`` gives the reader of a store whose reads have a limit; it changes when queues are rebuilt."""
         super().__init__("checking held pulls", CHECK_SECONDS, self.check, clock, first_after=CHECK_SECONDS)
-        self._clock = clock
+        self.timer = clock
         self._max_offset = max_offset
         self._limited = limited
         self._queues: dict[tuple[str, int], set[HeldPull]] = {}
@@ -182,7 +187,7 @@ class PullRequestHoldService(PeriodicService):
         self._connections[connection].add(pull)
         self._queues.setdefault(queue, set()).add(pull)
         self.count += 1
-        pull.deadline = self._clock.callLater(seconds, self._wake, pull)
+        pull.deadline = self.timer.callLater(seconds, self._wake, pull)
         if self._limited is not None:
             self._await_confirmed(pull, self._limited())
         return pull.woken
@@ -227,7 +232,7 @@ class PullRequestHoldService(PeriodicService):
         self._forget(pull)
         self._woken.append(pull)
         if self._waking is None:
-            self._waking = self._clock.callLater(0, self._wake_some)
+            self._waking = self.timer.callLater(0, self._wake_some)
 
     def _wake_some(self) -> None:
         self._waking = None
@@ -235,8 +240,10 @@ class PullRequestHoldService(PeriodicService):
             pull = self._woken.popleft()
             if pull.connection.is_open:
                 pull.woken.callback(None)
+                if pull.connection.turns.has_answered_enough:
+                    break
         if self._woken and self._waking is None:
-            self._waking = self._clock.callLater(0, self._wake_some)
+            self._waking = self.timer.callLater(0, self._wake_some)
 
     def _forget(self, pull: HeldPull) -> None:
         self.count -= 1
@@ -282,6 +289,7 @@ class PullMessageProcessor:
         self._consumers = consumers
         self._consumer_offsets = tables.consumer_offsets
         self._held_pulls = held_pulls
+        self._clock = held_pulls.timer
         self._pulled = pulled
         self._corrects_offsets = not store.is_slave or settings.offset_check_in_slave
 
@@ -292,6 +300,9 @@ class PullMessageProcessor:
     def pull_message(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Answer with messages from an offset of a queue, later if there are no messages yet."""
         pull = PullRequest.from_header(Header(request))
+        expression = self._sql_expression(pull)
+        if expression is not None:
+            return connection.turns.run(self._pull_by_sql(connection, pull, expression))
         if len(pull.subscription) > USUAL_EXPRESSION_LENGTH:
             return connection.turns.run(self._pull_with_long_expression(connection, pull))
         return self._pull(connection, pull)
@@ -302,15 +313,64 @@ class PullMessageProcessor:
         answer = self._pull(connection, pull)
         return Later(answer if isinstance(answer, Deferred) else succeed(answer))
 
-    def _pull(self, connection: RemotingProtocol, pull: PullRequest) -> RemotingCommand | Deferred[RemotingCommand]:
-        group, wanted = self._check(pull, connection)
+    def _sql_expression(self, pull: PullRequest) -> str | None:
+        """The SQL92 expression by which a pull filters; None if it filters by tags, or is going to be refused."""
+        if pull.sys_flag & SUBSCRIPTION_FLAG:
+            return pull.subscription if pull.expression_type == SQL92 else None
+        consumers = self._consumers.get(pull.group)
+        subscription = None if consumers is None else consumers.subscription(pull.topic)
+        is_sql = subscription is not None and subscription.expression_type == SQL92
+        return subscription.sub_string if subscription is not None and is_sql else None
+
+    def _pull_by_sql(self, connection: RemotingProtocol, pull: PullRequest, expression: str) -> Steps[Later]:
+        """Parse the expression, and read in a turn of its own: looking at properties takes long."""
+        self._check(pull, connection, parsed="")
+        found = yield from self._consumers.filters.parsing(expression)
+        yield
+        group, wanted = self._check(pull, connection, parsed=found)
         answer = self._read(pull, group, wanted)
+        self._commit(connection, pull)
+        seconds = self._hold_seconds(pull, answer)
+        if not seconds > 0:
+            return Later(succeed(answer))
+        return Later(Deferred.fromCoroutine(self._hold_by_sql(connection, pull, found, seconds)))
+
+    async def _hold_by_sql(
+        self, connection: RemotingProtocol, pull: PullRequest, parsed: SqlFilter | str, seconds: float
+    ) -> RemotingCommand:
+        """Hold a pull until there is a message that it wants. It goes on after those that it does not want."""
+        until = self._clock.seconds() + seconds
+        size = BYTES_OF_A_PARSED_CHARACTER * len(pull.subscription)
+        queue = pull.topic, pull.queue_id
+        end = pull.queue_offset
+        while True:
+            left = max(0.0, until - self._clock.seconds())
+            if pull.queue_offset >= end and left:
+                await self._held_pulls.hold(connection, queue, pull.queue_offset, None, left, size)
+            await connection.turns.next()
+            group, wanted = self._check(pull, connection, parsed=parsed)
+            answer = self._read(pull, group, wanted)
+            is_unwanted = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            following = int(answer.ext_fields["nextBeginOffset"])
+            if not is_unwanted or following <= pull.queue_offset or not left:
+                return answer
+            pull = pull._replace(queue_offset=following)
+            end = int(answer.ext_fields["maxOffset"])
+
+    def _commit(self, connection: RemotingProtocol, pull: PullRequest) -> None:
+        """Take the offset that a pull commits."""
         if pull.sys_flag & COMMIT_OFFSET_FLAG and not self._store.is_slave:
             host, port = connection.peer_host
             self._consumer_offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset, f"{host}:{port}")
+
+    def _pull(self, connection: RemotingProtocol, pull: PullRequest) -> RemotingCommand | Deferred[RemotingCommand]:
+        group, wanted = self._check(pull, connection)
+        answer = self._read(pull, group, wanted)
+        self._commit(connection, pull)
         seconds = self._hold_seconds(pull, answer)
         if not seconds > 0:
             return answer
+        assert wanted is None or callable(wanted), "other filters go another way"
         queue = pull.topic, pull.queue_id
         woken = self._held_pulls.hold(
             connection, queue, pull.queue_offset, wanted, seconds, BYTES_OF_A_CHARACTER * len(pull.subscription)
@@ -318,9 +378,12 @@ class PullMessageProcessor:
         return woken.addCallback(lambda _: self._read(pull, *self._check(pull, connection)))
 
     def _check(
-        self, pull: PullRequest, connection: RemotingProtocol
-    ) -> tuple[SubscriptionGroupConfig, TagFilter | None]:
-        """The group's settings and subscription. Raises RequestRefused."""
+        self, pull: PullRequest, connection: RemotingProtocol, parsed: SqlFilter | str | None = None
+    ) -> tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]:
+        """The group's settings and subscription. Raises RequestRefused.
+
+        ``parsed`` is the filter of an SQL92 expression, or what is wrong with it; empty if it is not parsed yet.
+        """
         if not self.settings.broker_permission & PERM_READ:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker may not be read from")
         group = self._groups.find_or_create(pull.group, connection)
@@ -332,9 +395,20 @@ class PullMessageProcessor:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"group {pull.group} may not consume")
         self._check_queue(pull)
         subscription = self._subscription(pull, group)
-        if not subscription.is_tag_type:
-            raise refused(f"The broker does not support consumer to filter message by {subscription.expression_type}")
-        return group, subscription.wanted
+        if subscription.is_tag_type:
+            return group, subscription.wanted
+        self._consumers.filters.check_type(subscription.expression_type)
+        is_given = bool(pull.sys_flag & SUBSCRIPTION_FLAG)
+        if isinstance(parsed, SqlFilter):
+            if parsed.text != subscription.sub_string:
+                raise RequestRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's expression has changed")
+            return group, parsed
+        if parsed:
+            code = ResponseCode.SUBSCRIPTION_PARSE_FAILED if is_given else ResponseCode.FILTER_DATA_NOT_EXIST
+            raise parse_failed(parsed, code)
+        if parsed is None:  # its subscription has become one by SQL92 meanwhile
+            raise RequestRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's expression has changed")
+        return group, None
 
     def _check_queue(self, pull: PullRequest) -> None:
         topic = self._topics.get(pull.topic)
@@ -375,13 +449,20 @@ class PullMessageProcessor:
             )
         return subscription
 
-    def _read(self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: TagFilter | None) -> RemotingCommand:
+    def _read(
+        self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: TagFilter | SqlFilter | None
+    ) -> RemotingCommand:
         try:
             found = self._store.reader.get_message(
                 pull.topic, pull.queue_id, pull.queue_offset, pull.max_messages, wanted
             )
         except OSError as error:
-            self._log.error("a pull of {topic} cannot be read: {error}", topic=pull.topic, error=str(error))
+            self._log.error(
+                "a pull of {topic} cannot be read: {error}",
+                event=Event.PULL_UNREADABLE,
+                topic=pull.topic,
+                error=str(error),
+            )
             raise refused("store getMessage return null") from error
         self._pulled(pull.group, pull.topic, len(found.records), found.total_bytes)
         code = PULL_CODES[found.status]
@@ -391,6 +472,7 @@ class PullMessageProcessor:
         if code is ResponseCode.PULL_OFFSET_MOVED:
             self._log.warn(
                 "group {group} pulls queue {queue_id} of {topic} at {offset}; it has {low} to {high}",
+                event=Event.PULL_OUT_OF_RANGE,
                 group=pull.group,
                 queue_id=pull.queue_id,
                 topic=pull.topic,

@@ -107,7 +107,8 @@ class SendMessageProcessor:
         self._prepare_message = prepare_message
         self._messages_put = messages_put
         self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
-        self._in_every_answer = answer_fields(settings)
+        self.in_every_answer = answer_fields(settings)
+        """The fields of each answer, successful or not."""
         self._born_hosts: dict[RemotingProtocol, Host] = {}
 
     @property
@@ -130,9 +131,20 @@ class SendMessageProcessor:
         }
 
     def _refused(self, code: ResponseCode, remark: str) -> RequestRefused:
-        return RequestRefused(code, remark, self._in_every_answer)
+        return RequestRefused(code, remark, self.in_every_answer)
 
     def _send(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Answer:
+        message = self.message_of(connection, request, names)
+        fields = request.ext_fields
+        properties = fields.get(names.properties) or ""
+        if fields.get(names.batch) == "true":
+            return self._put_batch(message, properties, connection)
+        if message.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return self._put_retry(message, properties, request, names, connection)
+        return self._put(message, properties)
+
+    def message_of(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Message:
+        """The message in a request, without its properties. Its topic and queue exist. Raises RequestRefused."""
         fields = request.ext_fields
         if self._settings.start_accept_send_request_time_stamp:
             self._check_time()
@@ -160,12 +172,7 @@ class SendMessageProcessor:
             message.queue_id = self._other_queue_id(config, message.queue_id)
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
             message.sys_flag |= MULTI_TAGS_FLAG
-        properties = fields.get(names.properties) or ""
-        if fields.get(names.batch) == "true":
-            return self._put_batch(message, properties, connection)
-        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            return self._put_retry(message, properties, request, names, connection)
-        return self._put(message, properties)
+        return message
 
     def _check_time(self) -> None:
         since = self._settings.start_accept_send_request_time_stamp
@@ -342,12 +349,12 @@ class SendMessageProcessor:
         status, appended = result
         if appended is None or not result.is_stored:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
-            return RemotingCommand(code, remark=REMARKS.get(status, status.name), ext_fields=self._in_every_answer)
+            return RemotingCommand(code, remark=REMARKS.get(status, status.name), ext_fields=self.in_every_answer)
         self._messages_put(message.topic, len(appended.message_offsets), appended.wrote_bytes)
         return RemotingCommand(
             ResponseCode.SUCCESS if status is PutMessageStatus.PUT_OK else CODES[status],
             ext_fields={
-                **self._in_every_answer,
+                **self.in_every_answer,
                 "msgId": appended.msg_id,
                 "queueId": str(queue_id),
                 "queueOffset": str(appended.logics_offset),
@@ -433,6 +440,8 @@ def slave_processors(settings: Settings) -> Processors:
         RequestCode.SEND_MESSAGE: lambda _, __: to_send,
         RequestCode.SEND_MESSAGE_V2: lambda _, __: to_send,
         RequestCode.SEND_BATCH_MESSAGE: lambda _, __: to_send,
+        RequestCode.SEND_REPLY_MESSAGE: lambda _, __: to_send,
+        RequestCode.SEND_REPLY_MESSAGE_V2: lambda _, __: to_send,
         RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, __: to_send_back,
     }
 

@@ -15,6 +15,7 @@ from rmqha.broker.requests.admin import MAX_QUEUES, by_queue, queue_key
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import CLIENTS_AT_ONCE, ClientChannelInfo, ConsumerManager
 from rmqha.broker.tables.locks import MessageQueue
+from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingError, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
@@ -116,6 +117,7 @@ class ToClientsProcessor:
                 yield
         self._log.warn(
             "{who} resets group {group} in {topic} to {time}: {queues} queues; {count} consumers get it",
+            event=Event.OFFSETS_RESET,
             who=who,
             group=shown(reset.group),
             topic=shown(reset.topic),
@@ -221,7 +223,10 @@ class ToClientsProcessor:
             offsets = await turns.run(reading_offsets(answer.body, MESSAGE_QUEUE_TABLE))
         except (RemotingError, DeferredTimeoutError, ValueError) as error:
             self._log.warn(
-                "{client} does not tell its offsets: {error}", client=shown(client.client_id), error=str(error)
+                "{client} does not tell its offsets: {error}",
+                event=Event.CLIENT_OFFSETS_UNKNOWN,
+                client=shown(client.client_id),
+                error=str(error),
             )
             return None
         if not answer.body:

@@ -8,7 +8,9 @@ a producer. For each check it puts the half message again, with the number of ch
 offset.
 
 All state is in the log, and the progress in both queues is among the consumer offsets. A node that restarts, or becomes
-the master, continues from there. Only masters ask.
+the master, continues from there. So the progress must never be ahead of the log: a half message that it has passed may
+have been put again, or ended, in the part that is missing, and nobody would ask about it. It counts only when the log
+is flushed, and a slave takes its master's only when its own log is flushed as far. Only masters ask.
 """
 
 from dataclasses import dataclass, replace
@@ -31,6 +33,7 @@ from rmqha.broker.tables.topics import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
+from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.services import PeriodicService
@@ -248,13 +251,19 @@ class Operations:
         """The queue offsets of the half messages that ended. An invalid one is left out, with a log line."""
         text = record.body[: MAX_OPERATION_BYTES + 1].decode("utf-8", "replace")
         if record.properties.get("TAGS") != REMOVE_TAG or len(record.body) > MAX_OPERATION_BYTES:
-            self._log.error("{msg_id} is not an operation message: {text}", msg_id=record.msg_id, text=text[:40])
+            self._log.error(
+                "{msg_id} is not an operation message: {text}",
+                event=Event.OPERATION_INVALID,
+                msg_id=record.msg_id,
+                text=text[:40],
+            )
             return []
         parts = text.removesuffix(SEPARATOR).split(SEPARATOR)
         offsets = [offset for part in parts if (offset := _number(part)) is not None]
         if len(offsets) < len(parts):
             self._log.error(
                 "{msg_id} is not an operation message: {count} of its {parts} offsets are invalid: {text}",
+                event=Event.OPERATION_INVALID,
                 msg_id=record.msg_id,
                 count=len(parts) - len(offsets),
                 parts=len(parts),
@@ -340,7 +349,13 @@ class TransactionalMessageService(PeriodicService):
         if record is None or record.topic != TRANS_CHECK_MAX_TIME_TOPIC:
             raise refused(f"{shown(msg_id)} is not in {TRANS_CHECK_MAX_TIME_TOPIC}: it was not given up")
         host, port = connection.peer_host
-        self._log.warn("{host}:{port} has {msg_id} checked again", host=host, port=port, msg_id=record.msg_id)
+        self._log.warn(
+            "{host}:{port} has {msg_id} checked again",
+            event=Event.TRANSACTION_CHECKED_AGAIN,
+            host=host,
+            port=port,
+            msg_id=record.msg_id,
+        )
         message = HalfMessage.from_record(record).again(**{TRANSACTION_CHECK_TIMES: 0})
         return self._store.put_message(message).addCallback(_answer)
 
@@ -358,6 +373,7 @@ class TransactionalMessageService(PeriodicService):
         host, port = connection.peer_host
         self._log.info(
             "{client} does not know the end of the transaction at {offset} yet",
+            event=Event.TRANSACTION_UNDECIDED,
             client=f"{host}:{port}",
             offset=header.integer("commitLogOffset"),
         )
@@ -404,6 +420,7 @@ class TransactionalMessageService(PeriodicService):
         if not result.is_stored:
             self._log.error(
                 "the end of {msg_id} is not stored; its producer will be asked: {status}",
+                event=Event.TRANSACTION_END_NOT_STORED,
                 msg_id=half.record.msg_id,
                 status=result.status.name,
             )
@@ -434,21 +451,35 @@ class TransactionalMessageService(PeriodicService):
 
     def _check_failed(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("the check of half messages failed", failure)
+            self._log.failure("the check of half messages failed", failure, event=Event.TRANSACTION_CHECK_FAILED)
 
     async def _check(self) -> None:
         self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
         if self._store.read_limit is not None:  # an operation that is not confirmed yet may end what we would ask about
             await self._store.read_limit.reached(self._store.commit_log.verified_offset)
         end = self._store.reader.max_offset(TRANS_HALF_TOPIC, QUEUE_ID)
-        steps = 0
         try:
-            while self._half_offset < end and await self._step():
-                steps += 1
-                if steps % STEPS_AT_ONCE == 0:
-                    self._commit_offsets()
-                    await deferLater(self._clock, 0)
-        finally:
+            await self._check_to(end)
+        except CancelledError:  # the node stops, and will flush its log
+            self._commit_offsets()
+            raise
+        except Exception:  # of any kind: what was done before counts
+            await self._commit_when_flushed()
+            raise
+        await self._commit_when_flushed()
+
+    async def _check_to(self, end: int) -> None:
+        steps = 0
+        while self._half_offset < end and await self._step():
+            steps += 1
+            if steps % STEPS_AT_ONCE == 0:
+                await self._commit_when_flushed()
+                await deferLater(self._clock, 0)
+
+    async def _commit_when_flushed(self) -> None:
+        """Count the progress when what was put for it is on the disk."""
+        await self._store.flushed()
+        if not self._store.is_broken:
             self._commit_offsets()
 
     def _commit_offsets(self) -> None:
@@ -491,7 +522,10 @@ class TransactionalMessageService(PeriodicService):
             return await self._discard(half)
         if result.append is None or not result.is_stored:
             self._log.warn(
-                "half message {msg_id} is not put again: {status}", msg_id=half.record.msg_id, status=result.status.name
+                "half message {msg_id} is not put again: {status}",
+                event=Event.HALF_MESSAGE_NOT_STORED,
+                msg_id=half.record.msg_id,
+                status=result.status.name,
             )
             return False
         if verdict is Verdict.CHECK:
@@ -505,6 +539,7 @@ class TransactionalMessageService(PeriodicService):
         result = await self._store.put_message(_again(record, TRANS_CHECK_MAX_TIME_TOPIC, record.properties_stored))
         self._log.error(
             "half message {msg_id} of group {group} is given up after {check_times} checks, to {topic}: {status}",
+            event=Event.HALF_MESSAGE_GIVEN_UP,
             msg_id=record.msg_id,
             group=half.producer_group,
             check_times=half.check_times,
@@ -519,6 +554,7 @@ class TransactionalMessageService(PeriodicService):
         if connection is None:
             self._log.warn(
                 "no producer of group {group} is connected that could be asked about {msg_id}",
+                event=Event.NO_PRODUCER_TO_ASK,
                 group=half.producer_group,
                 msg_id=appended.msg_id,
             )

@@ -9,6 +9,7 @@ In reading order:
 - ``newnames``: limits how many groups and topics clients may create.
 - ``offsets``: how far each consumer group has read.
 - ``brokertables``: topics, groups and offsets in one record.
+- ``filters``: the SQL92 filters of consumers.
 - ``clients``: the connected producers and consumers, from their heartbeats.
 - ``locks``: which consumer may read a queue in order.
 - ``stats``: counts and rates of messages.

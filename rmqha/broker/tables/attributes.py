@@ -9,7 +9,7 @@ from typing import Any
 from rmqha.store.metadata import ATTRIBUTES, BATCH_CQ, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
 
 NOT_DONE_HERE = {
-    QUEUE_TYPE: (BATCH_CQ, "this broker writes no batch consume queues"),
+    QUEUE_TYPE: (BATCH_CQ, "this broker creates no topics with batch consume queues, but serves those of a 5.x master"),
     "cleanup.policy": ("COMPACTION", "this broker does not compact topics"),
 }
 """Attribute values that would change what a broker writes, and why we refuse them in a request."""

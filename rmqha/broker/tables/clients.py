@@ -15,8 +15,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmqha.broker.tables.filters import SqlFilters, parse_failed
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
 from rmqha.broker.tables.topics import RETRY_GROUP_TOPIC_PREFIX, UNIT_SUB_FLAG, TopicConfigManager, topic_problem
+from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.services import PeriodicService
@@ -195,6 +197,7 @@ class ProducerManager:
     def __init__(self) -> None:
         self._groups: dict[str, Channels] = {}
         self._memberships = Memberships()
+        self._by_id: dict[str, dict[RemotingProtocol, int]] = {}
         self._turns = 0
 
     @property
@@ -209,12 +212,35 @@ class ProducerManager:
     def register(self, group: str, client: ClientChannelInfo) -> None:
         """Add a client to the group, after its heartbeat. Raises RequestRefused if there are too many."""
         self._memberships.join(client.connection, group)
-        self._groups.setdefault(group, {})[client.connection] = client
+        channels = self._groups.setdefault(group, {})
+        known = channels.get(client.connection)
+        channels[client.connection] = client
+        if known is None or known.client_id != client.client_id:
+            if known is not None:
+                self._forget_id(known)
+            connections = self._by_id.setdefault(client.client_id, {})
+            connections[client.connection] = connections.get(client.connection, 0) + 1
+
+    def _forget_id(self, client: ClientChannelInfo) -> None:
+        """The client is in one group less by this id."""
+        connections = self._by_id[client.client_id]
+        connections[client.connection] -= 1
+        if not connections[client.connection]:
+            del connections[client.connection]
+            if not connections:
+                del self._by_id[client.client_id]
+
+    def of_client(self, client_id: str) -> RemotingProtocol | None:
+        """The newest open connection of a client; None if it has none."""
+        connections = self._by_id.get(client_id, {})
+        return next((each for each in reversed(connections) if each.is_open), None)
 
     def unregister(self, group: str, connection: RemotingProtocol) -> None:
         """Remove the client on this connection from the group, if it is in it."""
         channels = self._groups.get(group, {})
-        channels.pop(connection, None)
+        client = channels.pop(connection, None)
+        if client is not None:
+            self._forget_id(client)
         self._memberships.leave(connection, group)
         if not channels:
             self._groups.pop(group, None)
@@ -316,6 +342,7 @@ class ConsumerManager:
     _log = Logger()
 
     def __init__(self, settings: Settings, groups: SubscriptionGroupManager) -> None:
+        self.filters = SqlFilters(settings)
         self._notifies = settings.notify_consumer_ids_changed_enable
         self._configs = groups
         self._groups: dict[str, ConsumerGroupInfo] = {}
@@ -392,7 +419,10 @@ class ConsumerManager:
             turns = next(iter(group.channels)).turns
             Deferred.fromCoroutine(turns.run(self._tell_many(group))).addErrback(
                 lambda failure: self._log.failure(
-                    "the clients of group {group} are not notified", failure, group=group.group_name
+                    "the clients of group {group} are not notified",
+                    failure,
+                    event=Event.CLIENTS_NOT_NOTIFIED,
+                    group=group.group_name,
                 )
             )
 
@@ -431,7 +461,11 @@ class ClientHousekeepingService(PeriodicService):
         clients = chain.from_iterable(manager.all_clients() for manager in self._managers)
         silent = {client.connection: client.client_id for client in clients if client.last_heartbeat < since}
         for connection, client_id in silent.items():
-            self._log.warn("closing the connection of {client}: no heartbeat for two minutes", client=shown(client_id))
+            self._log.warn(
+                "closing the connection of {client}: no heartbeat for two minutes",
+                event=Event.CLIENT_SILENT,
+                client=shown(client_id),
+            )
             connection.hang_up()
 
 
@@ -524,7 +558,9 @@ class ClientManageProcessor:
     def _connection_closed(self, connection: RemotingProtocol) -> None:
         self._watched.discard(connection)
         Deferred.fromCoroutine(connection.turns.run(self._forgetting(connection))).addErrback(
-            lambda failure: self._log.failure("a closed connection does not leave its groups", failure)
+            lambda failure: self._log.failure(
+                "a closed connection does not leave its groups", failure, event=Event.CLIENT_NOT_REMOVED
+            )
         )
 
     def _forgetting(self, connection: RemotingProtocol) -> Steps[None]:
@@ -538,16 +574,23 @@ class ClientManageProcessor:
         self._consumers.unregister(header.text("consumerGroup", ""), connection)
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _check_client_config(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """Answer whether we support what a client is going to subscribe to: only tags."""
+    def _check_client_config(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Answer whether we support what a client is going to subscribe to."""
         try:
             content = loads_request(request.body) if request.body else {}
             found = content.get("subscriptionData") if isinstance(content, dict) else None
             subscription = SubscriptionData.from_json(found) if found is not None else None
         except ValueError as error:
             raise refused(f"the client's config is invalid: {error}") from error
-        if subscription is not None and not subscription.is_tag_type:
-            raise refused(f"The broker does not support consumer to filter message by {subscription.expression_type}")
+        if subscription is None or subscription.is_tag_type:
+            return RemotingCommand(ResponseCode.SUCCESS)
+        self._consumers.filters.check_type(subscription.expression_type)
+        return connection.turns.run(self._check_sql(subscription.sub_string))
+
+    def _check_sql(self, expression: str) -> Steps[RemotingCommand]:
+        found = yield from self._consumers.filters.parsing(expression)
+        if isinstance(found, str):
+            raise parse_failed(found)
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _get_consumer_list_by_group(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:

@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.tables.newnames import NewNames
+from rmqha.events import Event
 from rmqha.remoting.header import refused
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
@@ -115,7 +116,10 @@ class ConfigManager(Service, Generic[Table]):
         write: Callable[[], None] = partial(self._file.write, self._to_write().snapshot(), breathe)
         self._run_in_thread(write).addCallbacks(self._is_written, self._is_not_written).addErrback(
             lambda failure: self._log.failure(
-                "the callbacks after a write of {file} failed", failure, file=self.table.FILE_NAME
+                "the callbacks after a write of {file} failed",
+                failure,
+                event=Event.TABLE_CALLBACK_FAILED,
+                file=self.table.FILE_NAME,
             )
         )
 
@@ -136,7 +140,12 @@ class ConfigManager(Service, Generic[Table]):
         failed = [*self._waiting_for_this, *self._waiting_for_next]
         self._waiting_for_this, self._waiting_for_next = [], []
         self._is_changed = True
-        self._log.error("{file} is not written: {error}", file=self.table.FILE_NAME, error=failure.getErrorMessage())
+        self._log.error(
+            "{file} is not written: {error}",
+            event=Event.TABLE_NOT_WRITTEN,
+            file=self.table.FILE_NAME,
+            error=failure.getErrorMessage(),
+        )
         if self._clock is not None:
             self._retry = self._clock.callLater(RETRY_SECONDS, self._try_again)
         for waiter in failed:

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import MAX_TABLE_BYTES, NewNameLimits, NewNames
 from rmqha.broker.tables.topics import TOPIC_CHARACTERS
+from rmqha.events import Event
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
@@ -90,7 +91,7 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
             return None
         self.take_new(name, by)
         if self._new.gets_line():
-            self._log.info("group {group} created", group=name)
+            self._log.info("group {group} created", event=Event.GROUP_CREATED, group=name)
         group = SubscriptionGroupConfig(name)
         self.update(group)
         return group

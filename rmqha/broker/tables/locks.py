@@ -8,6 +8,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH
+from rmqha.events import Event
 from rmqha.remoting.header import refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.steps import Steps, at_once
@@ -120,6 +121,7 @@ class RebalanceLockManager:
     def _tell(self, what: str, client_id: str, group: str, queue: MessageQueue) -> None:
         self._log.info(
             "{client} of group {group} {what} {queue}",
+            event=Event.QUEUE_LOCK_CHANGED,
             client=shown(client_id),
             group=shown(group),
             what=what,

@@ -8,12 +8,13 @@ An address gets half of the broker's rate, so that one address cannot use up the
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Network, ip_address
 from typing import Self
 from weakref import WeakKeyDictionary
 
 from twisted.logger import Logger
 
+from rmqha.events import Event
+from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.settings import Settings
 from rmqha.wire.command import FRAME_MAX_LENGTH, ResponseCode
@@ -30,21 +31,6 @@ MAX_BYTES_OF_NAMED = MAX_TABLE_BYTES // 8 * 7
 """Up to this size of a table clients may create rows. The rest is for %RETRY% and %DLQ% topics."""
 MAX_ADDRESSES = 4096
 """Buckets of addresses that are kept."""
-IPV6_NETWORK_BITS = 64
-"""The prefix length of the network that one host or site has."""
-
-
-def network_of(address: str) -> str:
-    """The address or, for IPv6, its network: a host with one address of a network can use all of them."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, IPv4Address):
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Network((found.packed, IPV6_NETWORK_BITS), strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +157,7 @@ class NewNames:
         if self._lines == LINES_AT_ONCE + 1:
             self._log.info(
                 "{count} {what}s were created: the log does not name the next ones of {seconds:g} s",
+                event=Event.NEW_NAMES_NOT_LOGGED,
                 count=LINES_AT_ONCE,
                 what=self._what,
                 seconds=TELL_SECONDS,
@@ -221,6 +208,7 @@ class NewNames:
         if self._told_at is None or now - self._told_at >= TELL_SECONDS:
             self._log.warn(
                 "refused {count} new {what}s since the last such line: {reason}",
+                event=Event.NEW_NAMES_REFUSED,
                 count=self._untold,
                 what=self._what,
                 reason=reason,

@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 from rmqha.broker.tables.configmanager import breathe
 from rmqha.broker.tables.groups import check_group
 from rmqha.broker.tables.topics import topic_problem
+from rmqha.events import Event
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
@@ -91,6 +92,7 @@ class ConsumerOffsetManager(PeriodicService):
         if stored is not None and offset < stored:
             self._log.warn(
                 "{client} moves group {group} back in queue {queue_id} of {topic}, from {stored} to {offset}",
+                event=Event.OFFSET_MOVED_BACK,
                 client=client,
                 group=group,
                 queue_id=queue_id,
@@ -140,7 +142,12 @@ class ConsumerOffsetManager(PeriodicService):
                 if offsets.get(queue_id, NO_OFFSET) < offset
             ]
             if moves:
-                self._log.warn("the master's offsets move {key} back: {moves}", key=key, moves=", ".join(moves))
+                self._log.warn(
+                    "the master's offsets move {key} back: {moves}",
+                    event=Event.MASTER_OFFSETS_MOVED_BACK,
+                    key=key,
+                    moves=", ".join(moves),
+                )
             self.table.offset_table[key] = dict(offsets)
             self._count += len(offsets) - len(held or ())
             self._key_bytes += _key_bytes(key) if held is None else 0
@@ -228,7 +235,11 @@ class ConsumerOffsetManager(PeriodicService):
     def _not_written(self, failure: Failure) -> None:
         failure.trap(OSError)
         self._is_changed = True
-        self._log.error("consumer offsets are not written: {error}", error=failure.getErrorMessage())
+        self._log.error(
+            "consumer offsets are not written: {error}",
+            event=Event.OFFSETS_NOT_WRITTEN,
+            error=failure.getErrorMessage(),
+        )
 
 
 def _key_bytes(key: str) -> int:

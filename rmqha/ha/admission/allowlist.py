@@ -8,6 +8,8 @@ from re import compile as compile_pattern
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmqha.events import Event
+
 LOGGED_AGAIN_SECONDS = 600.0
 """A host that is refused again for the same reason is logged again only after this time."""
 MAX_LOGGED = 256
@@ -89,7 +91,7 @@ class SlaveCheck:
             return None
         return listed or next(iter(names), host)
 
-    def refused(self, host: str, reason: str) -> None:
+    def refused(self, host: str, reason: str, event: Event = Event.PEER_REFUSED) -> None:
         """Log that ``host`` is refused, unless this was logged recently."""
         now = self._clock.seconds()
         while self._logged and next(iter(self._logged.values())) <= now - LOGGED_AGAIN_SECONDS:
@@ -97,6 +99,10 @@ class SlaveCheck:
         if (host, reason) in self._logged or len(self._logged) >= MAX_LOGGED:
             return
         self._logged[host, reason] = now
-        self._log.warn("refusing {host}: {reason}", host=host, reason=reason)
+        self._log.warn("refusing {host}: {reason}", event=event, host=host, reason=reason)
         if len(self._logged) == MAX_LOGGED:
-            self._log.warn("{count} refusals logged; further ones are not logged for a while", count=MAX_LOGGED)
+            self._log.warn(
+                "{count} refusals logged; further ones are not logged for a while",
+                event=Event.REFUSALS_NOT_LOGGED,
+                count=MAX_LOGGED,
+            )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.interfaces import ICommitLog
 from rmqha.settings import Settings
@@ -63,7 +64,12 @@ class Confirming:
     def _leave(self, slave: SlaveProgress, reason: str) -> None:
         if slave in self._in_sync:
             del self._in_sync[slave]
-            self._log.info("slave {slave} is not in sync any more: {reason}", slave=slave.identity, reason=reason)
+            self._log.info(
+                "slave {slave} is not in sync any more: {reason}",
+                event=Event.SLAVE_OUT_OF_SYNC,
+                slave=slave.identity,
+                reason=reason,
+            )
 
     def _look(self) -> None:
         """See who is in sync, and what all of them hold."""
@@ -76,7 +82,11 @@ class Confirming:
         for slave in in_sync:
             if slave not in self._in_sync:
                 self._in_sync[slave] = None
-                self._log.info("slave {slave} is in sync: consumers read what it holds", slave=slave.identity)
+                self._log.info(
+                    "slave {slave} is in sync: consumers read what it holds",
+                    event=Event.SLAVE_IN_SYNC,
+                    slave=slave.identity,
+                )
         if len(self._in_sync) < self._needed:
             return
         reached = min(map(self._held, self._in_sync))

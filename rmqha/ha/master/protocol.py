@@ -19,6 +19,7 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
@@ -178,7 +179,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self.transport.registerProducer(self, True)  # type: ignore[attr-defined]  # every stream transport is a consumer
         self.setTimeout(self._port.options.limits.first_report_seconds or self._times.housekeeping_interval)
         if self._port.lines.allows("connected"):
-            self._log.info("slave {peer} connected", peer=self.peer)
+            self._log.info("slave {peer} connected", event=Event.SLAVE_CONNECTED, peer=self.peer)
 
     def reports_received(self, reports: list[int]) -> None:
         if self.state is HAConnectionState.CLOSED:
@@ -206,20 +207,27 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         """Start the transfer at the first report. ``others`` came in the same read, before anything was sent."""
         log = self._commit_log
         if looks_like_tls(encode_report(request)):
-            self._refuse("starts a TLS handshake, but this port has no TLS")
+            self._refuse(Event.SLAVE_USES_TLS, "starts a TLS handshake, but this port has no TLS")
         elif request < 0:
-            self._refuse("asks for {offset}", offset=request)
+            self._refuse(Event.SLAVE_REPORT_INVALID, "asks for {offset}", offset=request)
         elif request > log.verified_offset:
             self._refuse(
+                Event.SLAVE_AHEAD,
                 "asks for {offset}, {ahead_bytes} bytes ahead of our end at {end}",
                 offset=request,
                 ahead_bytes=request - log.verified_offset,
                 end=log.verified_offset,
             )
         elif 0 < request < log.min_offset:
-            self._refuse("asks for {offset}, our log starts at {min_offset}", offset=request, min_offset=log.min_offset)
+            self._refuse(
+                Event.SLAVE_TOO_OLD,
+                "asks for {offset}, our log starts at {min_offset}",
+                offset=request,
+                min_offset=log.min_offset,
+            )
         elif any(offset != request for offset in others):
             self._refuse(
+                Event.SLAVE_REPORT_INVALID,
                 "reports {offset} together with its first report, {request}: nothing had been sent to it",
                 offset=next(offset for offset in others if offset != request),
                 request=request,
@@ -233,7 +241,11 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self.setTimeout(self._times.housekeeping_interval)
             self._port.slave_joined(self, self.progress)
             self._log.info(
-                "slave {peer} asks for {offset}, sending from {start}", peer=self.peer, offset=request, start=start
+                "slave {peer} asks for {offset}, sending from {start}",
+                event=Event.SLAVE_TRANSFER_STARTED,
+                peer=self.peer,
+                offset=request,
+                start=start,
             )
             self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._heartbeat_failed)
             self.log_grew()
@@ -247,6 +259,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         for offset in reports:
             if not last <= offset <= handed:
                 self._refuse(
+                    Event.SLAVE_REPORT_INVALID,
                     "reports {offset}, which is not between its last report {last} and what was sent, {sent}",
                     offset=offset,
                     last=last,
@@ -264,9 +277,9 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         assert self.progress is not None, "set when the transfer started"
         return self.progress
 
-    def _refuse(self, reason: str, **facts: object) -> None:
+    def _refuse(self, event: Event, reason: str, **facts: object) -> None:
         if self.state is not HAConnectionState.REQUEST or self._port.lines.allows("closed"):
-            self._log.warn("slave {peer} " + reason + ": closing", peer=self.peer, **facts)
+            self._log.warn("slave {peer} " + reason + ": closing", event=event, peer=self.peer, **facts)
         self._close()
 
     def give_place(self) -> None:
@@ -274,7 +287,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         if self.transport is None:
             self.state = HAConnectionState.CLOSED  # its TLS handshake is not complete
         else:
-            self._refuse("has sent no report yet, and a new connection takes its place")
+            self._refuse(Event.SLAVE_PLACE_TAKEN, "has sent no report yet, and a new connection takes its place")
 
     def log_grew(self) -> None:
         """Send the part of the log that was not sent yet, until the transport pauses us."""
@@ -286,14 +299,21 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         start = progress.sent
         ready_bytes = min(self._port.write_size.bytes, log.verified_offset - start)
         if ready_bytes < 0:
-            self._refuse("is at {offset}, our log was cut to {end}", offset=start, end=log.verified_offset)
+            self._refuse(
+                Event.SLAVE_AHEAD, "is at {offset}, our log was cut to {end}", offset=start, end=log.verified_offset
+            )
         elif self._sending_is_limited:
             ready_bytes = self._allowed(ready_bytes)
         if ready_bytes <= 0:
             return False
         made = self._port.frames.make(start, ready_bytes)
         if made is None:
-            self._refuse("is at {offset}, which was deleted; our log starts at {min}", offset=start, min=log.min_offset)
+            self._refuse(
+                Event.SLAVE_TOO_OLD,
+                "is at {offset}, which was deleted; our log starts at {min}",
+                offset=start,
+                min=log.min_offset,
+            )
             return False
         end, data = made
         progress.send(end)
@@ -345,10 +365,10 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             self._port.write_size.paused(1 if paused else -1)
 
     def timeoutConnection(self) -> None:
-        self._refuse("has sent no report for {seconds} s", seconds=self.timeOut)
+        self._refuse(Event.SLAVE_SILENT, "has sent no report for {seconds} s", seconds=self.timeOut)
 
     def _heartbeat_failed(self, failure: Failure) -> None:
-        self._log.failure("heartbeats to {peer} ended", failure, peer=self.peer)
+        self._log.failure("heartbeats to {peer} ended", failure, event=Event.HEARTBEATS_FAILED, peer=self.peer)
         self._close()
 
     def hang_up(self) -> None:
@@ -382,6 +402,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         if self.progress is not None or self._port.lines.allows("gone"):
             self._log.info(
                 "slave {peer} is gone at {ack_offset}: {reason}",
+                event=Event.SLAVE_GONE,
                 peer=self.peer,
                 ack_offset=None if self.progress is None else self.progress.reported,
                 reason=reason.getErrorMessage(),
@@ -481,7 +502,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         if refusal is not None:
             self.refused["too many connections"] += 1
             if self.lines.allows("refused"):
-                self._log.warn("refusing {peer}: {reason}", peer=peer, reason=refusal)
+                self._log.warn("refusing {peer}: {reason}", event=Event.SLAVE_LIMIT_REACHED, peer=peer, reason=refusal)
             return None
         connection = HAMasterProtocol(self, host, peer)
         self.connections.append(connection)
@@ -489,7 +510,9 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         return connection
 
     def _tell_lines_left_out(self, counts: str) -> None:
-        self._log.warn("connections without a report, not logged one by one: {counts}", counts=counts)
+        self._log.warn(
+            "connections without a report, not logged one by one: {counts}", event=Event.SLAVES_COUNTED, counts=counts
+        )
 
     def slave_joined(self, connection: HAMasterProtocol, progress: SlaveProgress) -> None:
         """The connection's first report was accepted."""

@@ -72,10 +72,12 @@ async def find_fork_with_master(
     clock: IReactorTime,
     notice: Callable[[str], None] = lambda _: None,
     run: Run = run_here,
+    doubted_from: int | None = None,
 ) -> Fork:
     """Where our log, whose sound records end at ``our_end``, parts from that of the master.
 
-    ``ask_range`` asks the master's remoting port; without it the master's last segment is compared from its start.
+    ``ask_range`` asks the master's remoting port; without it the master's last segment is compared from its start, and
+    what the master has before it as far as a proof needs it. From ``doubted_from`` on all is compared (``find_fork``).
     ``notice`` is called with a line for people if something takes long. ``run`` runs what reads a whole segment.
 
     Raises NothingInCommon, SourceUnreachable, RepairError if the port is not an HA port, StoreError, what ``ask_range``
@@ -93,10 +95,15 @@ async def find_fork_with_master(
     async def compare(start: int, end: int) -> Compared:
         wanted = ComparedRange(log, start, end)
         if not wanted.done:
-            await fetch(master, clock, wanted)
+            try:
+                await fetch(master, clock, wanted)
+            except SourceUnreachable as error:
+                if error.heard or their_end is not None or start >= their_min:
+                    raise
+                return Compared(None, start)  # one of our masters closes a connection that asks for deleted bytes
         return Compared(wanted.differs_at, wanted.end)
 
-    return await find_fork(log, our_end, their_min, their_end, compare, run)
+    return await find_fork(log, our_end, their_min, their_end, compare, run, doubted_from)
 
 
 async def _last_segment(master: IStreamClientEndpoint, clock: IReactorTime) -> int:

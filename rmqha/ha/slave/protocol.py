@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import Interface
 
 from rmqha.connecting import reason_of
+from rmqha.events import Event
 from rmqha.ha.admission.throttle import ReceiveThrottle
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.replica import MasterView, PeerBreach, Replica, ReplicaError
@@ -152,7 +153,9 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         request = self._replica.request(view or MasterView(), self._owner.durable_offset())
         self._move(ConnectionState.REQUESTED)
         if not self._quiet:
-            self._log.info("asking the master to start at {request_offset}", request_offset=request)
+            self._log.info(
+                "asking the master to start at {request_offset}", event=Event.TRANSFER_REQUESTED, request_offset=request
+            )
         self._report(request)
         self.setTimeout(self._times.housekeeping_interval)
         self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._failed)
@@ -234,7 +237,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
 
     def timeoutConnection(self) -> None:
         seconds = self._times.housekeeping_interval
-        self._failed(Failure(PeerBreach(f"nothing came from the master for {seconds:g} s")))
+        self._failed(Failure(PeerBreach(f"nothing came from the master for {seconds:g} s", Event.MASTER_SILENT)))
 
     def _failed(self, failure: Failure) -> None:
         if self._is_open:
@@ -262,7 +265,9 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
             self._end()
             text = reason_of(reason.value) + hint
             if not self._quiet:
-                self._log.info("the connection to the master is gone: {reason}", reason=text)
+                self._log.info(
+                    "the connection to the master is gone: {reason}", event=Event.MASTER_CONNECTION_LOST, reason=text
+                )
             self._owner.ended_by_peer(text)
         self._owner.connection_lost()
 

@@ -19,6 +19,7 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 
 from rmqha.connecting import reason_of
+from rmqha.events import Event
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.replica import HEARTBEATS_THAT_PROVE_SILENCE
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair
@@ -245,6 +246,7 @@ class SelfRepair:
         seconds: float = self._backoff(failures)
         self._log.warn(
             "cannot fetch {start} to {end} from the master: {error}; trying again in {seconds:.0f} s",
+            event=Event.LOG_REPAIR_WAITS,
             start=gap.start,
             end=gap.end,
             error=str(error),
@@ -255,12 +257,20 @@ class SelfRepair:
     def _tell(self, mended: Mended) -> None:
         self._log.warn(
             "repaired the log from {start} to {end} with {messages} messages from the master; {kept}",
+            event=Event.LOG_REPAIRED,
             start=mended.start,
             end=mended.end,
             messages=mended.messages,
             kept=f"the bad bytes are kept in {mended.kept_in}" if mended.kept_in else "there were only zeros",
         )
         if mended.wrong_units is None or mended.wrong_units:
-            self._log.warn("queues do not match the repaired messages: stop the node and run rmqha rebuild")
+            self._log.warn(
+                "queues do not match the repaired messages: stop the node and run rmqha rebuild",
+                event=Event.LOG_REPAIR_QUEUES_WRONG,
+            )
         if mended.differs_at is not None:
-            self._log.warn("near it, at {at}, the logs differ in bytes without a checksum", at=mended.differs_at)
+            self._log.warn(
+                "near it, at {at}, the logs differ in bytes without a checksum",
+                event=Event.LOG_REPAIR_DIFFERS,
+                at=mended.differs_at,
+            )

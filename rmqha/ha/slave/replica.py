@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from struct import Struct
 
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import VERDICTS, ReplicaState, check_transition
 from rmqha.interfaces import ICommitLog
@@ -25,20 +26,30 @@ IN_SYNC_LAG_BYTES = 4 * 1024 * 1024
 CORRUPT_TRANSFERS_UNTIL_DIVERGED = 3
 BLANK_HEAD = Struct(">ii")
 MOVING = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC})
+REFUSALS_THAT_PROVE_DELETION = 2
+"""Connections in a row that ask for doubted bytes and get none."""
 HEARTBEATS_THAT_PROVE_SILENCE = 2
 """A master with data to send may send one heartbeat (after a slow handshake or write), but never two in a row."""
 
 
 class ReplicaError(Exception):
-    """This connection cannot go on. The text tells an operator why."""
+    """This connection cannot go on. The text tells an operator why. ``event`` is its name in the log."""
+
+    event = Event.CONNECTION_GIVEN_UP
 
 
 class PeerBreach(ReplicaError):
     """The peer violates the protocol."""
 
+    def __init__(self, message: str, event: Event = Event.MASTER_BROKE_PROTOCOL) -> None:
+        super().__init__(message)
+        self.event = event
+
 
 class CorruptTransfer(ReplicaError):
     """The peer's bytes are not a valid record."""
+
+    event = Event.CORRUPT_TRANSFER
 
 
 class Misfit(ReplicaError):
@@ -154,6 +165,14 @@ class Replica:
         self._corrupt_at: int | None = None
         self._corrupt_transfers = 0
         self._progress_at_last_look: int | None = None
+        self.unproved_from: int | None = None
+        """The offset from which our log may differ from the master's; None if it was compared. See ``doubt``."""
+        self._unproved_end = 0
+        self._doubt_least = 0  # before this offset the master seems to have nothing to compare with
+        self._asks_for_doubt = False  # on this connection
+        self._refusals = 0
+        self.is_doubt_refused = False
+        """Whether the last connection asked for doubted bytes, which the master seems to have deleted, and got none."""
         self.asks_earlier = False
         """Whether to ask from the start of the master's last segment, if no more is known of the master.
 
@@ -181,6 +200,14 @@ class Replica:
         """What this connection may report: verified here, and known to match the master. None before a transfer."""
         return None if self._next is None else min(self._commit_log.verified_offset, self._next)
 
+    def doubt(self, offset: int) -> None:
+        """The log from ``offset`` to its end was not on the disk at an unclean stop: compare all of it, once.
+
+        Until then each connection starts there. It reports no more than it has compared.
+        """
+        self.unproved_from, self._unproved_end = offset, self._commit_log.verified_offset
+        self._doubt_least = 0
+
     def connected(self) -> None:
         """A connection to the master was made."""
         self._connected = True
@@ -199,6 +226,7 @@ class Replica:
         log = self._commit_log
         self._check_segment_size(master)
         if log.verified_offset == log.min_offset:
+            self.unproved_from = None
             request = self._request_of_empty_log(master)
         else:
             self._check_range(log.verified_offset, master)
@@ -250,6 +278,11 @@ class Replica:
         start = log.verified_offset
         if log.last_message_offset is not None:
             start = max(least, log.verified_offset - OVERLAP_LIMIT_BYTES, log.last_message_offset)
+        self._asks_for_doubt = False
+        if self.unproved_from is not None:
+            doubted = max(least, self._doubt_least, self.unproved_from)
+            self._asks_for_doubt = doubted < start
+            start = max(least, min(start, doubted))
         if durable_offset is not None and durable_offset < start:
             start = durable_offset
         last = master.last_segment_offset
@@ -320,8 +353,11 @@ class Replica:
             assert ours is not None, "the bytes before max_offset are held"
             differs = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
             at = offset + differs
+            crash = ""
+            if self.unproved_from is not None and at >= self.unproved_from:
+                crash = ". Our bytes there were not certainly on the disk when this node stopped uncleanly"
             raise Diverged(
-                f"the master's byte at {at} is {theirs[differs]:#04x}, ours {ours[differs]:#04x}. Bytes before "
+                f"the master's byte at {at} is {theirs[differs]:#04x}, ours {ours[differs]:#04x}{crash}. Bytes before "
                 f"{self._overlap_from} were not compared, so the logs may differ there too",
                 noticed_at=at,
             )
@@ -343,7 +379,9 @@ class Replica:
         if log.verified_offset > offset:
             raise Ahead(f"the master's log ends at {offset}, {log.verified_offset - offset} bytes before ours")
         if not self._pending and log.max_offset <= log.min_offset + 1:
-            raise PeerBreach(f"the master sends nothing at {offset}, and we cannot find out what it has")
+            raise PeerBreach(
+                f"the master sends nothing at {offset}, and we cannot find out what it has", Event.CONNECTION_GIVEN_UP
+            )
 
     def read_completed(self) -> None:
         """Append and verify what one read brought. We report only verified bytes.
@@ -352,6 +390,8 @@ class Replica:
         """
         self._write_pending()
         log = self._commit_log
+        if self.unproved_from is not None and self._next is not None and self._next >= self._unproved_end:
+            self.unproved_from = None
         if log.max_offset == log.verified_offset:
             self._arrived()
             return
@@ -423,6 +463,7 @@ class Replica:
 
     def connection_lost(self) -> None:
         """Drop an incomplete record: the next connection requests it again. Raises OSError."""
+        self._look_for_refusal()
         self._connected = False
         self._next = None
         self._pending.clear()
@@ -431,6 +472,27 @@ class Replica:
             log.truncate(log.verified_offset)
         if self.state not in VERDICTS and self.state is not ReplicaState.STOPPED:
             self._move(ReplicaState.CONNECTING, "the connection is gone")
+
+    def _look_for_refusal(self) -> None:
+        """After two connections that got nothing of the doubted bytes, ask for those of the next segment.
+
+        A master sends nothing of what it has deleted. Where its log starts is not known without its remoting port, but
+        a probe has shown that its last segment starts later.
+        """
+        last = self.master.last_segment_offset
+        self.is_doubt_refused = (
+            self._connected
+            and self._asks_for_doubt
+            and self._next == self._overlap_from
+            and self.master.min_offset is None
+            and last is not None
+            and self._overlap_from < last
+        )
+        self._refusals = self._refusals + 1 if self.is_doubt_refused else 0
+        if self._refusals == REFUSALS_THAT_PROVE_DELETION:
+            size = self._commit_log.segment_size
+            self._doubt_least = self._overlap_from - self._overlap_from % size + size
+            self._refusals = 0
 
     def stop(self) -> None:
         """Stop: no further connection will be made."""

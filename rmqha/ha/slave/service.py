@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.connecting import GROWING_RETRIES, Reconnecting, RetryLines, WatchedEndpoint, connect_protocol, reason_of
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.throttle import ReceiveThrottle
 from rmqha.ha.framing import TransferReceiver
@@ -212,6 +213,8 @@ class HASlaveService(Service):
         self._last_bytes_time = clock.seconds()
         log = store.commit_log
         self.replica = Replica(log, options.start_from, self._state_changed)
+        if store.node_state.unproved_from is not None:
+            self.replica.doubt(store.node_state.unproved_from)
         self._times = SlaveTimes(
             store.settings.ha_send_heartbeat_interval_ms / 1000, store.settings.ha_housekeeping_interval_ms / 1000
         )
@@ -357,7 +360,7 @@ class HASlaveService(Service):
         """This master cannot be copied with our configuration: log it once, and retry rarely."""
         reason = str(misfit)
         if self._obstacle != reason:
-            self._log.error("{reason}", reason=reason)
+            self._log.error("{reason}", event=Event.MASTER_UNSUITABLE, reason=reason)
         self._obstacle = reason
         self._finish(ExitCode.USAGE, reason)
 
@@ -382,7 +385,11 @@ class HASlaveService(Service):
                 raise
             except Exception as error:  # the connection itself will show what is wrong
                 if not self._is_quiet:
-                    self._log.info("the master did not answer a probe of its HA port: {error}", error=reason_of(error))
+                    self._log.info(
+                        "the master did not answer a probe of its HA port: {error}",
+                        event=Event.MASTER_PROBE_FAILED,
+                        error=reason_of(error),
+                    )
                 self._take_segment_size(None)
                 return None
         if self._options.once and self._target is None:
@@ -403,6 +410,7 @@ class HASlaveService(Service):
             self._log.warn(
                 "the master's segment size is not known: using mappedFileSizeCommitLog={size}. If the master has "
                 "another size, configure that size here",
+                event=Event.SEGMENT_SIZE_UNKNOWN,
                 size=log.segment_size,
             )
 
@@ -434,20 +442,24 @@ class HASlaveService(Service):
         if with_segment_size and view.warning != self._told_warning:
             self._told_warning = view.warning
             if view.warning is not None:
-                self._log.warn("{warning}", warning=view.warning)
+                self._log.warn("{warning}", event=Event.MASTER_WARNING, warning=view.warning)
         self._contact.master_ends_at(view.max_offset)
         self._contact.heard()
         return view
 
     def _tell_no_answer(self, reason: str) -> None:
         if not any(word in reason.lower() for word in ACL_WORDS):
-            self._log.warn("the master's remoting port does not answer ({error}); using only its HA port", error=reason)
+            self._log.warn(
+                "the master's remoting port does not answer ({error}); using only its HA port",
+                event=Event.MASTER_REMOTING_SILENT,
+                error=reason,
+            )
             return
         self._acl_warning = (
             f"the master's ACL refuses this slave: add {self._own_host()} to globalWhiteRemoteAddresses in the "
             "master's conf/plain_acl.yml. Until then the log is copied, but its topics, groups and offsets are not"
         )
-        self._log.warn("{warning} ({error})", warning=self._acl_warning, error=reason)
+        self._log.warn("{warning} ({error})", event=Event.MASTER_ACL_REFUSES, warning=self._acl_warning, error=reason)
 
     def _own_host(self) -> str:
         """Our address on the connection to the master."""
@@ -470,7 +482,7 @@ class HASlaveService(Service):
 
     def _look_failed(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
-            self._log.failure("polling the master failed", failure)
+            self._log.failure("polling the master failed", failure, event=Event.MASTER_POLL_FAILED)
 
     async def _look_once(self, view_of_master: Callable[[bool], Awaitable[MasterView]]) -> None:
         connection, verified_when_asked = self._factory.connection, self._store.commit_log.verified_offset
@@ -492,6 +504,7 @@ class HASlaveService(Service):
             rate = (end - self._progress_mark[1]) / (now - self._progress_mark[0])
             self._log.info(
                 "copied up to {end}, {lag} bytes to go, {rate:.1f} MiB/s{left}",
+                event=Event.CATCH_UP_PROGRESS,
                 end=end,
                 lag=lag,
                 rate=rate / 2**20,
@@ -506,6 +519,8 @@ class HASlaveService(Service):
     def read_completed(self) -> None:
         """A read has brought data or a heartbeat from the master."""
         self._contact.heard()
+        if self.replica.unproved_from is None and self._store.node_state.unproved_from is not None:
+            self._store.log_proved()
         self._progressed()
 
     def _progressed(self) -> None:
@@ -542,7 +557,10 @@ class HASlaveService(Service):
         if now - told_at >= QUEUES_PROGRESS_SECONDS or now == told_at:
             told_at = now + 1e-9
             self._log.info(
-                "{copied}; {behind} bytes are still missing from queues and index", copied=copied, behind=behind
+                "{copied}; {behind} bytes are still missing from queues and index",
+                event=Event.QUEUES_PROGRESS,
+                copied=copied,
+                behind=behind,
             )
         self._queues_look = self._clock.callLater(
             QUEUES_LOOK_SECONDS, self._wait_for_queues, least_behind, grown_at, told_at
@@ -556,7 +574,7 @@ class HASlaveService(Service):
     def _state_changed(self, state: ReplicaState, reason: str) -> None:
         self._contact.state_changed(state, reason)
         if not (self._is_quiet and state in (ReplicaState.HANDSHAKE, ReplicaState.CONNECTING)):
-            self._log.info("slave is {state}: {reason}", state=state.name, reason=reason)
+            self._log.info("slave is {state}: {reason}", event=Event.SLAVE_STATE, state=state.name, reason=reason)
         if state is ReplicaState.IN_SYNC or state is ReplicaState.CATCHING_UP:
             self._retries.connected()
         self._in_state(state)
@@ -578,11 +596,11 @@ class HASlaveService(Service):
                 self._finish(error.exit_code, f"{error.state.name}: {error}")
         elif isinstance(error, ReplicaError):
             if not self._is_quiet:
-                self._log.warn("closing the connection to the master: {reason}", reason=str(error))
+                self._log.warn("closing the connection to the master: {reason}", event=error.event, reason=str(error))
         elif isinstance(error, OSError):
             self._disk_failed(failure)
         else:
-            self._log.failure("closing the connection to the master", failure)
+            self._log.failure("closing the connection to the master", failure, event=Event.MASTER_CONNECTION_FAILED)
 
     def _describe(self, verdict: Verdict) -> bool:
         """Look for the first record that differs, once for each verdict. False if there is nothing to look for."""
@@ -600,12 +618,16 @@ class HASlaveService(Service):
         except CancelledError:
             raise
         except Exception as error:  # of any kind: the verdict stands, but we know less about it
-            self._log.warn("the first record that differs is not found: {reason}", reason=reason_of(error))
+            self._log.warn(
+                "the first record that differs is not found: {reason}",
+                event=Event.FORK_NOT_FOUND,
+                reason=reason_of(error),
+            )
             self._described = None
         else:
             if self.replica.state is verdict.state:
                 self._contact.reason = found
-                self._log.error("{state}: {reason}", state=verdict.state.name, reason=found)
+                self._log.error("{state}: {reason}", event=Event.FORK_FOUND, state=verdict.state.name, reason=found)
                 self._in_state(verdict.state)
         self._finish(verdict.exit_code, f"{verdict.state.name}: {found}")
 
@@ -618,7 +640,9 @@ class HASlaveService(Service):
         """Log a verdict, but only once while it stays the same. Retries have their own log lines."""
         if self.replica.state is not verdict.state or self._told_verdict != str(verdict):
             self._told_verdict = str(verdict)
-            self._log.error("{state}: {reason}", state=verdict.state.name, reason=str(verdict))
+            self._log.error(
+                "{state}: {reason}", event=Event.SLAVE_VERDICT, state=verdict.state.name, reason=str(verdict)
+            )
 
     def ended_by_peer(self, reason: str) -> None:
         """The connection ended, but not from our side."""
@@ -635,7 +659,12 @@ class HASlaveService(Service):
         await self._flusher.drained()
         old_end = self._store.commit_log.verified_offset
         aside = self._store.set_aside(int(time.time() * 1000))
-        self._log.warn("reseeding: the log up to {old_end} is set aside in {aside}", old_end=old_end, aside=str(aside))
+        self._log.warn(
+            "reseeding: the log up to {old_end} is set aside in {aside}",
+            event=Event.LOG_SET_ASIDE,
+            old_end=old_end,
+            aside=str(aside),
+        )
         if self.running:
             self._client.startService()
             self._expect_connection()
@@ -647,7 +676,8 @@ class HASlaveService(Service):
             self._disk_failed(Failure())
             return
         brought_nothing = self._store.commit_log.verified_offset == self._verified_at_connect
-        self._fruitless_connections = self._fruitless_connections + 1 if brought_nothing else 0
+        if not self.replica.is_doubt_refused:  # the next connection asks for later bytes
+            self._fruitless_connections = self._fruitless_connections + 1 if brought_nothing else 0
         self.replica.asks_earlier = self._fruitless_connections >= FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP
         if not self.running:
             return

@@ -11,7 +11,7 @@ their own first, so the old files stay until the new ones are complete.
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -30,6 +30,7 @@ from rmqha.pipeline.plan import LogPlan, log_files, open_log
 from rmqha.pipeline.segments import Split, read_records
 from rmqha.settings import Settings
 from rmqha.store.derived import consumequeue
+from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
 from rmqha.store.derived.consumequeue import (
     CONSUME_QUEUE_FOLDER,
@@ -41,18 +42,24 @@ from rmqha.store.derived.consumequeue import (
     Marks,
     Unit,
 )
+from rmqha.store.derived.dispatchrequest import (
+    DispatchRequest,
+    is_no_folder,
+    is_possible_offset,
+    read_dispatch_request,
+)
 from rmqha.store.derived.geometry import Geometry
 from rmqha.store.derived.index import HASHED_KEY_DTYPE, INDEX_FOLDER, KeyIndex
-from rmqha.store.derived.replacing import index_geometry, noted_sizes, settings_for_rebuild, swap
+from rmqha.store.derived.queuetypes import read_queue_types
+from rmqha.store.derived.replacing import STAGING_FOLDER, index_geometry, noted_sizes, settings_for_rebuild, swap
 from rmqha.store.errors import name_file
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.mappedfile import file_name, sync_file_system
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.wire.columns import Records
 
 QueueKey = tuple[str, int]
-STAGING_FOLDER = "rebuild"
-"""Below ``rmqha``: new queues and index, until they are complete."""
 PARTS_FOLDER = "keys"
 BLANKS_AT_ONCE = 4096
 MAX_GAPS = 1000
@@ -94,7 +101,7 @@ Runs = dict[QueueKey, Run]
 class RebuiltSplit:
     """What a split has written: its runs, and a file with its keys. ``refused`` messages fit into no queue.
 
-    ``skipped`` counts parts of the log that are not records.
+    ``skipped`` counts parts of the log that are not records. ``batch_topics`` are those with batches of 5.x.
     """
 
     messages: int
@@ -102,6 +109,7 @@ class RebuiltSplit:
     keys: int
     runs: Runs
     skipped: int = 0
+    batch_topics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,7 @@ def rebuild_split(
     dispatch = BulkDispatch(options.settings.message_delay_level)
     queues = _QueueWriter(Path(folder), file_size, dispatch.topics)
     messages = refused = keys = 0
+    batch_topics: frozenset[str] = frozenset()
     damages = _Damages(options)
     path = _part_path(Path(folder), split.start)
     with path.open("wb", buffering=0) as part:
@@ -156,9 +165,10 @@ def rebuild_split(
             queues.add(found.units)
             _write_all(part.fileno(), path, found.keys.tobytes())
             messages, refused, keys = messages + found.messages, refused + found.refused, keys + len(found.keys)
+            batch_topics |= found.batch_topics
             reached(records.end)
     queues.write_waiting()
-    return RebuiltSplit(messages, refused, keys, queues.runs, damages.count)
+    return RebuiltSplit(messages, refused, keys, queues.runs, damages.count, batch_topics)
 
 
 class _Damages:
@@ -334,10 +344,21 @@ def _build(plan: LogPlan, start: int, end: int, run: Runner, folder: Path) -> Re
     on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, options=options)
     parts = run(on_split, partial(_begin, folder))
     runs = merge_runs(parts)
+    batch_topics = _batch_topics(plan.store, parts)
+    batch_keys = {key for key in runs if key[0] in batch_topics}
+    for key in batch_keys:
+        del runs[key]
+        shutil.rmtree(_queue_folder(folder, key))
+        with suppress(OSError):  # it is not empty
+            _queue_folder(folder, key).parent.rmdir()
     slow = _runs_for_dispatch(runs, file_size, end - start)
     for key in sorted(runs.keys() - slow):
         _fill_gaps(_queue_folder(folder, key), file_size, runs[key])
     refused = _dispatch_again(list(plan.pieces(start, end)), slow, folder, end - start, options)
+    batch_ends: dict[QueueKey, int] = {}
+    if batch_topics:
+        batch_ends, more = _build_batch_queues(list(plan.pieces(start, end)), batch_topics, folder, options)
+        refused += more
     if settings.message_index_enable:
         _build_index(folder, index_geometry(plan.store, settings))
     shutil.rmtree(folder / PARTS_FOLDER)
@@ -346,10 +367,10 @@ def _build(plan: LogPlan, start: int, end: int, run: Runner, folder: Path) -> Re
         end,
         messages=sum(part.messages for part in parts),
         refused=sum(part.refused for part in parts) + refused,
-        queues=len(runs),
+        queues=len(runs) + len(batch_ends),
         mended=sum(not run.is_regular or bool(run.gaps) for run in runs.values()),
         keys=sum(part.keys for part in parts) if settings.message_index_enable else 0,
-        ends={key: run.end for key, run in runs.items()},
+        ends={**{key: run.end for key, run in runs.items()}, **batch_ends},
         skipped=sum(part.skipped for part in parts),
     )
 
@@ -412,13 +433,67 @@ def _dispatch_again(
                     queue.put(queue_offset, Unit(*unit))
                 else:
                     refused += 1
-            for queue in list(marks.dirty):
-                queue.write_pending()
-                queue.release_files()
-            marks.dirty.clear()
+            _write_queues(marks)
     for queue in queues.values():
         queue.close()
     return refused
+
+
+def _write_queues(marks: Marks) -> None:
+    """Write what the queues have collected, and close their files: there may be very many. Raises OSError."""
+    for queue in list(marks.dirty):
+        queue.write_pending()
+        queue.release_files()
+    marks.dirty.clear()
+
+
+def _batch_topics(store: Path, parts: Sequence[RebuiltSplit]) -> frozenset[str]:
+    """The topics of the log with batch consume queues. Raises OSError."""
+    types = read_queue_types(store)
+    in_log = frozenset(topic for part in parts for topic in part.batch_topics)
+    return types.batch | {topic for topic in in_log if topic not in types.known}
+
+
+def _build_batch_queues(
+    splits: Sequence[Split], topics: frozenset[str], folder: Path, options: Options
+) -> tuple[dict[QueueKey, int], int]:
+    """Build the batch consume queues of these topics message by message, like dispatch. They are few.
+
+    Returns the next offset of each queue, and how many more messages fit into none than ``BulkDispatch`` has refused.
+    Raises StoreError, OSError.
+    """
+    file_size = options.settings.mapper_file_size_batch_consume_queue
+    assert file_size is not None, "settings_for_rebuild has set it"
+    marks, refused = Marks(), 0
+    queues: dict[QueueKey, BatchConsumeQueue] = {}
+    for split in splits:
+        for records in read_records(split, options.batch_bytes, skipped=_Damages(options).skipped):
+            for request in _requests_of(records, topics):
+                key = request.topic, request.queue_id
+                if key not in queues:
+                    queue_folder = folder / BATCH_QUEUE_FOLDER / key[0] / str(key[1])
+                    queues[key] = BatchConsumeQueue(queue_folder, *key, file_size, marks=marks)
+                try:
+                    refused += not queues[key].put_batch(batch_unit_of(request, options.settings.message_delay_level))
+                except ValueError:
+                    refused += 1
+                refused -= not is_possible_offset(request.queue_offset, request.physical_offset, request.sys_flag)
+            _write_queues(marks)
+    for queue in queues.values():
+        queue.close()
+    return {key: queue.max_offset for key, queue in queues.items() if queue.max_offset}, refused
+
+
+def _requests_of(records: Records, topics: frozenset[str]) -> Iterator[DispatchRequest]:
+    """The messages of these topics that have units."""
+    names = {topic.encode("utf-8", "surrogateescape") for topic in topics if not is_no_folder(topic)}
+    begins, lengths = records.topic
+    data = records.buffer.data
+    for at, begin, length in zip(records.at.tolist(), begins.tolist(), lengths.tolist(), strict=True):
+        if bytes(data[begin : begin + length]) in names:
+            request = read_dispatch_request(data, at)
+            if isinstance(request, DispatchRequest) and request.is_queued:
+                yield request
 
 
 def _build_index(folder: Path, geometry: Geometry) -> None:

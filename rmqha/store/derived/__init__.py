@@ -4,6 +4,8 @@ In reading order:
 
 - ``dispatchrequest``: what dispatch needs from one message.
 - ``consumequeue``: consume queues, which say where each message of a queue is in the log.
+- ``batchqueue``: batch consume queues of RocketMQ 5.x.
+- ``queuetypes``: which topics have batch consume queues.
 - ``index``: index files, which find messages by key.
 - ``geometry``: how many slots and entries an index file has.
 - ``queuetable``: all queues of a store.

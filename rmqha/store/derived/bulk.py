@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.store.derived.consumequeue import UNIT_DTYPE
-from rmqha.store.derived.dispatchrequest import SMALLEST_RECORD_BYTES, is_no_folder
+from rmqha.store.derived.dispatchrequest import INNER_BATCH_FLAG, SMALLEST_RECORD_BYTES, is_no_folder
 from rmqha.store.derived.index import HASHED_KEY_DTYPE, HashedKeys
 from rmqha.wire.columns import Bytes, Ints, Mask, PropertyPairs, Records
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
@@ -40,12 +40,16 @@ LENGTHS_BY_COLUMN = 64
 
 
 class Dispatched(NamedTuple):
-    """The units and keys of some messages, in the order of the log. ``refused`` counts messages that fit no queue."""
+    """The units and keys of some messages, in the order of the log. ``refused`` counts messages that fit no queue.
+
+    ``batch_topics`` are the topics with batches of 5.x, whose units belong into batch consume queues.
+    """
 
     messages: int
     refused: int
     units: PlacedUnits
     keys: HashedKeys
+    batch_topics: frozenset[str] = frozenset()
 
 
 TOPIC_DTYPE = np.dtype([("number", "i4"), ("is_folder", "?"), ("is_schedule", "?"), ("hash", "i8")])
@@ -74,6 +78,10 @@ class BulkDispatch:
         for kind in QUEUED_TRANSACTION_TYPES:
             is_queued |= some.transaction_type == kind
         has_place = (queue_offset >= 0) & (queue_offset <= records.physical_offset // SMALLEST_RECORD_BYTES)
+        is_batch = (records.sys_flag & INNER_BATCH_FLAG) != 0
+        batch_topics = self._topics_of(some, is_batch) if is_batch.any() else frozenset()
+        if batch_topics:  # a batch takes many queue offsets
+            has_place |= is_batch & (queue_offset >= 0) & (queue_offset <= records.physical_offset)
         has_place &= self._facts["is_folder"][some.topic]
         units = np.empty(len(records), PLACED_DTYPE)
         units["topic"] = some.topic
@@ -85,7 +93,10 @@ class BulkDispatch:
         taken = is_queued & has_place
         if not taken.all():
             units = units[taken]
-        return Dispatched(len(records), int((is_queued & ~has_place).sum()), units, some.keys())
+        return Dispatched(len(records), int((is_queued & ~has_place).sum()), units, some.keys(), batch_topics)
+
+    def _topics_of(self, some: "_Columns", rows: Mask) -> frozenset[str]:
+        return frozenset(self.topics[number] for number in np.unique(some.topic[rows]).tolist())
 
     def _by_shape(self, some: "_Columns") -> Ints:
         """Dispatch the messages that share their shape with many others. Returns the rows of the rest."""

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqha.steps import Steps, at_once
+from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import (
     DISK,
@@ -30,6 +31,7 @@ from rmqha.store.log.mappedfile import (
     UnflushedFolder,
     file_name,
 )
+from rmqha.wire.delay import DelayLevels
 
 UNIT = Struct(">qiq")
 PLACE = Struct(">qi")
@@ -55,7 +57,9 @@ UNITS_PROVED = 4096
 FILES_THAT_TELL = 1000
 """The file size of queues is taken from about this many files, because some may be damaged."""
 CONSUME_QUEUE_FOLDER = "consumequeue"
-DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+DEFAULT_UNITS = 300_000
+"""How many units a file has by default."""
+DEFAULT_QUEUE_FILE_SIZE = DEFAULT_UNITS * CQ_STORE_UNIT_SIZE
 
 Units = npt.NDArray[np.void]
 
@@ -73,30 +77,30 @@ class Unit(NamedTuple):
         return self.physical_offset == 0 and self.size in (0, PRE_BLANK_SIZE)
 
 
-def queue_file_size(configured: int) -> int:
-    """``mappedFileSizeConsumeQueue`` rounded up to whole units, in bytes."""
-    return -(-configured // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+def queue_file_size(configured: int, unit_size: int = CQ_STORE_UNIT_SIZE) -> int:
+    """A configured file size, such as ``mappedFileSizeConsumeQueue``, rounded up to whole units, in bytes."""
+    return -(-configured // unit_size) * unit_size
 
 
-def queue_size_of(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
+def queue_size_of(folder: Path, configured: int | None, disk: Disk = DISK, unit_size: int = CQ_STORE_UNIT_SIZE) -> int:
     """Bytes of each queue file in ``folder``: as most files are, else as configured, else the default.
 
     The files win over the setting, so that a store opens with any settings. Sizes that no queue file can have are
     ignored: such a file is damaged. Raises OSError.
     """
-    wanted = queue_file_size(configured) if configured is not None else DEFAULT_QUEUE_FILE_SIZE
-    sizes = {
-        size: count for size, count in _file_sizes(folder, disk).items() if size and size % CQ_STORE_UNIT_SIZE == 0
-    }
+    wanted = queue_file_size(configured, unit_size) if configured is not None else DEFAULT_UNITS * unit_size
+    sizes = {size: count for size, count in _file_sizes(folder, disk).items() if size and size % unit_size == 0}
     return max(sizes, key=lambda size: (sizes[size], size == wanted, size), default=wanted)
 
 
-def new_queue_size(folder: Path, configured: int | None, disk: Disk = DISK) -> int:
+def new_queue_size(folder: Path, configured: int | None, disk: Disk = DISK, unit_size: int = CQ_STORE_UNIT_SIZE) -> int:
     """Bytes of each file of queues that replace those in ``folder``: as configured, else as these are.
 
     Raises OSError.
     """
-    return queue_size_of(folder, None, disk) if configured is None else queue_file_size(configured)
+    if configured is not None:
+        return queue_file_size(configured, unit_size)
+    return queue_size_of(folder, None, disk, unit_size)
 
 
 def _file_sizes(folder: Path, disk: Disk) -> Counter[int]:
@@ -146,6 +150,10 @@ class ConsumeQueue:
     It adds itself to the ``marks`` when it has units to write, and when it has written some.
     """
 
+    size_key: ClassVar = "mappedFileSizeConsumeQueue"
+    dtype: ClassVar = UNIT_DTYPE
+    unit_size: ClassVar = CQ_STORE_UNIT_SIZE
+
     def __init__(
         self,
         folder: Path,
@@ -160,7 +168,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self._marks = marks = Marks() if marks is None else marks
         self._disk = marks.disk
-        self._queue = MappedFileQueue(folder, file_size, owned, size_key="mappedFileSizeConsumeQueue", disk=marks.disk)
+        self._queue = MappedFileQueue(folder, file_size, owned, size_key=self.size_key, disk=marks.disk)
         self._pending = bytearray()
         self._end = self._queue.end_offset  # in bytes, without pending units
         self._min = self._queue.first_base or 0
@@ -174,15 +182,18 @@ class ConsumeQueue:
         self.max_physical_offset = -1
         self.order_breaches = 0
 
+    def _unit_reader(self) -> "UnitReader":
+        return UnitReader(self._queue, self._disk, self.dtype)
+
     @property
     def max_offset(self) -> int:
         """The queue offset that comes next."""
-        return (self._end + len(self._pending)) // CQ_STORE_UNIT_SIZE
+        return (self._end + len(self._pending)) // self.unit_size
 
     @property
     def min_offset(self) -> int:
         """The first queue offset whose message the log still has. Raises OSError."""
-        return self._min_at // CQ_STORE_UNIT_SIZE
+        return self._min_at // self.unit_size
 
     @property
     def _min_at(self) -> int:
@@ -190,6 +201,11 @@ class ConsumeQueue:
             self._min = self._find_min(self._min_physical_offset)
             self._min_physical_offset = None
         return self._min
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self._queue.folder
 
     @property
     def file_size(self) -> int:
@@ -211,7 +227,7 @@ class ConsumeQueue:
             return
         while not self.make_room(queue_offset, self.file_size):
             pass
-        if queue_offset * CQ_STORE_UNIT_SIZE < self._end + len(self._pending):
+        if queue_offset * self.unit_size < self._end + len(self._pending):
             return
         self.max_physical_offset = unit.physical_offset + unit.size
         self._add(UNIT.pack(*unit))
@@ -222,7 +238,7 @@ class ConsumeQueue:
 
     def follows(self, queue_offset: int) -> bool:
         """Whether ``queue_offset`` is the next one, so that its unit needs no blanks before it."""
-        at, is_new = queue_offset * CQ_STORE_UNIT_SIZE, not self._pending and not len(self._queue)
+        at, is_new = queue_offset * self.unit_size, not self._pending and not len(self._queue)
         return at % self.file_size == 0 if is_new else at == self._end + len(self._pending)
 
     def put_run(self, queue_offset: int, units: Units) -> None:
@@ -231,7 +247,7 @@ class ConsumeQueue:
         Their messages must be after those that have units.
         """
         if not self._pending and not len(self._queue):
-            self._end = self._min = queue_offset * CQ_STORE_UNIT_SIZE
+            self._end = self._min = queue_offset * self.unit_size
             self._min_physical_offset = None
         last = Unit(*units[-1].item())
         data = memoryview(units.tobytes())
@@ -243,7 +259,7 @@ class ConsumeQueue:
 
     def blank_bytes_before(self, queue_offset: int) -> int:
         """The cost of room for a unit at ``queue_offset``: bytes of blanks, plus a fixed cost for each empty file."""
-        at, end = queue_offset * CQ_STORE_UNIT_SIZE, self._end + len(self._pending)
+        at, end = queue_offset * self.unit_size, self._end + len(self._pending)
         if not self._pending and not len(self._queue):
             return at % self.file_size
         holes = self._holes_from(end + -end % self.file_size, at)
@@ -255,7 +271,7 @@ class ConsumeQueue:
 
     def begin_without_blanks(self, queue_offset: int) -> None:
         """Start a queue without files at ``queue_offset``, with a hole before it in its file. Raises OSError."""
-        at = queue_offset * CQ_STORE_UNIT_SIZE
+        at = queue_offset * self.unit_size
         self._create_file(at - at % self.file_size)
         self._end = self._min = at
         self._min_physical_offset = None
@@ -265,7 +281,7 @@ class ConsumeQueue:
 
         Then call it again. Raises OSError.
         """
-        at = queue_offset * CQ_STORE_UNIT_SIZE
+        at = queue_offset * self.unit_size
         if not self._pending and not len(self._queue):
             self._end = at - at % self.file_size
             self._min, self._min_physical_offset = at, None
@@ -289,9 +305,9 @@ class ConsumeQueue:
             self._end = end + self.file_size
             return HOLE_FILE_COST_BYTES
         room = min(at, end - end % self.file_size + self.file_size) - end
-        count = min(BLANKS_BATCH, room // CQ_STORE_UNIT_SIZE, max_bytes // CQ_STORE_UNIT_SIZE + 1)
+        count = min(BLANKS_BATCH, room // self.unit_size, max_bytes // self.unit_size + 1)
         self._add(PRE_BLANK * count)
-        return count * CQ_STORE_UNIT_SIZE
+        return count * self.unit_size
 
     def _add(self, units: bytes | memoryview) -> None:
         """Add units that are all in one file."""
@@ -327,32 +343,36 @@ class ConsumeQueue:
     def units(self, offset: int, limit: int) -> Units:
         """Up to ``limit`` units from ``offset`` on, of one file. Empty outside the queue. A view: use it at once."""
         self.write_pending()
-        at = offset * CQ_STORE_UNIT_SIZE
+        at = offset * self.unit_size
         first = self._queue.first_base
         if first is None or not max(first, self._min_at) <= at < self._end:
-            return np.empty(0, dtype=UNIT_DTYPE)
+            return np.empty(0, dtype=self.dtype)
         return self._units_at(at, limit)
 
     def _units_at(self, at: int, limit: int) -> Units:
         mapped_file = self._file(at)
-        count = min(limit, (min(self._end, mapped_file.end_offset) - at) // CQ_STORE_UNIT_SIZE)
-        return cast(Units, np.frombuffer(mapped_file.segment, UNIT_DTYPE, count, at - mapped_file.base_offset))
+        count = min(limit, (min(self._end, mapped_file.end_offset) - at) // self.unit_size)
+        return cast(Units, np.frombuffer(mapped_file.segment, self.dtype, count, at - mapped_file.base_offset))
 
     def unit(self, offset: int) -> Unit | None:
         """The unit at ``offset``, None outside the queue."""
         found = self.units(offset, 1)
         return Unit(*found[0].item()) if len(found) else None
 
+    def unit_of(self, request: DispatchRequest, delay_levels: DelayLevels) -> tuple[int, ...]:
+        """The fields of the unit that this queue should have for a message."""
+        return Unit(request.physical_offset, request.size, request.tags_code(delay_levels))
+
     @property
-    def last_unit(self) -> Unit:
-        """The last unit. The queue must have units. Raises OSError."""
-        with _Units(self._queue, self._disk) as units:
-            return Unit(*units.read(self._end - CQ_STORE_UNIT_SIZE, 1)[0].item())
+    def last_unit(self) -> tuple[int, ...]:
+        """The last unit's fields, first its physical offset. The queue must have units. Raises OSError."""
+        with self._unit_reader() as units:
+            return tuple(units.read(self._end - self.unit_size, 1)[0].item())
 
     def next_file_offset(self, offset: int) -> int:
         """The first queue offset of the file after the one that ``offset`` belongs to."""
-        at = offset * CQ_STORE_UNIT_SIZE
-        return (at - at % self.file_size + self.file_size) // CQ_STORE_UNIT_SIZE
+        at = offset * self.unit_size
+        return (at - at % self.file_size + self.file_size) // self.unit_size
 
     def recover(self, checked_from: int | None = None) -> None:
         """Find the end, and cut what follows it. Raises QueueDamaged, OSError.
@@ -361,10 +381,10 @@ class ConsumeQueue:
         the disk. Later units are kept up to the first break; the last of them may be torn. If there are very many, all
         later ones are dropped unread. Dispatch makes dropped units again.
         """
-        with _Units(self._queue, self._disk) as units:
+        with self._unit_reader() as units:
             self._end = units.end()
             if checked_from is None and units.goes_on_at(self._end):
-                raise QueueDamaged(f"{self._queue.folder} has units after its end, {self._end // CQ_STORE_UNIT_SIZE}")
+                raise QueueDamaged(f"{self._queue.folder} has units after its end, {self._end // self.unit_size}")
             if checked_from is not None:
                 self._kept_from = units.end_before(checked_from, self._end)
                 self._end = units.sound_end(self._kept_from, checked_from, self._end)
@@ -384,19 +404,19 @@ class ConsumeQueue:
 
     def find_end(self) -> None:
         """Set the queue's end to the end of its last unit. Changes no file. Raises OSError."""
-        with _Units(self._queue, self._disk) as units:
+        with self._unit_reader() as units:
             self._end = units.end()
             self.max_physical_offset = units.last_physical_end(self._end)
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of messages at or after ``physical_offset`` in the log. Raises OSError."""
         self.write_pending()
-        with _Units(self._queue, self._disk) as units:
+        with self._unit_reader() as units:
             self._cut(units.end_before(physical_offset, self._end), units)
         if self._end <= self._min_at or self.max_physical_offset < 0:
             self._forget_all()
 
-    def _cut(self, end: int, units: "_Units", looks_after: bool = True) -> None:
+    def _cut(self, end: int, units: "UnitReader", looks_after: bool = True) -> None:
         while len(self._queue) and self._queue.bases[-1] >= end:  # keep no empty file: it could become the only one
             self._queue.remove_last()
         self.last_message = units.last_message(end)
@@ -425,14 +445,14 @@ class ConsumeQueue:
     def _find_min(self, min_physical_offset: int) -> int:
         if self._queue.first_base is None:
             return self._end
-        with _Units(self._queue, self._disk) as units:
+        with self._unit_reader() as units:
             return units.first_from(min_physical_offset, self._end)
 
     def delete_files_before(self, min_physical_offset: int) -> int:
         """Delete files whose messages are all gone from the log, but not the last file. Returns how many."""
         self.write_pending()
         deleted = 0
-        with _Units(self._queue, self._disk) as units:
+        with self._unit_reader() as units:
             while len(self._queue) > 1:
                 base = self._queue.bases[0]
                 if units.last_physical_end(base + self.file_size, base) > min_physical_offset:
@@ -452,9 +472,9 @@ class ConsumeQueue:
         low, high = self.min_offset, self.max_offset
         if low >= high:
             return high
-        last_file = (self._end - 1) // self.file_size * self.file_size // CQ_STORE_UNIT_SIZE
+        last_file = (self._end - 1) // self.file_size * self.file_size // self.unit_size
         at = max(low, high - UNITS_LOOKED_AT, last_file)
-        units = self._units_at(at * CQ_STORE_UNIT_SIZE, high - at)
+        units = self._units_at(at * self.unit_size, high - at)
         ends = units["physical_offset"] + units["size"]
         after = np.flatnonzero((ends > physical_offset) & _are_messages(units))
         if not len(after):
@@ -464,12 +484,12 @@ class ConsumeQueue:
 
     def _end_before(self, physical_offset: int, end: int) -> int:
         """The same, if the message at ``end`` is one that ends after ``physical_offset``."""
-        with _Units(self._queue, self._disk) as units:
-            place = units.end_before(physical_offset, end * CQ_STORE_UNIT_SIZE)
+        with self._unit_reader() as units:
+            place = units.end_before(physical_offset, end * self.unit_size)
             last = units.last_message(place)
         if last is not None and last[1] + last[2] > physical_offset:
             return last[0]
-        return max(self.min_offset, place // CQ_STORE_UNIT_SIZE)
+        return max(self.min_offset, place // self.unit_size)
 
     def offset_by_time(
         self, timestamp: int, store_timestamp: Callable[[int], int | None], end: int | None = None
@@ -567,14 +587,16 @@ class UnflushedQueues:
         self._disk.sync_all(self.files())
 
 
-class _Units:
+class UnitReader:
     """Reads units of a queue's files, one or a few at a time. Only pages that are read enter the page cache.
 
-    Places are byte offsets: unit n of the queue is at 20·n. Use it as a context, which closes the file.
+    Places are byte offsets: unit n of the queue is at n times a unit's size. It is a context, which closes the file.
     """
 
-    def __init__(self, queue: MappedFileQueue, disk: Disk) -> None:
+    def __init__(self, queue: MappedFileQueue, disk: Disk, dtype: np.dtype[np.void] = UNIT_DTYPE) -> None:
         self._queue = queue
+        self._dtype = dtype
+        self._unit_size = dtype.itemsize
         self._disk = disk
         self._folder = str(queue.folder)
         self._file: Readable | None = None
@@ -583,7 +605,7 @@ class _Units:
         """Where the open file ends in a hole, as far as that is known."""
         self._page, self._page_at = b"", 0
 
-    def __enter__(self) -> "_Units":
+    def __enter__(self) -> "UnitReader":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -603,13 +625,13 @@ class _Units:
     def read(self, at: int, count: int) -> Units:
         """Up to ``count`` units of one file. Raises OSError."""
         base = at - at % self._queue.file_size
-        count = min(count, (base + self._queue.file_size - at) // CQ_STORE_UNIT_SIZE)
-        data = self._open(base).read(at - base, count * CQ_STORE_UNIT_SIZE)
-        return cast(Units, np.frombuffer(data.ljust(count * CQ_STORE_UNIT_SIZE, b"\0"), UNIT_DTYPE))
+        count = min(count, (base + self._queue.file_size - at) // self._unit_size)
+        data = self._open(base).read(at - base, count * self._unit_size)
+        return cast(Units, np.frombuffer(data.ljust(count * self._unit_size, b"\0"), self._dtype))
 
     def _one(self, at: int) -> tuple[int, int]:
         """Physical offset and size."""
-        if not self._page_at <= at <= self._page_at + len(self._page) - CQ_STORE_UNIT_SIZE:
+        if not self._page_at <= at <= self._page_at + len(self._page) - self._unit_size:
             self._read_page(at)
         found: tuple[int, int] = PLACE.unpack_from(self._page, at - self._page_at)
         return found
@@ -619,12 +641,12 @@ class _Units:
         base = at - at % self._queue.file_size
         file, position = self._open(base), at - base
         page = position - position % PAGE_BYTES
-        start = page + -page % CQ_STORE_UNIT_SIZE
-        if position + CQ_STORE_UNIT_SIZE > page + PAGE_BYTES:  # the unit extends into the next page
+        start = page + -page % self._unit_size
+        if position + self._unit_size > page + PAGE_BYTES:  # the unit extends into the next page
             start = position
         self._page_at = base + start
-        size = max(CQ_STORE_UNIT_SIZE, page + PAGE_BYTES - start)
-        self._page = file.read(start, size).ljust(at - self._page_at + CQ_STORE_UNIT_SIZE, b"\0")
+        size = max(self._unit_size, page + PAGE_BYTES - start)
+        self._page = file.read(start, size).ljust(at - self._page_at + self._unit_size, b"\0")
 
     def _can_be_one(self, at: int) -> bool:
         physical_offset, size = self._one(at)
@@ -644,7 +666,7 @@ class _Units:
             ranges = list(self._data_ranges(base))
             self._data_end = ranges[-1][1] if ranges else 0
             for start, end in reversed(ranges):
-                found = self._last_run_end(base + start - start % CQ_STORE_UNIT_SIZE, base + end)
+                found = self._last_run_end(base + start - start % self._unit_size, base + end)
                 if found is not None:
                     return found
         return self._queue.first_base or 0
@@ -654,24 +676,24 @@ class _Units:
         return self._open(base).data_ranges(position, self._queue.file_size)
 
     def _last_run_end(self, low: int, end: int) -> int | None:
-        high = end + -(end - low) % CQ_STORE_UNIT_SIZE
+        high = end + -(end - low) % self._unit_size
         if not self._can_be_one(low):
             return self._last_end_by_reading(low, high)
-        while high - low > CQ_STORE_UNIT_SIZE:
-            middle = low + (high - low) // CQ_STORE_UNIT_SIZE // 2 * CQ_STORE_UNIT_SIZE
+        while high - low > self._unit_size:
+            middle = low + (high - low) // self._unit_size // 2 * self._unit_size
             if self._can_be_one(middle):
                 low = middle
             else:
                 high = middle
-        return low + CQ_STORE_UNIT_SIZE
+        return low + self._unit_size
 
     def _last_end_by_reading(self, low: int, high: int) -> int | None:
         while high > low:
-            start = max(low, high - BLANKS_BATCH * CQ_STORE_UNIT_SIZE)
-            units = self.read(start, (high - start) // CQ_STORE_UNIT_SIZE)
+            start = max(low, high - BLANKS_BATCH * self._unit_size)
+            units = self.read(start, (high - start) // self._unit_size)
             found = np.flatnonzero((units["physical_offset"] >= 0) & (units["size"] > 0))
             if len(found):
-                return start + (int(found[-1]) + 1) * CQ_STORE_UNIT_SIZE
+                return start + (int(found[-1]) + 1) * self._unit_size
             high = start
         return None
 
@@ -698,16 +720,16 @@ class _Units:
 
     def _last_message_before(self, at: int, first: int) -> int | None:
         """The place of the last message's unit between ``first`` and ``at``. None without one."""
-        if at > first and self._is_message(at - CQ_STORE_UNIT_SIZE):  # the usual case
-            return at - CQ_STORE_UNIT_SIZE
+        if at > first and self._is_message(at - self._unit_size):  # the usual case
+            return at - self._unit_size
         count = 16
         while at > first:
             base = (at - 1) - (at - 1) % self._queue.file_size
-            start = max(base, first, at - count * CQ_STORE_UNIT_SIZE)
-            units = self.read(start, (at - start) // CQ_STORE_UNIT_SIZE)
+            start = max(base, first, at - count * self._unit_size)
+            units = self.read(start, (at - start) // self._unit_size)
             found = np.flatnonzero(_are_messages(units))
             if len(found):
-                return start + int(found[-1]) * CQ_STORE_UNIT_SIZE
+                return start + int(found[-1]) * self._unit_size
             at, count = start, min(BLANKS_BATCH, 16 * count)
         return None
 
@@ -715,7 +737,7 @@ class _Units:
         """Queue offset, physical offset and size of the last message with a unit before ``end``. Raises OSError."""
         first = self._queue.first_base
         found = None if first is None else self._last_message_before(end, first)
-        return None if found is None else (found // CQ_STORE_UNIT_SIZE, *self._one(found))
+        return None if found is None else (found // self._unit_size, *self._one(found))
 
     def last_physical_end(self, end: int, first: int | None = None) -> int:
         """The end, in the log, of the last message with a unit before ``end``. -1 without one. Raises OSError."""
@@ -732,25 +754,25 @@ class _Units:
         if first is None:
             return 0
         found = self._last_message_before(self._bisect(physical_offset, end), first)
-        return first if found is None else found + CQ_STORE_UNIT_SIZE
+        return first if found is None else found + self._unit_size
 
     def sound_end(self, at: int, checked_from: int, end: int) -> int:
         """As ``end_before``, which gave ``at``, but keeps a few later units, if they are sound and in order.
 
         Raises OSError.
         """
-        if end - at > UNITS_PROVED * CQ_STORE_UNIT_SIZE:
+        if end - at > UNITS_PROVED * self._unit_size:
             return at
         found, last = at, checked_from - 1
         while at < end:
-            units = self.read(at, (end - at) // CQ_STORE_UNIT_SIZE)
-            for number, (physical_offset, size, _) in enumerate(units.tolist()):
+            units = self.read(at, (end - at) // self._unit_size)
+            for number, (physical_offset, size, *_) in enumerate(units.tolist()):
                 if size == PRE_BLANK_SIZE and physical_offset == 0:
                     continue
                 if physical_offset <= last or size <= 0:
                     return found
-                last, found = physical_offset, at + (number + 1) * CQ_STORE_UNIT_SIZE
-            at += len(units) * CQ_STORE_UNIT_SIZE
+                last, found = physical_offset, at + (number + 1) * self._unit_size
+            at += len(units) * self._unit_size
         return found
 
     def _bisect(self, physical_offset: int, end: int) -> int:
@@ -761,10 +783,10 @@ class _Units:
         first = self._queue.first_base or 0
         low, high = first, end
         while low < high:
-            middle = low + (high - low) // CQ_STORE_UNIT_SIZE // 2 * CQ_STORE_UNIT_SIZE
-            found = self._last_message_before(middle + CQ_STORE_UNIT_SIZE, low)
+            middle = low + (high - low) // self._unit_size // 2 * self._unit_size
+            found = self._last_message_before(middle + self._unit_size, low)
             if found is None or self._one(found)[0] < physical_offset:
-                low = middle + CQ_STORE_UNIT_SIZE
+                low = middle + self._unit_size
             else:
                 high = found
         return low
@@ -776,11 +798,11 @@ class _Units:
         """
         at, count = self._bisect(physical_offset, end), 1
         while at < end:  # blanks of missing messages may be there
-            units = self.read(at, min(count, (end - at) // CQ_STORE_UNIT_SIZE))
+            units = self.read(at, min(count, (end - at) // self._unit_size))
             found = np.flatnonzero(_are_messages(units) & (units["physical_offset"] >= physical_offset))
             if len(found):
-                return at + int(found[0]) * CQ_STORE_UNIT_SIZE
-            at, count = at + len(units) * CQ_STORE_UNIT_SIZE, min(BLANKS_BATCH, 16 * count)
+                return at + int(found[0]) * self._unit_size
+            at, count = at + len(units) * self._unit_size, min(BLANKS_BATCH, 16 * count)
         return end
 
 

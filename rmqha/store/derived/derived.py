@@ -1,20 +1,22 @@
 """Opens, recovers and removes the consume queues and the index of a store together."""
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from threading import Lock
 
 from twisted.logger import Logger
 
+from rmqha.events import Event
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (
     CONSUME_QUEUE_FOLDER,
     ConsumeQueue,
     QueueDamaged,
-    Unit,
     queue_file_size,
 )
 from rmqha.store.derived.dispatch import Dispatcher
@@ -23,6 +25,7 @@ from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_o
 from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometry, new_geometry, used_index_paths
 from rmqha.store.derived.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
 from rmqha.store.derived.queuetable import QueueKey, open_queues
+from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
@@ -33,6 +36,7 @@ QUEUES_A_ROUND = 256
 QUEUES_A_TURN = 16
 """How many queues a thread recovers before it takes the next ones."""
 MAX_OPEN_SEGMENTS = 64
+TOPICS_TOLD = 5
 MARK_FILE = "dispatched-from"
 MARKED_BYTES = 16 << 20
 """If more of the log than this is to be dispatched, a mark shows the next start that this did not end."""
@@ -151,10 +155,11 @@ class Derived:
         self._known_ends = read_ends(root, recovery.end, self._warn, self._disk) if recovery.clean_stop else {}
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
+        misplaced = self._set_misplaced_aside(self.queues.misplaced)
         refill_from = self._log_lost_units(problems)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
-        if problems:  # queues skip units that they have
+        if problems or misplaced:  # queues skip units that they have
             start = log.min_offset
         self._mark = root / NODE_FOLDER / MARK_FILE
         start = max(log.min_offset, min(start, self._marked(), refill_from))
@@ -166,15 +171,16 @@ class Derived:
             begun = self.index.end_phy_offset
             self.index.truncate(begun)  # a message's keys may be in two files
             start = min(start, max(log.min_offset, begun))
-        if self._log_end - start > MARKED_BYTES or problems or damaged:
+        if self._log_end - start > MARKED_BYTES or problems or misplaced or damaged:
             note_dispatched_until(root, start, self._disk)
         self._cut_index(recovery, start)
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
+        self.dispatcher.found_batches = self._found_batches
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
 
     def _warn(self, text: str) -> None:
-        self._log.warn("{text}", text=text)
+        self._log.warn("{text}", event=Event.QUEUE_ENDS_UNREADABLE, text=text)
 
     def _warn_of_queue_size(self) -> None:
         configured, size = self._settings.mapped_file_size_consume_queue, self.queues.file_size
@@ -182,6 +188,7 @@ class Derived:
             self._log.warn(
                 "queue files have {size} bytes, and mappedFileSizeConsumeQueue says {configured}: the node keeps the "
                 "size of the files; to change them to the setting, stop it and run rmqha rebuild with these settings",
+                event=Event.QUEUE_FILE_SIZE_DIFFERS,
                 size=size,
                 configured=configured,
             )
@@ -195,6 +202,7 @@ class Derived:
             self._log.warn(
                 "{count} index files have {found}, and the settings say {wanted}: the node keeps these files, and "
                 "makes new ones as configured; to change all, stop it and run rmqha rebuild with these settings",
+                event=Event.INDEX_FILE_SIZE_DIFFERS,
                 count=len(others),
                 found=str(others[-1]),
                 wanted=str(wanted),
@@ -279,6 +287,7 @@ class Derived:
             self._log.error(
                 "queue {queue_id} of {topic} ends at {found}, but ended at {known} when the store was closed: the "
                 "missing units are rebuilt from the log",
+                event=Event.QUEUE_TOO_SHORT,
                 topic=key[0],
                 queue_id=key[1],
                 found=found.max_offset,
@@ -293,13 +302,13 @@ class Derived:
             queue.truncate(recovery.end)
         if not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from:
             last = queue.last_unit
-            if last != self._unit_of(log, last.physical_offset):
-                queue.truncate(last.physical_offset)
+            if last != self._unit_of(queue, log, last[0]):
+                queue.truncate(last[0])
         queue.correct_min_offset(log.min_offset)
         queue.release_files()
 
-    def _unit_of(self, log: CommitLog, offset: int) -> Unit | None:
-        """The unit of the message at ``offset`` of the proved log, None without a message."""
+    def _unit_of(self, queue: ConsumeQueue, log: CommitLog, offset: int) -> tuple[int, ...] | None:
+        """The unit that the queue should have for the message at ``offset`` of the proved log, None without one."""
         data = log.get_data(offset, log.segment_size)
         try:
             request = None if data is None else read_dispatch_request(data, 0)
@@ -307,7 +316,7 @@ class Derived:
             return None
         if request is None or isinstance(request, int) or request.physical_offset != offset:
             return None
-        return Unit(offset, request.size, request.tags_code(self._delay_levels))
+        return queue.unit_of(request, self._delay_levels)
 
     def _set_queues_aside(self, root: Path, problems: Mapping[QueueKey, str]) -> None:
         """Move the folders of damaged queues below ``rmqha``. Dispatch rebuilds the queues. Raises OSError."""
@@ -315,18 +324,78 @@ class Derived:
             return
         aside = new_folder_aside(root, CONSUME_QUEUE_FOLDER, self._disk)
         for key, problem in problems.items():
-            folder = self.queues.folder_of(*key)
+            folder = self.queues.existing_folder_of(*key)
             target = aside / key[0] / folder.name
             self._disk.make_folder(target.parent)
             self._disk.rename(folder, target)
             self._log.error(
                 "queue {queue_id} of {topic} is damaged: {problem}; it is rebuilt from the log, and the old one is "
                 "kept in {kept_in}",
+                event=Event.QUEUE_DAMAGED,
                 topic=key[0],
                 queue_id=key[1],
                 problem=problem,
                 kept_in=str(target),
             )
+
+    def _set_misplaced_aside(self, folders: Sequence[Path]) -> bool:
+        """Move folders of queues below ``rmqha`` that are of the wrong type. Whether there were any. Raises OSError."""
+        if not folders:
+            return False
+        aside = new_folder_aside(self._root, "misplaced-queues", self._disk)
+        for folder in folders:
+            target = aside / folder.parent.parent.name / folder.parent.name / folder.name
+            self._disk.make_folder(target.parent)
+            self._disk.rename(folder, target)
+            self._disk.remove_if_empty(folder.parent)
+        topics = sorted({folder.parent.name for folder in folders})
+        self._log.warn(
+            "queues of {topics} are of the wrong type for their topics (queue.type): they are rebuilt from the log, "
+            "and the old ones are kept in {kept_in}",
+            event=Event.QUEUES_OF_WRONG_TYPE,
+            topics=", ".join(topics[:TOPICS_TOLD]) + (" and more" if len(topics) > TOPICS_TOLD else ""),
+            kept_in=str(aside),
+        )
+        return True
+
+    def set_queue_types(self, types: QueueTypes) -> None:
+        """Use what the topics' table says now. Queues of the wrong type are set aside, and dispatched again.
+
+        Raises OSError.
+        """
+        self.queues.types = replace(types, seen=self.queues.types.seen)
+        wrong = [
+            key
+            for key, queue in self.queues.queues.items()
+            if self.queues.types.is_batch(key[0]) is not isinstance(queue, BatchConsumeQueue)
+        ]
+        if wrong:
+            self._dispatch_again(wrong)
+
+    def _found_batches(self, topic: str) -> None:
+        """The log has a batch of a topic that the table does not have. Raises OSError."""
+        self.queues.types = self.queues.types.with_seen(topic)
+        wrong = [key for key in self.queues.queues if key[0] == topic]
+        if wrong:
+            self._dispatch_again(wrong)
+
+    def _dispatch_again(self, wrong: Sequence[QueueKey]) -> None:
+        """Set queues of the wrong type aside, and dispatch the log again from their first message on."""
+        self.queues.write_pending()
+        start, folders = self.dispatcher.reput_offset, []
+        for key in wrong:
+            queue = self.queues.queues[key]
+            first = queue.unit(queue.min_offset)
+            start = min(
+                start, self._commit_log.min_offset if first is None or first.is_blank else first.physical_offset
+            )
+            folders.append(queue.folder)
+        self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
+        note_dispatched_until(self._root, min(start, self._marked()), self._disk)
+        for key in wrong:
+            self.queues.forget(*key)
+        self._set_misplaced_aside(folders)
+        self.dispatcher.go_back_to(start)
 
     def _set_index_aside(self, root: Path, damaged: list[tuple[Path, str]]) -> None:
         """Move damaged index files below ``rmqha``. Dispatch rebuilds them. Raises OSError."""
@@ -335,6 +404,7 @@ class Derived:
             self._disk.rename(path, aside / path.name)
         self._log.error(
             "{problem}; the index is rebuilt from this file on, and {count} old files are kept in {kept_in}",
+            event=Event.INDEX_DAMAGED,
             problem=damaged[0][1],
             count=len(damaged),
             kept_in=str(aside),
@@ -353,6 +423,7 @@ class Derived:
         """The settings of the files, by their names in broker.conf."""
         return {
             "mappedFileSizeConsumeQueue": str(self.queues.file_size),
+            **({BatchConsumeQueue.size_key: str(self.queues.batch_file_size)} if self.queues.types.has_any else {}),
             **(self.index.file_settings if self.index is not None else {}),
         }
 
@@ -391,6 +462,6 @@ def note_dispatched_until(root: Path, offset: int, disk: Disk = DISK) -> None:
 
 def remove_derived(root: Path, disk: Disk = DISK) -> None:
     """Remove queues and index. The next start builds them again. Raises OSError."""
-    for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
+    for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER):
         disk.remove_tree(root / name)
     disk.remove(ends_path(root), missing_ok=True)

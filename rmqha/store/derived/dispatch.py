@@ -9,11 +9,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.progress import LINE_SECONDS, MIB, left_of
+from rmqha.store.derived.batchqueue import BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
     BlankBudget,
@@ -84,14 +87,14 @@ class _Notices:
         self._next_time = 0.0
         self._left_out = 0
 
-    def add(self, text: str, **fields: object) -> None:
+    def add(self, event: Event, text: str, **fields: object) -> None:
         """Log it, or count it."""
         now = time.monotonic()
         if now < self._next_time:
             self._left_out += 1
             return
         self._next_time = now + NOTICE_SECONDS
-        self._log.error(text + "{more}", more=self._more(), **fields)
+        self._log.error(text + "{more}", event=event, more=self._more(), **fields)
 
     def _more(self) -> str:
         left_out, self._left_out = self._left_out, 0
@@ -100,7 +103,11 @@ class _Notices:
     def finish(self) -> None:
         """Log how many problems were only counted, if any."""
         if self._left_out:
-            self._log.error("{count} more messages are in no queue, or leave a gap", count=self._left_out)
+            self._log.error(
+                "{count} more messages are in no queue, or leave a gap",
+                event=Event.MESSAGE_PROBLEMS_COUNTED,
+                count=self._left_out,
+            )
             self._left_out = 0
 
 
@@ -115,7 +122,18 @@ class _Run(NamedTuple):
 def _queues_in(found: Dispatched) -> int:
     """How many queues the messages belong to."""
     units = found.units
-    return len(np.unique(units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF))
+    return len(_lasts(units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF))
+
+
+def _lasts(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The position of the last one of each value, in the order of the values.
+
+    Not with ``np.unique``: its first call imports numpy.ma, which takes the reactor longer than many slices.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    lasts: npt.NDArray[np.int64] = order[np.flatnonzero(np.append(ordered[1:] != ordered[:-1], len(values) > 0))]
+    return lasts
 
 
 class Dispatcher:
@@ -139,6 +157,8 @@ class Dispatcher:
         self._index = index
         self._delay_levels = delay_levels
         self._listeners: list[MessageArrived] = []
+        self.found_batches: Callable[[str], None] = lambda topic: None
+        """Called with a topic when the log has the first batch of it, if the topics' table does not have the topic."""
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
@@ -213,10 +233,18 @@ class Dispatcher:
             self._next_line, self._mark, self._is_logged = now + LINE_SECONDS, (now, self.reput_offset), True
             rate = (self.reput_offset - offset) / (now - then)
             left = f", {left_of(self.behind_bytes, rate)}" if rate > 0 else ""
-            self._log.info("{progress}, {rate:.1f} MiB/s{left}", progress=self.progress, rate=rate / MIB, left=left)
+            self._log.info(
+                "{progress}, {rate:.1f} MiB/s{left}",
+                event=Event.DISPATCH_PROGRESS,
+                progress=self.progress,
+                rate=rate / MIB,
+                left=left,
+            )
         if self.behind_bytes <= 0:
             if self._is_logged:
-                self._log.info("queues and index are built, up to {end}", end=self.reput_offset)
+                self._log.info(
+                    "queues and index are built, up to {end}", event=Event.DISPATCH_DONE, end=self.reput_offset
+                )
             self._next_line, self._is_logged = None, False
 
     def _refused(self, error: OSError) -> None:
@@ -225,7 +253,9 @@ class Dispatcher:
             assert self._failed is not None, "it was started"
             self._failed(Failure(error))
             return
-        self._log.error("queues and index wait for room on the disk: {error}", error=str(error))
+        self._log.error(
+            "queues and index wait for room on the disk: {error}", event=Event.DISPATCH_WAITS_FOR_DISK, error=str(error)
+        )
         if self._next_slice is None:
             assert self._clock is not None, "it was started"
             self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
@@ -250,7 +280,9 @@ class Dispatcher:
         """Dispatch a bounded number of messages, until ``deadline`` on the clock. Raises OSError."""
         log = self._commit_log
         if self.reput_offset < log.min_offset:
-            self._log.warn("dispatch goes on at {min}, the start of the log", min=log.min_offset)
+            self._log.warn(
+                "dispatch goes on at {min}, the start of the log", event=Event.DISPATCH_SKIPS, min=log.min_offset
+            )
             self.reput_offset = log.min_offset
         if self._is_unwritten:
             self.write_pending()
@@ -335,6 +367,7 @@ class Dispatcher:
             return found
         end = next_sound_position(data, base, position + 1)
         self._notices.add(
+            Event.LOG_DAMAGE_SKIPPED,
             "the log is damaged at {at}: {size} bytes are not messages, and in no queue; rmqha verify shows details",
             at=base + position,
             size=end - position,
@@ -359,6 +392,9 @@ class Dispatcher:
             return False
         records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
         found = self._bulk(records)
+        if self._has_batch_topics(found):
+            self._singly_until = self.reput_offset + end
+            return False
         if self._clock is not None and len(starts) > 2 * MIN_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
             self._bulk_messages = 2 * MIN_BULK_MESSAGES  # otherwise finding all these queues takes a whole turn
             return self._dispatch_many(data)
@@ -374,6 +410,15 @@ class Dispatcher:
         self.last_store_timestamp = int(records.take(slice(last, last + 1)).ints("storeTimestamp")[0])
         self.reput_offset = end
         return True
+
+    def _has_batch_topics(self, found: Dispatched) -> bool:
+        """Whether some messages may need a batch consume queue."""
+        if found.batch_topics:
+            return True
+        types = self._queues.types
+        if not types.has_any:
+            return False
+        return any(types.is_batch(self._bulk.topics[number]) for number in np.unique(found.units["topic"]).tolist())
 
     def _runs_of(self, found: Dispatched) -> list[_Run] | None:
         """The new units by queues. None if a queue's units do not simply continue the queue."""
@@ -426,10 +471,8 @@ class Dispatcher:
         """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
         if not self._listeners:
             return
-        codes, from_end = np.unique(run.units["tags_code"][::-1].astype(np.int64), return_index=True)
-        for tags_code, back in zip(codes.tolist(), from_end.tolist(), strict=True):
-            place = len(run.units) - 1 - back
-            physical_offset, size, _ = run.units[place].item()
+        for place in _lasts(run.units["tags_code"].astype(np.int64)).tolist():
+            physical_offset, size, tags_code = run.units[place].item()
             request = DispatchRequest(
                 run.queue.topic, run.queue.queue_id, run.queue_offset + place, physical_offset, size, 0, 0, {}
             )
@@ -438,7 +481,10 @@ class Dispatcher:
 
     def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> bool:
         """Add a message's unit and keys. False if the blanks before it take longer than a slice."""
-        if request.is_queued:
+        if request.is_queued and self._queues.types.is_batch(request.topic, request.sys_flag):
+            if not self._dispatch_batch(request):
+                return False
+        elif request.is_queued:
             tags_code = request.tags_code(self._delay_levels)
             queue = self._queue_of(request)
             if queue is not None:
@@ -457,9 +503,39 @@ class Dispatcher:
             ]
         return True
 
+    def _dispatch_batch(self, request: DispatchRequest) -> bool:
+        """Add the unit of a message that has a batch consume queue. False if dispatch went back in the log."""
+        if not self._queues.types.is_batch(request.topic):
+            before = self.reput_offset
+            self.found_batches(request.topic)
+            if self.reput_offset != before:
+                return False
+        try:
+            unit = batch_unit_of(request, self._delay_levels)
+            queue = self._queues.get_or_make(request.topic, request.queue_id)
+        except (ValueError, StoreError) as error:
+            self._refuse(request, str(error))
+            return True
+        assert isinstance(queue, BatchConsumeQueue), "the table makes queues of the topic's type"
+        if not queue.put_batch(unit):
+            self._refuse(request, f"its batch starts at {unit.base_offset}, and the queue ends at {queue.max_offset}")
+            return True
+        last = request._replace(queue_offset=unit.end_offset - 1)
+        for message_arrived in self._listeners:
+            message_arrived(last, unit.tags_code)
+        return True
+
+    def go_back_to(self, offset: int) -> None:
+        """Dispatch again from an offset of the log on. Queues and index skip what they have."""
+        self.reput_offset = min(self.reput_offset, offset)
+        self._singly_until = 0
+        self._filled = None
+        if self._unsubscribe is not None:
+            self._log_grew()
+
     def _queue_of(self, request: DispatchRequest) -> ConsumeQueue | None:
         """The queue of a message. If no queue can hold it, logs that and returns None."""
-        if not is_possible_offset(request.queue_offset, request.physical_offset):
+        if not is_possible_offset(request.queue_offset, request.physical_offset, request.sys_flag):
             self._refuse(request, f"QUEUEOFFSET {request.queue_offset} is impossible at this place of the log")
             return None
         try:
@@ -481,6 +557,7 @@ class Dispatcher:
         self._filled = None if has_room else queue
         if queue.order_breaches > breaches:
             self._notices.add(
+                Event.QUEUE_GAP,
                 "queue {queue_id} of {topic} has no units just before {queue_offset}: rmqha rebuild builds it again",
                 queue_id=request.queue_id,
                 topic=request.topic,
@@ -489,7 +566,12 @@ class Dispatcher:
         return has_room
 
     def _refuse(self, request: DispatchRequest, reason: str) -> None:
-        self._notices.add("message at {at} is in no queue: {reason}", at=request.physical_offset, reason=reason)
+        self._notices.add(
+            Event.MESSAGE_NOT_QUEUED,
+            "message at {at} is in no queue: {reason}",
+            at=request.physical_offset,
+            reason=reason,
+        )
 
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""

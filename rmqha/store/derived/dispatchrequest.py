@@ -31,6 +31,10 @@ MAX_FOLDER_NAME_BYTES = 255
 SMALLEST_RECORD_BYTES = FIXED_BYTES
 """A record without body, topic and properties, and with two IPv4 hosts (spec/store.md 3.1)."""
 SEARCH_BYTES = 1 << 20
+INNER_BATCH_FLAG = 0x80
+"""In SYSFLAG: the body is a batch of 5.x, which has queue offsets of its own for each of its messages."""
+INNER_BASE, INNER_NUM = "INNER_BASE", "INNER_NUM"
+MAX_BATCH_SIZE = 0x7FFF
 
 
 class DispatchRequest(NamedTuple):
@@ -62,6 +66,20 @@ class DispatchRequest(NamedTuple):
             if code is not None:
                 return code
         return tags_hash(self.properties.get("TAGS", ""))
+
+    @property
+    def batch(self) -> tuple[int, int]:
+        """The base offset in a batch consume queue, and how many queue offsets the message takes.
+
+        A batch of 5.x (INNER_BATCH) says both in its properties. Any other message takes one. Raises ValueError if
+        the properties are invalid, or if the messages of the queue do not fit into the log before it.
+        """
+        base_offset, batch_size = self.queue_offset, 1
+        if INNER_BASE in self.properties and INNER_NUM in self.properties:
+            base_offset, batch_size = int(self.properties[INNER_BASE]), int(self.properties[INNER_NUM])
+        if not 0 < batch_size <= MAX_BATCH_SIZE or not 0 <= base_offset <= self.physical_offset:
+            raise ValueError(f"a batch of {batch_size} messages at queue offset {base_offset} is impossible here")
+        return base_offset, batch_size
 
     def index_keys(self) -> list[str]:
         """Its index keys: UNIQ_KEY first, then each of KEYS."""
@@ -153,12 +171,14 @@ def read_place(read: Callable[[int, int], bytes], offset: int, size: int) -> tup
     return str(topic, "utf-8", "surrogateescape"), queue_id, queue_offset
 
 
-def is_possible_offset(queue_offset: int, physical_offset: int) -> bool:
+def is_possible_offset(queue_offset: int, physical_offset: int, sys_flag: int = 0) -> bool:
     """Whether a message at this offset of the log can have this QUEUEOFFSET: whether enough messages fit before it.
 
+    The messages of a batch of 5.x (INNER_BATCH) are smaller than records.
     No CRC covers the field (spec/store.md 3.1), so a flipped bit or a hostile master can give it any value.
     """
-    return 0 <= queue_offset <= physical_offset // SMALLEST_RECORD_BYTES
+    smallest = 1 if sys_flag & INNER_BATCH_FLAG else SMALLEST_RECORD_BYTES
+    return 0 <= queue_offset <= physical_offset // smallest
 
 
 def is_no_folder(topic: str) -> bool:

@@ -2,9 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rmqha.settings import Settings
+from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BATCH_UNIT_SIZE, BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (
     CONSUME_QUEUE_FOLDER,
     ConsumeQueue,
@@ -13,6 +15,7 @@ from rmqha.store.derived.consumequeue import (
     queue_size_of,
 )
 from rmqha.store.derived.dispatchrequest import is_no_folder
+from rmqha.store.derived.queuetypes import QueueTypes, read_queue_types
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, MANY_FILES, MAX_UNFLUSHED_FILES, Disk, Syncable
 
@@ -23,7 +26,7 @@ QueueKey = tuple[str, int]
 
 
 class QueueTable:
-    """All consume queues of a store, by topic and queue id."""
+    """All consume queues of a store, by topic and queue id: simple ones, and batch queues of RocketMQ 5.x."""
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class QueueTable:
         problems: dict[QueueKey, str] | None = None,
         disk: Disk = DISK,
     ) -> None:
-        """Opens the existing queues. Raises StoreError if a queue is damaged, OSError.
+        """Opens the existing queues in ``folder``. Raises StoreError if a queue is damaged, OSError.
 
         With ``problems`` damaged queues are added to it instead, and left out.
         """
@@ -44,27 +47,74 @@ class QueueTable:
         self._disk = disk
         self._marks = Marks(disk=disk)
         self.queues: dict[QueueKey, ConsumeQueue] = {}
+        self.types = QueueTypes()
+        """Which topics have batch queues."""
+        self.misplaced: list[Path] = []
+        """Folders of queues of the wrong type for their topic. They were not opened."""
+        self._batch_folder: Path | None = None
+        self._batch_file_size = 0
         self._topic_folder = folder
         """The folder of the last topic. Making paths is slow with many queues."""
-        for key in list_queues(folder, disk):
+        self._problems = problems
+        self._open_all(folder)
+
+    def _open_all(self, folder: Path) -> None:
+        for topic, queue_id in list_queues(folder, self._disk):
+            if self.types.is_batch(topic) is not (folder == self._batch_folder):
+                self.misplaced.append(folder / topic / str(queue_id))
+                continue
             try:
-                self._open(*key)
+                self._open(topic, queue_id)
             except StoreError as error:
-                if problems is None:
+                if self._problems is None:
                     raise
-                problems[key] = str(error)
+                self._problems[topic, queue_id] = str(error)
+
+    def open_batch_queues(self, folder: Path, file_size: int, types: QueueTypes) -> None:
+        """Open the existing batch queues too. Raises as the constructor does.
+
+        A topic that the table does not have, but that has such queues, is one with batches.
+        """
+        self._batch_folder, self._batch_file_size, self.types = folder, file_size, types
+        found = frozenset(topic for topic, _ in list_queues(folder, self._disk))
+        if found:
+            self.types = replace(types, seen=types.seen | found)
+        for topic, queue_id in [key for key in self.queues if self.types.is_batch(key[0])]:
+            self.forget(topic, queue_id)
+            self.misplaced.append(self._folder / topic / str(queue_id))
+        for topic, queue_id in [key for key in self._problems or () if self.types.is_batch(key[0])]:
+            assert self._problems is not None, "it has this key"
+            del self._problems[topic, queue_id]
+            self.misplaced.append(self._folder / topic / str(queue_id))
+        self._open_all(folder)
+
+    @property
+    def batch_file_size(self) -> int:
+        """Bytes of each file of a batch queue."""
+        return self._batch_file_size
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        folder = self.folder_of(topic, queue_id)
-        queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._marks)
+        queue: ConsumeQueue
+        if self._batch_folder is not None and self.types.is_batch(topic):
+            folder = self._batch_folder / topic / str(queue_id)
+            queue = BatchConsumeQueue(folder, topic, queue_id, self._batch_file_size, self._owned, self._marks)
+        else:
+            folder = self.folder_of(topic, queue_id)
+            queue = ConsumeQueue(folder, topic, queue_id, self.file_size, self._owned, self._marks)
         self.queues[topic, queue_id] = queue
         return queue
 
     def folder_of(self, topic: str, queue_id: int) -> Path:
-        """Where the files of a queue are, or would be."""
+        """Where the files of a simple queue are, or would be."""
         if self._topic_folder.name != topic or self._topic_folder.parent != self._folder:
             self._topic_folder = self._folder / topic
         return self._topic_folder / str(queue_id)
+
+    def existing_folder_of(self, topic: str, queue_id: int) -> Path:
+        """Where the files of a queue are, of the type that its topic has."""
+        if self._batch_folder is not None and self.types.is_batch(topic):
+            return self._batch_folder / topic / str(queue_id)
+        return self.folder_of(topic, queue_id)
 
     def forget(self, topic: str, queue_id: int) -> None:
         """Close a queue and remove it from the table."""
@@ -149,4 +199,8 @@ def open_queues(
     """
     folder = root / CONSUME_QUEUE_FOLDER
     size = queue_size_of(folder, settings.mapped_file_size_consume_queue, disk)
-    return QueueTable(folder, size, owned, problems, disk)
+    table = QueueTable(folder, size, owned, problems, disk)
+    folder = root / BATCH_QUEUE_FOLDER
+    size = queue_size_of(folder, settings.mapper_file_size_batch_consume_queue, disk, BATCH_UNIT_SIZE)
+    table.open_batch_queues(folder, size, read_queue_types(root, disk))
+    return table

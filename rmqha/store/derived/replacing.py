@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from rmqha.settings import Settings
+from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BATCH_UNIT_SIZE
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, new_queue_size
 from rmqha.store.derived.geometry import Geometry
 from rmqha.store.derived.index import INDEX_FOLDER, new_geometry
@@ -20,15 +21,29 @@ from rmqha.store.nodestate import NODE_FOLDER
 
 SIZES_FILE = "derived-sizes.json"
 """In ``rmqha`` during a rebuild: the file sizes of queues and index, which the old files had."""
-NOTED_SIZES = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
+STAGING_FOLDER = "rebuild"
+"""In ``rmqha`` during a rebuild: the new queues and index, and later the old ones."""
+NOTED_SIZES = (
+    "mapped_file_size_consume_queue",
+    "mapper_file_size_batch_consume_queue",
+    "max_hash_slot_num",
+    "max_index_num",
+)
 
 
 def settings_for_rebuild(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
     """The settings with the file sizes for a rebuild: as configured, else as the files are. Raises OSError."""
     made = index_geometry(root, settings, disk)
     size = new_queue_size(root / CONSUME_QUEUE_FOLDER, settings.mapped_file_size_consume_queue, disk)
+    batch_size = settings.mapper_file_size_batch_consume_queue
     return replace(
-        settings, mapped_file_size_consume_queue=size, max_hash_slot_num=made.slots, max_index_num=made.entries
+        settings,
+        mapped_file_size_consume_queue=size,
+        mapper_file_size_batch_consume_queue=new_queue_size(
+            root / BATCH_QUEUE_FOLDER, batch_size, disk, BATCH_UNIT_SIZE
+        ),
+        max_hash_slot_num=made.slots,
+        max_index_num=made.entries,
     )
 
 
@@ -42,7 +57,8 @@ def noted_sizes(root: Path, settings: Settings, disk: Disk = DISK) -> Settings:
     """The settings. Sizes that are not configured are those of a rebuild that did not end. Raises OSError."""
     try:
         noted = orjson.loads(disk.read(root / NODE_FOLDER / SIZES_FILE))
-        sizes: dict[str, Any] = {name: int(noted[name]) for name in NOTED_SIZES if getattr(settings, name) is None}
+        wanted = [name for name in NOTED_SIZES if name in noted and getattr(settings, name) is None]
+        sizes: dict[str, Any] = {name: int(noted[name]) for name in wanted}
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # no rebuild was interrupted, or the file is damaged
         return settings
     return replace(settings, **sizes) if all(size > 0 for size in sizes.values()) else settings
@@ -53,6 +69,19 @@ def forget_sizes(root: Path, disk: Disk = DISK) -> None:
     if disk.exists(root / NODE_FOLDER / SIZES_FILE):
         disk.remove(root / NODE_FOLDER / SIZES_FILE)
     disk.remove_if_empty(root / NODE_FOLDER)
+
+
+def remove_staging(root: Path, disk: Disk = DISK) -> bool:
+    """Remove what a killed rebuild left: queues and index that a node builds again from the log.
+
+    The caller has locked the store. Returns whether there was something. Raises OSError.
+    """
+    folder = root / NODE_FOLDER / STAGING_FOLDER
+    if not disk.exists(folder):
+        return False
+    disk.remove_tree(folder)
+    disk.remove_if_empty(folder.parent)
+    return True
 
 
 def index_geometry(root: Path, settings: Settings, disk: Disk = DISK) -> Geometry:
@@ -68,11 +97,11 @@ def swap(staged: Path, root: Path, settings: Settings) -> None:
     """
     note_sizes(root, settings)
     DISK.remove(ends_path(root), missing_ok=True)
-    for name in (CONSUME_QUEUE_FOLDER, INDEX_FOLDER):
+    for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER):
         if os.path.lexists(root / name):  # also a link that leads nowhere
             DISK.rename(root / name, staged / f"old-{name}")
     DISK.sync_folder(root)
-    for name in (INDEX_FOLDER, CONSUME_QUEUE_FOLDER):
+    for name in (INDEX_FOLDER, BATCH_QUEUE_FOLDER, CONSUME_QUEUE_FOLDER):
         if DISK.exists(staged / name):
             DISK.rename(staged / name, root / name)
     DISK.sync_folder(root)

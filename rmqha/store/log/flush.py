@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.histogram import Histogram
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
@@ -133,7 +134,7 @@ class Flusher:
         self._running = self._run_in_thread(partial(self._sync, files, checkpoint))
         self._running.addCallbacks(
             lambda _: self._flushed(target, verified, truncations), self._fail_for_good
-        ).addErrback(lambda failure: self._log.failure("after a flush", failure))
+        ).addErrback(lambda failure: self._log.failure("after a flush", failure, event=Event.FLUSH_CALLBACK_FAILED))
 
     def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
         """Runs in the thread, and uses no state that the reactor thread changes."""

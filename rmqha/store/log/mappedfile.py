@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
-from typing import Protocol
+from typing import IO, Protocol
 
 from rmqha.store.errors import StoreError, name_file
 from rmqha.store.log.lockfile import LockFile
@@ -496,12 +496,16 @@ class Disk:
             name_file(error, path)
             raise
 
-    def replace(self, path: Path, content: bytes) -> None:
-        """Replace a file atomically and durably. Makes its folder if it is missing."""
+    def replace(self, path: Path, content: bytes, mode: int | None = None) -> None:
+        """Replace a file atomically and durably. Makes its folder if it is missing.
+
+        The new file has the permissions ``mode``, if given, before it has any content: a secret is never readable for
+        others. Else it has those of any new file.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".tmp")
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("wb") if mode is None else _created(temporary, mode) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -530,6 +534,14 @@ class Disk:
     def sync_all(self, files: Sequence[Syncable]) -> None:
         """As the function of the same name."""
         sync_all(files)
+
+
+def _created(path: Path, mode: int) -> IO[bytes]:
+    """A new file with these permissions, open for writing. A file that a crash has left is deleted first."""
+    path.unlink(missing_ok=True)
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o600), "wb")
+    os.fchmod(file.fileno(), mode)
+    return file
 
 
 DISK = Disk()

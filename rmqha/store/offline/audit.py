@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.settings import Settings
+from rmqha.store.derived.batchqueue import NOT_COMPACTED, BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import DispatchRequest, is_possible_offset, read_dispatch_request
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
@@ -19,7 +20,6 @@ from rmqha.store.derived.replacing import index_geometry
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.stretches import BadStretch, Progress
-from rmqha.store.metadata import batch_topics
 from rmqha.store.offline.findings import Verification
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
@@ -36,7 +36,7 @@ class Audit:
     Queues are built up to ``built_until`` in the log; the next dispatch continues there, so later records are not
     checked. Missing keys are not a problem: a Java broker's recovery loses some, and ``rmqha rebuild`` adds them.
     ``lost_units`` counts units that point to damaged bytes of the log. They do not count as further problems.
-    ``batch_topics`` have batch consume queues of 5.x, which we neither write nor check.
+    ``misplaced`` counts queues of the wrong type for their topic (``queue.type`` of 5.x).
     """
 
     problems: tuple[str, ...]
@@ -45,7 +45,7 @@ class Audit:
     missing_keys: int
     built_until: int
     lost_units: int = 0
-    batch_topics: tuple[str, ...] = ()
+    misplaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,6 @@ class QueueFindings:
             if audited.missing_keys:
                 line += f"; {audited.missing_keys} keys are missing in the index ('rmqha rebuild {store}' adds them)"
             yield line
-        if audited.batch_topics:
-            names = ", ".join(audited.batch_topics[:MAX_PROBLEMS])
-            more = len(audited.batch_topics) - MAX_PROBLEMS
-            yield f"topics with batch consume queues, which are not checked: {names}{f' and {more} more' * (more > 0)}"
         if audited.lost_units:
             yield (
                 f"{audited.lost_units} units of queues point to bytes that are not records, because of the damage above"
@@ -97,7 +93,7 @@ class QueueFindings:
             "queueProblems": audited.problem_count,
             "missingKeys": audited.missing_keys,
             "lostUnits": audited.lost_units,
-            "batchTopics": list(audited.batch_topics),
+            "misplacedQueues": audited.misplaced,
         }
 
 
@@ -124,13 +120,10 @@ def audit_proved(
 
 
 class _Auditor:
-    def __init__(
-        self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes", batch_topics: frozenset[str]
-    ) -> None:
+    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes") -> None:
         self._queues = queues
         self._delay_levels = delay_levels
         self._bad = bad
-        self._batch_topics = batch_topics
         self.problems: list[str] = []
         self.problem_count = 0
         self.next_offsets: dict[tuple[str, int], int] = {}
@@ -142,9 +135,10 @@ class _Auditor:
 
     def check_unit(self, request: DispatchRequest) -> None:
         """The queue must have a unit for the message, at the queue offset that the message contains."""
-        if not request.is_queued or not is_possible_offset(request.queue_offset, request.physical_offset):
+        if request.is_queued and self._queues.types.is_batch(request.topic, request.sys_flag):
+            self._check_batch(request)
             return
-        if request.topic in self._batch_topics:
+        if not request.is_queued or not is_possible_offset(request.queue_offset, request.physical_offset):
             return
         name = f"queue {request.queue_id} of {request.topic}"
         self.next_offsets[request.topic, request.queue_id] = request.queue_offset + 1
@@ -157,11 +151,24 @@ class _Auditor:
         elif unit != expected and not _was_recovered_by_java(request, unit, expected):
             self.complain(f"{name}: unit {request.queue_offset} is {tuple(unit)}, not {tuple(expected)}")
 
+    def _check_batch(self, request: DispatchRequest) -> None:
+        """The same for a message of a topic with batch consume queues."""
+        try:
+            expected = batch_unit_of(request, self._delay_levels)
+        except ValueError:  # dispatch gives it no unit
+            return
+        name = f"batch queue {request.queue_id} of {request.topic}"
+        self.next_offsets[request.topic, request.queue_id] = expected.end_offset
+        queue = self._queues.get(request.topic, request.queue_id)
+        unit = queue.batch(expected.base_offset) if isinstance(queue, BatchConsumeQueue) else None
+        if unit is None:
+            self.complain(f"{name} has no unit of offset {expected.base_offset}, for the message at {expected[0]}")
+        elif unit._replace(compacted_offset=NOT_COMPACTED) != expected:
+            self.complain(f"{name}: the unit of offset {expected.base_offset} is {tuple(unit)}, not {tuple(expected)}")
+
     def check_ends(self) -> None:
         """A queue must not continue after its last message in the log."""
         for key, queue in self._queues.queues.items():
-            if key[0] in self._batch_topics:
-                continue
             end = self.next_offsets.get(key, queue.min_offset)
             if queue.max_offset > end and not self._bad.holds_all(queue, end):
                 self.complain(f"queue {key[1]} of {key[0]} ends at {queue.max_offset}, the log's last is {end - 1}")
@@ -197,11 +204,22 @@ class _BadBytes:
 
     def _look(self, queue: ConsumeQueue, at: int) -> Iterator[npt.NDArray[np.bool_]]:
         """For each unit from ``at`` on, whether it points to these bytes; in batches."""
+        if isinstance(queue, BatchConsumeQueue):
+            yield from self._look_at_batches(queue, at)
+            return
         while len(units := queue.units(at, UNITS_BATCH)):
             offsets = units["physical_offset"].astype(np.int64)
             nearest = np.searchsorted(self._starts, offsets, side="right") - 1
             yield (nearest >= 0) & (offsets < self._ends[nearest])
             at += len(units)
+        queue.release_files()
+
+    def _look_at_batches(self, queue: BatchConsumeQueue, at: int) -> Iterator[npt.NDArray[np.bool_]]:
+        while batches := queue.batches(at, UNITS_BATCH):
+            offsets = np.array([batch.physical_offset for batch in batches], np.int64)
+            nearest = np.searchsorted(self._starts, offsets, side="right") - 1
+            yield (nearest >= 0) & (offsets < self._ends[nearest])
+            at = batches[-1].end_offset
         queue.release_files()
 
 
@@ -228,8 +246,9 @@ def audit(
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
         end = max(log.min_offset, min(end, queues.max_physical_offset))
-        batch = batch_topics(root)
-        auditor = _Auditor(queues, settings.message_delay_level, bad, batch)
+        auditor = _Auditor(queues, settings.message_delay_level, bad)
+        for folder in queues.misplaced:
+            auditor.complain(f"{folder} is a queue of the wrong type for its topic (queue.type in topics.json)")
         for (topic, queue_id), problem in bad_queues.items():
             auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild rebuilds it)")
         index = _IndexEntries(root, settings, auditor.complain)
@@ -245,9 +264,14 @@ def audit(
                 progress(at)
         auditor.check_ends()
         lost_units = sum(map(bad.count, queues.queues.values())) if bad else 0
-        count = sum(topic not in batch for topic, _ in queues.queues)
         return Audit(
-            tuple(auditor.problems), auditor.problem_count, count, missing_keys, end, lost_units, tuple(sorted(batch))
+            tuple(auditor.problems),
+            auditor.problem_count,
+            len(queues.queues),
+            missing_keys,
+            end,
+            lost_units,
+            len(queues.misplaced),
         )
     finally:
         queues.close()
@@ -316,7 +340,7 @@ def wrong_units(root: Path, log: CommitLog, settings: Settings, start: int, end:
             queue.find_end()
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
-        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None), batch_topics(root, log.disk))
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None))
         at, end = start, min(end, queues.max_physical_offset)
         while at < end:
             at = _audit_some(log, at, end, auditor, [], [])

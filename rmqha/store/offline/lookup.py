@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rmqha.settings import Settings
+from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries
 from rmqha.store.derived.queuetable import QueueTable, open_queues
@@ -63,10 +64,13 @@ class Lookup:
                 return None
             queue.find_end()
             unit = queue.unit(offset) if offset < queue.max_offset else None
+            batch = queue.batch(offset) if isinstance(queue, BatchConsumeQueue) else None
+            base = offset if batch is None else batch.base_offset
             found = None if unit is None or unit.is_blank else self.at(unit.physical_offset)
         finally:
             queues.close()
-        return found if found is not None and (found.topic, found.queue_offset) == (topic, offset) else None
+        is_it = found is not None and found.topic == topic and found.queue_offset in (offset, base)
+        return found if is_it else None
 
     def by_key(self, topic: str, key: str, progress: Progress, wants: Wants = lambda _: True) -> Iterator[Record]:
         """The messages of a topic with this key: those that the index has, and those after its end. Oldest first.

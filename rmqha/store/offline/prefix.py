@@ -13,6 +13,7 @@ from pathlib import Path
 from struct import Struct
 
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.derived.derived import MARK_FILE
 from rmqha.store.derived.index import INDEX_FOLDER
@@ -33,7 +34,8 @@ from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables
 
 FIRST_UNIT = Struct(">qi")
 INDEX_HEADER = Struct(">qqqq")
-COPIED_NAMES = frozenset({CONSUME_QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, NODE_FOLDER, CHECKPOINT_FILE, "commitlog"})
+QUEUE_FOLDERS = (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER)
+COPIED_NAMES = frozenset({*QUEUE_FOLDERS, INDEX_FOLDER, CONFIG_FOLDER, NODE_FOLDER, CHECKPOINT_FILE, "commitlog"})
 IGNORED_NAMES = frozenset({LOCK_FILE, ABORT_FILE})
 
 Progress = Callable[[int], None]
@@ -185,9 +187,10 @@ def _log_files(settings: Settings, end: int, whole: bool) -> Iterator[tuple[Path
 
 def _derived_files(source: Path, end: int) -> Iterator[Path]:
     """The files of queues and index with entries for the log before ``end``. Raises OSError."""
-    for path in sorted((source / CONSUME_QUEUE_FOLDER).glob("*/*/*")):
-        if path.is_file() and _first_numbers(path, FIRST_UNIT)[0] < end:
-            yield path
+    for name in QUEUE_FOLDERS:
+        for path in sorted((source / name).glob("*/*/*")):
+            if path.is_file() and _first_numbers(path, FIRST_UNIT)[0] < end:
+                yield path
     for path in sorted((source / INDEX_FOLDER).glob("*")):
         if path.is_file() and _first_numbers(path, INDEX_HEADER)[2] < end:
             yield path

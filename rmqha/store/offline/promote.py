@@ -12,7 +12,9 @@ from typing import Any
 
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.derived.dispatchrequest import INNER_BATCH_FLAG, DispatchRequest, read_dispatch_request
 from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
 from rmqha.store.errors import StoreError
@@ -30,12 +32,16 @@ from rmqha.store.metadata import (
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.offline.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
 from rmqha.store.offline.target import proved_records
+from rmqha.store.reading import MessageReader
+from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, WaitingTimers, waiting_timers
 from rmqha.times import iso_time
+from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
 
 HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+TIMER_TOPICS_NAMED = 20
 MIN_FREE_BYTES = 16 << 20
 """Without this room a promotion is refused: its tables, and the first messages, could not be written."""
 UNFIT = {"GAP": ExitCode.GAP, "DIVERGED": ExitCode.DIVERGED}
@@ -57,7 +63,9 @@ class Promotion:
     The log will end at ``end``. After that a crash left ``cut_bytes``. At ``last_contact`` the old master was
     ``lag_bytes`` ahead: those bytes are not here. Each is None if it is unknown. ``delayed`` counts delayed
     messages that are not delivered yet. ``half_messages`` counts the messages of the half topic that the transaction
-    check has not passed yet: some of these transactions have ended.
+    check has not passed yet: some of these transactions have ended. ``timers`` are timer messages of 5.x: a master of
+    ours does not deliver them. From ``unproved_from`` on, the log was not flushed at an unclean stop, and was not
+    compared with the old master since: a message there may have lost its properties.
     """
 
     role: BrokerRole
@@ -72,7 +80,9 @@ class Promotion:
     queue_ends: QueueEnds
     delayed: int
     half_messages: int
+    timers: WaitingTimers
     moved: tuple[Moved, ...]
+    unproved_from: int | None
 
 
 def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
@@ -86,12 +96,16 @@ def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
         "min": promotion.min_offset,
         "end": promotion.end,
         "cutBytes": promotion.cut_bytes,
+        "unprovedFrom": promotion.unproved_from,
         "confirmed": promotion.confirmed,
         "lagBytes": promotion.lag_bytes,
         "lastContact": promotion.last_contact,
         "master": promotion.master,
         "delayedMessages": promotion.delayed,
         "halfMessages": promotion.half_messages,
+        "timerMessages": promotion.timers.count,
+        "timerTopics": dict(promotion.timers.topics.most_common(TIMER_TOPICS_NAMED)),
+        "timersAreAll": promotion.timers.is_all,
         "movedOffsets": [moved._asdict() for moved in promotion.moved],
         "queues": queues,
     }
@@ -142,10 +156,32 @@ def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None
     log = open_log(settings, owned=False, disk=disk)
     try:
         ends = ends_of_queues(settings, log, end)
+        timers = _timers_of(settings, log, examined.found.store_timestamp)
     finally:
         log.close()
     epoch = next_epoch(root, 1 if state is None else state.epoch, disk)
-    return _promotion(root, role, epoch, examined.min_offset, end, examined.written_end - end, ends, state, disk)
+    doubted = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
+    cut_bytes = examined.written_end - end
+    return _promotion(root, role, epoch, examined.min_offset, end, cut_bytes, doubted, ends, timers, state, disk)
+
+
+def _timers_of(settings: Settings, log: CommitLog, stored_ms: int) -> WaitingTimers:
+    """The timer messages of 5.x that nobody has delivered, as far as the queue has them. Raises StoreError, OSError.
+
+    ``stored_ms`` is when the last message of the log was stored.
+    """
+    root = settings.store_path_root_dir
+    queues = open_queues(root, settings, owned=False, problems={}, disk=log.disk)
+    try:
+        queue = queues.get(TIMER_TOPIC, TIMER_QUEUE_ID)
+        if queue is not None:
+            queue.find_end()
+            queue.correct_min_offset(log.min_offset)
+        reader = MessageReader(log, queues, None, settings, is_slave=True)
+        point = TimerCheckPoint.read(root / CONFIG_FOLDER, log.disk)
+        return waiting_timers(queue, reader.message_at, point, stored_ms)
+    finally:
+        queues.close()
 
 
 def _promotion(
@@ -155,7 +191,9 @@ def _promotion(
     min_offset: int,
     end: int,
     cut_bytes: int,
+    doubted_from: int | None,
     ends: QueueEnds,
+    timers: WaitingTimers,
     state: NodeState | None,
     disk: Disk,
 ) -> Promotion:
@@ -180,7 +218,9 @@ def _promotion(
             if topic == SCHEDULE_TOPIC
         ),
         max(0, ends.get((HALF_TOPIC, 0), 0) - half_from),
+        timers,
         tuple(moved),
+        None if doubted_from is None or doubted_from >= end else doubted_from,
     )
 
 
@@ -203,12 +243,14 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
         for key, queue in queues.queues.items():
             queue.find_end()
             ends[key] = _end_in_log(queue, end)
-            if queue.max_physical_offset <= end:
+            if queue.max_physical_offset <= end and not queues.misplaced:
                 built_until = max(built_until, queue.max_physical_offset)
             queue.release_files()
     finally:
         queues.close()
     for records in proved_records(log, built_until, end):
+        if (records.sys_flag & INNER_BATCH_FLAG).any():
+            _add_batch_ends(records, ends)
         begins, lengths = records.topic
         columns = (begins, lengths, records.ints("queueId"), records.ints("queueOffset"), records.sys_flag)
         for at, length, queue_id, queue_offset, flags in zip(*(column.tolist() for column in columns), strict=True):
@@ -219,8 +261,23 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
     return ends
 
 
+def _add_batch_ends(records: Records, ends: dict[tuple[str, int], int]) -> None:
+    """Count the messages of batches of 5.x: each takes as many queue offsets as its batch has messages."""
+    for at in records.at[(records.sys_flag & INNER_BATCH_FLAG) != 0].tolist():
+        request = read_dispatch_request(records.buffer.data, at)
+        if isinstance(request, DispatchRequest) and request.is_queued:
+            try:
+                base_offset, batch_size = request.batch
+            except ValueError:  # dispatch gives it no unit
+                continue
+            key = request.topic, request.queue_id
+            ends[key] = max(ends.get(key, 0), base_offset + batch_size)
+
+
 def _end_in_log(queue: ConsumeQueue, end: int) -> int:
     """The next offset of the queue, not counting units of messages past the log's end."""
+    if isinstance(queue, BatchConsumeQueue):
+        return queue.end_before(end)
     offset = queue.max_offset
     while offset > queue.min_offset:
         unit = queue.unit(offset - 1)
@@ -276,6 +333,12 @@ def promote_open_store(
         lag_bytes=None,
         lag_seconds=None,
     )
+    timers = waiting_timers(
+        opened.derived.queues.get(TIMER_TOPIC, TIMER_QUEUE_ID),
+        opened.reader.message_at,
+        TimerCheckPoint.read(root / CONFIG_FOLDER, disk),
+        opened.commit_log.last_store_timestamp,
+    )
     promotion = _promotion(
         root,
         role,
@@ -283,7 +346,9 @@ def promote_open_store(
         opened.commit_log.min_offset,
         end,
         opened.recovery.cut_bytes,
+        None if before is None else before.doubted_from(opened.recovery.clean_stop, opened.recovery.checked_from),
         opened.derived.queue_offsets(),
+        timers,
         before,
         disk,
     )

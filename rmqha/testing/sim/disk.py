@@ -500,7 +500,7 @@ class SimDisk(Disk):
         self.write(path, inode, 0, content)
         self.sync_file(path, inode)
 
-    def replace(self, path: Path, content: bytes) -> None:
+    def replace(self, path: Path, content: bytes, mode: int | None = None) -> None:
         self.make_folder(path.parent)
         temporary = path.with_name(path.name + ".tmp")
         if self.exists(temporary):

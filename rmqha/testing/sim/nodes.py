@@ -426,7 +426,8 @@ class SimSlave(SimNode):
 
         async def find_fork() -> Fork | None:
             try:
-                fork = await self.find_fork(process, store.commit_log, store.commit_log.verified_offset)
+                end, doubted = store.commit_log.verified_offset, store.node_state.unproved_from
+                fork = await self.find_fork(process, store.commit_log, end, doubted)
             except ProcessDied:
                 raise
             except Exception as error:  # as Node does: the slave tries again
@@ -443,7 +444,7 @@ class SimSlave(SimNode):
     def _machine_of(self, process: Process) -> Machine:
         return Machine(process.clock, process.run_in_thread, self._disk_failed, self.disk, self.world.now_ms)
 
-    async def find_fork(self, process: Process, log: CommitLog, end: int) -> Fork:
+    async def find_fork(self, process: Process, log: CommitLog, end: int, doubted_from: int | None) -> Fork:
         """Where this log and the master's part."""
         network, clock = self.world.network, process.clock
 
@@ -452,7 +453,8 @@ class SimSlave(SimNode):
             return MasterRange(view.min_offset or 0, view.max_offset or 0, is_ours=True)
 
         ask = ask_range if self.remoting else None
-        return await find_fork_with_master(log, end, network.endpoint(process, self.master_name), ask, clock)
+        endpoint = network.endpoint(process, self.master_name)
+        return await find_fork_with_master(log, end, endpoint, ask, clock, doubted_from=doubted_from)
 
     # Commands, on a store whose node is stopped
 
@@ -502,7 +504,8 @@ class SimSlave(SimNode):
             examined = examine_store(settings, disk=disk)
         log = open_log(settings, owned=False, disk=disk)
         try:
-            fork = await self.find_fork(process, log, examined.found.end)
+            doubted = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
+            fork = await self.find_fork(process, log, examined.found.end, doubted)
             tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset)
         finally:
             log.close()

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from rmqha.broker.background.laterfeatures import LOOK_SECONDS, TIMER_TOPIC, LaterFeatures
+from rmqha.broker.background.laterfeatures import LOOK_SECONDS, LaterFeatures
 from rmqha.broker.tables.topics import TRANS_OP_HALF_TOPIC, TopicConfigManager
 from rmqha.store.metadata import TopicConfig
+from rmqha.store.timers import TIMER_TOPIC
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import log_lines
 
@@ -27,22 +28,16 @@ class LaterFeaturesTests(BrokerStoreTestCase):
         self.assertEqual(lines().count("warn: the log has timer messages (topic rmq_sys_wheel_timer)"), 1)
         self.assertIn("they are not delivered", found.warnings[0])
 
-    def test_topics_with_batch_queues_are_told_when_their_table_comes(self) -> None:
+    def test_the_store_learns_of_topics_with_batch_queues(self) -> None:
         self.open()
-        with log_lines() as lines:
-            found = self.look()
-            self.assertEqual((found.warnings, lines()), ([], ""))
-            for number in range(7):
-                batch = {"attributes": {"queue.type": "BatchCQ"}}
-                self.topics.update(TopicConfig(f"TBatch{number}", unknown=batch))
-            self.clock.advance(3 * LOOK_SECONDS)
-            (warning,) = found.warnings
-            self.assertIn("BatchCQ: TBatch0, TBatch1, TBatch2, TBatch3, TBatch4 and 2 more. rmqha does not", warning)
-            self.assertIn("move the folders consumequeue and index away", warning)
-        self.assertEqual(lines().count("warn: topics with queue.type=BatchCQ"), 1)
-        for number in range(7):
-            self.topics.delete(f"TBatch{number}")
+        found = self.look()
+        self.assertFalse(self.store.derived.queues.types.is_batch("TBatch"))
+        self.topics.update(TopicConfig("TBatch", unknown={"attributes": {"queue.type": "BatchCQ"}}))
         self.clock.advance(LOOK_SECONDS)
+        self.assertTrue(self.store.derived.queues.types.is_batch("TBatch"))
+        self.topics.delete("TBatch")
+        self.clock.advance(LOOK_SECONDS)
+        self.assertFalse(self.store.derived.queues.types.is_batch("TBatch"))
         self.assertEqual(found.warnings, [])
 
     def test_other_attributes_are_nothing_to_tell(self) -> None:
@@ -53,6 +48,7 @@ class LaterFeaturesTests(BrokerStoreTestCase):
             self.topics.update(TopicConfig("T", unknown=unknown))
             self.clock.advance(LOOK_SECONDS)
             self.assertEqual(found.warnings, [])
+            self.assertFalse(self.store.derived.queues.types.has_any)
 
     def test_a_slave_is_told_that_it_is_about_its_promotion(self) -> None:
         self.open()

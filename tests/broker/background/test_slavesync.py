@@ -8,6 +8,7 @@ from twisted.internet.defer import execute
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.slavesync import MasterLookup, SlaveSynchronize
+from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -60,12 +61,16 @@ class Master:
     """Answers with what ``bodies`` has, at one port."""
 
     def __init__(self, bodies: Mapping[int, bytes]) -> None:
-        self.bodies = bodies
+        self.bodies = dict(bodies)
         self.asked: list[int] = []
+        self.unknown: set[int] = set()
+        """Requests that it does not know."""
 
     def answer(self, request: RemotingCommand) -> RemotingCommand:
         self.asked.append(request.code)
         body = self.bodies.get(request.code)
+        if request.code in self.unknown:
+            return RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, request.opaque, 1, remark="not supported")
         if body is None:
             return RemotingCommand(ResponseCode.SYSTEM_ERROR, request.opaque, 1, remark="No topic in this broker")
         return RemotingCommand(ResponseCode.SUCCESS, request.opaque, 1, body=body)
@@ -85,14 +90,17 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
         self.endpoints: dict[str, list[FakeEndpoint]] = {}
         self.lines: dict[LineTransport, str] = {}
         self.own_address = OURS
+        self.timers: TimerCheckPoints | None = None
 
     def follow(self, configured: str | None = None) -> None:
         """Begin to synchronise."""
         self.sync = SlaveSynchronize(
+            self.store,
             BrokerTables(self.topics, self.groups, self.offsets),
             self.schedule,
             MasterLookup(self.connect, lambda: self.own_address, configured),
             self.clock,
+            self.timers,
         )
         self.sync.startService()
         self.addCleanup(self.end)
@@ -195,6 +203,46 @@ class CycleTests(SlaveSyncTestCase):
         self.assertEqual(log.flushed_offset, 699)
         self.assertEqual(self.held(), all_tables())
         self.assertEqual(self.on_disk(), all_tables())
+
+    def test_the_progress_of_transactions_waits_for_the_log_that_it_belongs_to(self) -> None:
+        """It may have passed a half message that was put again, or ended, in what our log does not have yet.
+
+        A promotion would forget that message, and nobody would ask about it.
+        """
+        half, operations = "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS"
+
+        master = self.serve(MASTER)
+        self.serve(FAST)
+
+        def serve(progress: int, log_end: int) -> None:
+            rows = {half: {0: progress}, operations: {0: progress - 1}, "T@G": {0: progress}}
+            master.bodies = {
+                int(RequestCode.GET_ALL_CONSUMER_OFFSET): dumps_compact(ConsumerOffsetTable(rows).to_json()),
+                int(RequestCode.GET_BROKER_RUNTIME_INFO): runtime_info(log_end),
+            }
+
+        def progress() -> list[int]:
+            table = self.offsets.table.offset_table
+            self.assertEqual(ConsumerOffsetTable.read(self.folder).offset_table, table)
+            return [table.get(key, {}).get(0, 0) for key in (half, operations, "T@G")]
+
+        log = self.store.commit_log
+        serve(10, 500)
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual(progress(), [0, 0, 10])
+        log.append(sized_record(499))
+        serve(20, 900)
+        self.pass_by(10)
+        self.assertEqual(progress(), [0, 0, 20])
+        log.append(sized_record(300))
+        self.pass_by(10)
+        self.assertEqual(progress(), [10, 9, 20], "the one that waited goes first")
+        self.pass_by(10)
+        self.assertEqual(progress(), [10, 9, 20])
+        log.append(sized_record(300))
+        self.pass_by(10)
+        self.assertEqual(progress(), [20, 19, 20])
 
     def test_the_connections_are_kept(self) -> None:
         self.serve(MASTER, *all_tables())

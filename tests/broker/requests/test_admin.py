@@ -146,7 +146,7 @@ class TopicAdminTests(AdminTestCase):
 
     def test_attributes_that_we_cannot_keep_true_are_refused(self) -> None:
         for changes, reason in (
-            ("+queue.type=BatchCQ", "this broker writes no batch consume queues"),
+            ("+queue.type=BatchCQ", "this broker creates no topics with batch consume queues"),
             ("+cleanup.policy=COMPACTION", "this broker does not compact topics"),
             ("-message.type", "no attribute 'message.type' to delete"),
             ("message.type=FIFO", "neither .key=value nor -key"),
@@ -410,6 +410,19 @@ class TableTests(AdminTestCase):
     def test_system_topics_are_listed(self) -> None:
         topics = orjson.loads(self.body(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))["topicList"]
         self.assertEqual(set(topics), self.topics.system_topics)
+
+    def test_one_topic_and_one_group_for_tools_of_5(self) -> None:
+        topic = TopicConfig("T", 1, 2)
+        self.topics.update(topic)
+        self.assertEqual(orjson.loads(self.body(RequestCode.GET_TOPIC_CONFIG, topic="T", lo="true")), topic.to_json())
+        group = SubscriptionGroupConfig("G", retry_max_times=3)
+        self.groups.update(group)
+        self.assertEqual(orjson.loads(self.body(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")), group.to_json())
+        for code, fields, expected in (
+            (RequestCode.GET_TOPIC_CONFIG, {"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "none"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ):
+            self.assertEqual(self.peer.ask(code, **fields).code, expected)
 
 
 class TopicStatsTests(AdminTestCase):

@@ -18,6 +18,7 @@ from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
+from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN
 from rmqha.settings import make_settings
 from rmqha.store import reading
 from rmqha.store.derived.dispatchrequest import DispatchRequest
@@ -695,6 +696,20 @@ class HoldServiceTests(SynchronousTestCase):
         self.assertEqual(self.woken.index("another"), pull.WOKEN_AT_ONCE)
         self.assertCountEqual(self.woken, [*pulls, "another"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_turn_wakes_no_more_pulls_when_it_has_answered_enough(self) -> None:
+        """One large message woke 64 pulls in a turn, and each of them read it."""
+
+        def answer(_: None) -> None:
+            self.woken.append("large")
+            self.connection.turns.answered(ANSWER_BYTES_PER_TURN)
+
+        for _ in range(3):
+            self.service.hold(self.connection, self.QUEUE, 0, None, HOLD_SECONDS).addCallback(answer)
+        self.service.message_arrived(DispatchRequest(*self.QUEUE, 0, 0, 100, 0, 0, {}), 0)
+        self.clock.callLater(0, self.woken.append, "another")
+        self.clock.advance(0)
+        self.assertEqual(self.woken, ["large", "another", "large", "large"])
 
     def test_no_more_are_held_than_there_is_room_for(self) -> None:
         self.patch(pull, "MAX_HELD_PULLS", 2)

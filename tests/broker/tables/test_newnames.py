@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.tables import groups, newnames, topics
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, group_problem
-from rmqha.broker.tables.newnames import LINES_AT_ONCE, TELL_SECONDS, NewNameLimits, NewNames, Rate, network_of
+from rmqha.broker.tables.newnames import LINES_AT_ONCE, TELL_SECONDS, NewNameLimits, NewNames, Rate
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.settings import make_settings
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
@@ -62,11 +62,6 @@ class NewNamesTests(SynchronousTestCase):
         """A stranger with a few connections did."""
         self.assertEqual([self.taken(self.connection("192.0.2.1")) for _ in range(3)], [4, 1, 0])
         self.assertEqual([self.taken(self.connection("192.0.2.2")) for _ in range(3)], [4, 1, 0])
-
-    def test_an_address_of_ipv6_is_its_network(self) -> None:
-        self.assertEqual(network_of("2001:db8::1"), network_of("2001:db8::ffff:1"))
-        self.assertNotEqual(network_of("2001:db8::1"), network_of("2001:db8:0:1::1"))
-        self.assertEqual([network_of("::ffff:192.0.2.1"), network_of("a host")], ["192.0.2.1", "a host"])
 
     def test_only_so_many_addresses_are_remembered(self) -> None:
         self.patch(newnames, "MAX_ADDRESSES", 2)

@@ -233,6 +233,49 @@ class OverlapTests(SynchronousTestCase):
         self.assertEqual(content_of(slave.log), IMAGE.content)
 
 
+class DoubtTests(SynchronousTestCase):
+    """A slave that may have lost bytes asks for them. Without a remoting port a master does not say what it deleted."""
+
+    def setUp(self) -> None:
+        self.slave = Slave(IMAGE)
+        self.slave.replica.doubt(10)
+        self.last = SEGMENT_SIZE * (IMAGE.end // SEGMENT_SIZE)
+        self.view = MasterView(last_segment_offset=self.last)
+
+    def asks(self, view: MasterView | None = None) -> int:
+        """The first report of a connection that the master then closes."""
+        request = self.slave.connect(view or self.view)
+        self.slave.replica.connection_lost()
+        return request
+
+    def test_a_deleted_segment_is_skipped_after_two_connections_without_a_byte(self) -> None:
+        size = SEGMENT_SIZE
+        self.assertEqual([self.asks() for _ in range(5)], [10, 10, size, size, 2 * size])
+        self.assertTrue(self.slave.replica.is_doubt_refused)
+        request = self.slave.connect(self.view)
+        self.slave.read(*IMAGE.transfers(request))
+        self.assertIsNone(self.slave.replica.unproved_from)
+        self.slave.replica.connection_lost()
+        self.assertFalse(self.slave.replica.is_doubt_refused)
+        self.assertEqual(self.asks(), IMAGE.last_message)
+
+    def test_at_the_last_it_asks_as_if_nothing_was_lost(self) -> None:
+        requests = [self.asks() for _ in range(3 * IMAGE.end // SEGMENT_SIZE)]
+        self.assertEqual(requests[-1], min(self.last, IMAGE.last_message))
+        self.assertEqual(requests, sorted(requests))
+
+    def test_a_line_that_breaks_meanwhile_skips_nothing(self) -> None:
+        for _ in range(4):
+            self.assertEqual(self.slave.connect(self.view), 10)
+            self.slave.read(*IMAGE.transfers(10, IMAGE.messages[3]))
+            self.slave.replica.connection_lost()
+
+    def test_nor_does_a_master_that_has_these_bytes(self) -> None:
+        for view in (MasterView(0, IMAGE.end), MasterView(last_segment_offset=0), UNKNOWN):
+            with self.subTest(view):
+                self.assertEqual({self.asks(view) for _ in range(4)}, {10})
+
+
 class FollowingTests(SynchronousTestCase):
     """Frames must follow one another, within segments."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -16,10 +17,14 @@ from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.ha.slave.service import OnGap
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.remoting.protocol import RemotingError
-from rmqha.store.nodestate import NodeState
+from rmqha.settings import make_settings
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.wire.transfer import Transfer
-from tests.ha.doubles import SEGMENT_SIZE, LineTransport, heartbeat, log_lines, make_image, reports_in, wire
+from tests.fixtures import new_folder
+from tests.ha.doubles import SEGMENT_SIZE, LineTransport, append, heartbeat, log_lines, make_image, reports_in, wire
 from tests.ha.slavenode import NOBODY, SlaveNodeTestCase
+from tests.store.logs import write_at
 
 IMAGE = make_image([300] * 30)
 PREFIX = IMAGE.prefix(IMAGE.messages[12])
@@ -949,3 +954,99 @@ class StopTests(SlaveNodeTestCase):
             situation()
             self.stop()
             self.assertEqual(self.service.replica.state, ReplicaState.STOPPED, situation.__name__)
+
+
+class UncleanStopTests(SlaveNodeTestCase):
+    """What was not flushed at an unclean stop is compared with the master: a CRC covers only a record's body."""
+
+    FLUSHED = IMAGE.messages[5]
+    LOST = IMAGE.messages[8] + 40
+    """A byte of a time, which no CRC covers."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.view = VIEW
+        self.folder = new_folder(self)
+
+    def open_store(self, role: str = "SLAVE") -> MessageStore:
+        settings = {"brokerRole": role, "mappedFileSizeCommitLog": str(SEGMENT_SIZE)}
+        return MessageStore(make_settings({"storePathRootDir": str(self.folder), **settings}))
+
+    def lose_power(self, lost: int | None = None, flushed: int = FLUSHED) -> None:
+        """A slave with the whole log has an unclean stop, and its disk loses a byte that was not flushed."""
+        store = self.open_store()
+        append(store.commit_log, IMAGE)
+        end = IMAGE.end
+        replace(store.node_state, offsets=Offsets(0, end, end, flushed, flushed)).write(self.folder)
+        store.abandon()
+        if lost is not None:
+            write_at(self.folder / "commitlog", lost, bytes([IMAGE.content[lost] ^ 1]), SEGMENT_SIZE)
+
+    def restart(self) -> tuple[LineTransport, int]:
+        """The slave starts again, and connects."""
+        self.start(store=self.folder)
+        return self.connect()
+
+    def test_a_byte_that_was_lost_is_divergence(self) -> None:
+        """The last record is equal, and no more than that was compared."""
+        self.lose_power(self.LOST)
+        line, request = self.restart()
+        self.assertEqual(request, self.FLUSHED)
+        line.deliver(wire(IMAGE.transfers(request)))
+        self.assertIs(self.service.replica.state, ReplicaState.DIVERGED)
+        self.assertIn(f"byte at {self.LOST} ", self.service.reason)
+        self.assertIn("when this node stopped uncleanly", self.service.reason)
+
+    def test_what_is_equal_is_compared_once(self) -> None:
+        self.lose_power()
+        line, request = self.restart()
+        line.deliver(wire(IMAGE.transfers(request, IMAGE.messages[20])))
+        self.assertEqual(self.store.node_state.unproved_from, self.FLUSHED, "it is not all compared")
+        self.lose(line)
+        line, request = self.connect()
+        self.assertEqual(request, self.FLUSHED)
+        line.deliver(wire(IMAGE.transfers(request)))
+        self.assertIsNone(self.store.node_state.unproved_from)
+        self.lose(line)
+        self.assertEqual(self.connect()[1], IMAGE.last_message)
+
+    def test_starts_without_the_master_forget_nothing(self) -> None:
+        """All is flushed by then. A clean stop follows, and another unclean one."""
+        self.lose_power(self.LOST)
+        for is_clean in (True, False):
+            store = self.open_store()
+            state = replace(store.node_state, offsets=store.offsets(IMAGE.end))
+            self.assertEqual(state.flushed_offset, IMAGE.end)
+            if is_clean:
+                store.close_now(partial(replace, state))
+            else:
+                state.write(self.folder)
+                store.abandon()
+        self.assertEqual(self.restart()[1], self.FLUSHED)
+
+    def test_what_the_master_has_deleted_cannot_be_compared(self) -> None:
+        self.lose_power(flushed=IMAGE.messages[1])
+        self.view = MasterView(SEGMENT_SIZE, IMAGE.end, segment_size=SEGMENT_SIZE)
+        line, request = self.restart()
+        self.assertEqual(request, SEGMENT_SIZE)
+        line.deliver(wire(IMAGE.transfers(request)))
+        self.assertIsNone(self.store.node_state.unproved_from)
+
+    def test_a_state_that_knows_no_flush_doubts_all_that_was_checked(self) -> None:
+        self.lose_power(flushed=0)
+        self.assertEqual(self.restart()[1], 1, "a request for 0 means the last segment")
+        self.assertEqual(self.store.node_state.unproved_from, 0)
+
+    def test_a_cut_forgets_what_was_after_it(self) -> None:
+        self.lose_power()
+        self.restart()
+        self.store.cut_back(IMAGE.messages[7])
+        self.assertEqual(self.store.node_state.unproved_from, self.FLUSHED)
+        self.store.cut_back(self.FLUSHED)
+        self.assertIsNone(self.store.node_state.unproved_from)
+
+    def test_a_promoted_slave_is_the_one_that_others_are_compared_with(self) -> None:
+        self.lose_power()
+        store = self.open_store("ASYNC_MASTER")
+        self.assertIsNone(store.node_state.unproved_from)
+        store.close_now()

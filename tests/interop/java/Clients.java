@@ -56,8 +56,9 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  *            count 0 it sends until told to stop, also when sends fail (sync, delay, transaction, orderly)
  * until      a list of [CONSUMERS, COUNT]: done when these have so many messages together, each list of them
  * seconds    done when they are over; also when told to stop
- * [log]      a file with a line for each message consumed, and each one sent that was answered SEND_OK: the
- *            client's name, where the broker says that it is (queue id and queue offset), and the KEYS
+ * [log]      a file with a line for each message consumed, each one sent that was answered SEND_OK, and each check
+ *            of a transaction ("checks-of-NAME"): the client's name, where the broker says that it is (queue id and
+ *            queue offset), and the KEYS
  * </pre>
  *
  * A message's property "fail" makes its consumer fail with it: "once", "always", or never.
@@ -430,6 +431,7 @@ final class Clients {
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                note("checks-of-" + spec.getString("name"), message.getKeys(), message.getQueueId(), message.getQueueOffset());
                 int number = Integer.parseInt(message.getUserProperty("number"));
                 if (number % 5 == 1 || number % 5 == 2) { // the first if its rollback got lost
                     return LocalTransactionState.ROLLBACK_MESSAGE;

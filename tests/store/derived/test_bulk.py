@@ -77,7 +77,7 @@ def one_by_one(laid_out: Records) -> Outcome:
     for position in laid_out.at.tolist():
         request = read_dispatch_request(view, position)
         assert isinstance(request, DispatchRequest)
-        has_place = is_possible_offset(request.queue_offset, request.physical_offset)
+        has_place = is_possible_offset(request.queue_offset, request.physical_offset, request.sys_flag)
         if request.is_queued and (is_no_folder(request.topic) or not has_place):
             refused += 1
         elif request.is_queued:

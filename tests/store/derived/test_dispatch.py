@@ -1,6 +1,8 @@
 """Dispatch: what it makes of each message, how much at a time, and when (spec/store.md 8)."""
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -714,3 +716,35 @@ class QueueTableTests(SynchronousTestCase):
         table = QueueTable(root, 100)
         self.assertEqual(sorted(table.queues), [("T", 0), ("T", 12)])
         self.assertEqual((table.max_physical_offset, table.get("U", 0)), (-1, None))
+
+
+SLICES = """
+import sys
+from pathlib import Path
+from twisted.internet.task import Clock
+from rmqha.settings import make_settings
+from rmqha.store.messagestore import MessageStore
+from rmqha.wire.record import Record
+
+store = MessageStore(make_settings({"storePathRootDir": sys.argv[1], "mappedFileSizeCommitLog": "1048576"}))
+for number in range(2000):
+    properties = f"TAGS\\1t{number % 3}\\2KEYS\\1k{number}"
+    store.commit_log.append(Record("T", b"x", properties, queue_id=number % 4, queue_offset=number // 4))
+store.subscribe(lambda request, tags_code: None)
+clock = Clock()
+store.start_dispatching(clock, lambda failure: failure.printTraceback())
+before = set(sys.modules)
+while store.derived.dispatcher.behind_bytes:
+    clock.advance(0.05)
+print(*sorted(set(sys.modules) - before))
+store.abandon()
+"""
+
+
+@pytest.mark.process
+def test_no_slice_imports_a_module(tmp_path: Path) -> None:
+    """The first one imported numpy.ma, from a disk that was perhaps busy: the longest turn of all."""
+    done = subprocess.run(
+        [sys.executable, "-c", SLICES, tmp_path / "store"], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.split(), done.stderr) == ([], "")

@@ -13,11 +13,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline import fork
 from rmqha.store.offline.fork import Compared, Fork, NothingInCommon, find_fork
+from rmqha.wire.layout import INT32
 from rmqha.wire.record import BLANK_HEADER, BLANK_MAGIC_CODE, Record
 from tests.fixtures import new_folder
 from tests.store.damages import UNHURRIED
 
 SEGMENT_SIZE = 2048
+BORN_TIMESTAMP_AT = 40
 
 
 def write(folder: Path, common: int, own: int, seed: int, sizes: Callable[[random.Random], int]) -> CommitLog:
@@ -46,9 +48,18 @@ class ForkTests(SynchronousTestCase):
         for name, size in (("PROBE_BYTES", 64), ("STREAM_BYTES", 512), ("PROOF_BYTES", 1024)):
             self.patch(fork, name, size)
 
-    def find(self, ours: CommitLog, theirs: CommitLog, knows_end: bool) -> Fork:
+    def find(
+        self,
+        ours: CommitLog,
+        theirs: CommitLog,
+        knows_end: bool,
+        doubted_from: int | None = None,
+        deleted_to: int = 0,
+    ) -> Fork:
         async def compare(start: int, end: int) -> Compared:
             at = start
+            if at < deleted_to:
+                return Compared(None, at)
             while at < end:
                 one, other = ours.get_data(at, end - at), theirs.get_data(at, end - at)
                 if one is None or other is None:
@@ -63,7 +74,9 @@ class ForkTests(SynchronousTestCase):
 
         their_min = theirs.min_offset if knows_end or not theirs.segment_bases else theirs.segment_bases[-1]
         their_end = theirs.max_offset if knows_end else None
-        finding = Deferred.fromCoroutine(find_fork(ours, ours.max_offset, their_min, their_end, compare))
+        finding = Deferred.fromCoroutine(
+            find_fork(ours, ours.max_offset, their_min, their_end, compare, doubted_from=doubted_from)
+        )
         failures: list[Failure] = []
         finding.addErrback(failures.append)
         if failures:
@@ -124,18 +137,12 @@ class ForkTests(SynchronousTestCase):
         folder = new_folder(self)
         ours = CommitLog(folder / "ours", SEGMENT_SIZE)
         theirs = write(folder / "theirs", 5, 5, 2, lambda _: 100)
-        self.assertEqual(self.find(ours, theirs, knows_end=True), Fork(0, 0, is_theirs_shorter=False))
+        self.assertEqual(self.find(ours, theirs, knows_end=True), Fork(0, 0, is_theirs_shorter=False, proved_from=0))
 
     def test_equal_segments_after_a_difference_prove_nothing(self) -> None:
         """Two masters that both run may deliver the same delayed messages at the same places."""
         self.patch(fork, "PROOF_BYTES", 4 * SEGMENT_SIZE)
-        folder = new_folder(self)
-        ours = write(folder / "ours", 100, 0, 1, lambda _: 100)
-        theirs = write(folder / "theirs", 100, 0, 2, lambda _: 100)
-        last = ours.segment_bases[-1]
-        with (folder / "theirs" / f"{last - SEGMENT_SIZE:020d}").open("r+b") as file:
-            file.seek(SEGMENT_SIZE - 400)
-            file.write(b"\x01" * 8)
+        ours, theirs, last = self.differing_before_the_last_segment()
         found = self.find(ours, theirs, knows_end=True)
         self.assertLessEqual(found.offset, last - 400)
         self.assertGreater(found.offset, last - 700)
@@ -166,3 +173,56 @@ class ForkTests(SynchronousTestCase):
         fork_without = ours.scan(0, 8 * SEGMENT_SIZE).end
         found = self.find(ours, theirs, knows_end=True)
         self.assertGreaterEqual(found.offset, fork_without)
+
+    def differing_before_the_last_segment(self) -> tuple[CommitLog, CommitLog, int]:
+        """Two logs with an equal last segment, and a record that differs in the segment before it."""
+        folder = new_folder(self)
+        ours = write(folder / "ours", 100, 0, 1, lambda _: 100)
+        theirs = write(folder / "theirs", 100, 0, 2, lambda _: 100)
+        last = ours.segment_bases[-1]
+        with (folder / "theirs" / f"{last - SEGMENT_SIZE:020d}").open("r+b") as file:
+            file.seek(SEGMENT_SIZE - 400)
+            file.write(b"\x01" * 8)
+        return ours, theirs, last
+
+    def test_an_equal_last_segment_proves_nothing_about_what_comes_before(self) -> None:
+        """Nothing is known of the master but its HA port."""
+        self.patch(fork, "PROOF_BYTES", 4 * SEGMENT_SIZE)
+        ours, theirs, last = self.differing_before_the_last_segment()
+        found = self.find(ours, theirs, knows_end=False)
+        self.assertLessEqual(found.offset, last - 400)
+        self.assertGreater(found.offset, last - 700)
+
+    def test_it_says_from_where_on_all_was_compared(self) -> None:
+        """The master has deleted some segments: what is left of the proof's range is compared."""
+        self.patch(fork, "PROOF_BYTES", 4 * SEGMENT_SIZE)
+        folder = new_folder(self)
+        ours = write(folder / "ours", 100, 9, 1, lambda _: 100)
+        theirs = write(folder / "theirs", 100, 0, 2, lambda _: 100)
+        last = theirs.segment_bases[-1]
+        for deleted_to, proved_from in (
+            (0, theirs.max_offset - 4 * SEGMENT_SIZE),
+            (last - SEGMENT_SIZE, None),
+            (last, None),
+        ):
+            found = self.find(ours, theirs, knows_end=False, deleted_to=deleted_to)
+            self.assertEqual(found.offset, theirs.max_offset)
+            self.assertEqual(found.proved_from, deleted_to if proved_from is None else proved_from)
+
+    def test_what_is_doubted_is_compared_whole(self) -> None:
+        """A record has another byte that no CRC covers, long before the end, and what follows is equal."""
+        for knows_end in (True, False):
+            folder = new_folder(self)
+            ours = write(folder / "ours", 400, 0, 1, lambda _: 100)
+            theirs = write(folder / "theirs", 400, 0, 2, lambda _: 100)
+            (size,) = INT32.unpack(ours.get_data(30 * SEGMENT_SIZE, INT32.size) or b"")
+            bad = 30 * SEGMENT_SIZE + size + BORN_TIMESTAMP_AT
+            with (folder / "ours" / f"{30 * SEGMENT_SIZE:020d}").open("r+b") as file:
+                file.seek(bad - 30 * SEGMENT_SIZE)
+                file.write(b"\x01")
+            self.assertEqual(self.find(ours, theirs, knows_end).offset, ours.max_offset, "it is far from any probe")
+            for doubted_from in (0, bad - 1000, bad):
+                found = self.find(ours, theirs, knows_end, doubted_from)
+                self.assertLessEqual(found.offset, bad)
+                self.assertGreater(found.offset, bad - 300)
+                self.assertLessEqual(found.proved_from, max(doubted_from, found.offset - fork.PROOF_BYTES))

@@ -68,7 +68,7 @@ def test_a_rewind(source: Path, made: Made, tmp_path: Path) -> None:
 
     def work() -> None:  # as the command, once the logs were compared
         found = examine_store(settings_for(store)).found.end
-        if needs_rewind(store, Fork(end, found, is_theirs_shorter=True)):
+        if needs_rewind(store, Fork(end, found, is_theirs_shorter=True, proved_from=0)):
             rewind(settings_for(store), end)
 
     tail = made.content[end:].rstrip(b"\0")

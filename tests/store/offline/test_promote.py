@@ -96,6 +96,23 @@ class PromoteTests(SynchronousTestCase):
         self.assertEqual(planned.lag_bytes, 507)
         self.assertEqual(self.promote().lag_bytes, 507)
 
+    def test_what_was_not_flushed_at_an_unclean_stop_is_told(self) -> None:
+        """No master was there to compare it with. It is kept, for it is probably sound."""
+        flushed = self.made.end - 300
+        had = Offsets(0, self.made.end, self.made.end, flushed, flushed)
+        replace(slave_state(self.made.end), offsets=had).write(self.store)
+        self.assertIsNone(self.plan().unproved_from, "the stop was clean")
+        (self.store / ABORT_FILE).touch()
+        self.assertEqual(self.plan().unproved_from, flushed)
+        done = self.promote()
+        self.assertEqual((done.unproved_from, done.end), (flushed, self.made.end))
+        state = NodeState.read(self.store)
+        assert state is not None
+        self.assertIsNone(state.unproved_from, "its slaves are compared with it")
+
+    def plan(self) -> Promotion:
+        return plan_promotion(self.settings, BrokerRole.ASYNC_MASTER, NodeState.read(self.store))
+
     def test_offsets_past_their_queues_are_set_back_and_named(self) -> None:
         config = self.store / CONFIG_FOLDER
         ConsumerOffsetTable({"A@G": {0: 99, 1: 4}}).write(config)

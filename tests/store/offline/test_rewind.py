@@ -128,7 +128,7 @@ class RewindTests(SynchronousTestCase):
         self.assertIsNone(promoted_role(self.store))
 
     def test_a_promotion_is_forgotten_if_there_is_nothing_to_cut(self) -> None:
-        whole = Fork(self.made.end, self.made.end, is_theirs_shorter=False)
+        whole = Fork(self.made.end, self.made.end, is_theirs_shorter=False, proved_from=0)
         self.assertFalse(needs_rewind(self.store, whole))
         note_promotion(self.store, "ASYNC_MASTER", 2, "2026-11-22T00:00:00Z")
         self.assertTrue(needs_rewind(self.store, whole))

@@ -1,0 +1,64 @@
+"""Keeps ``config/timercheck`` of a slave whose master of 5.x has timer messages.
+
+A broker that starts on the slave's store needs it: see ``rmqha.store.timers``. The file is written when our log has
+all that the master's had when it sent its check point. Before that our log may not have a message that the check point
+calls delivered, and nobody would deliver it.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rmqha.remoting.turns import Turns
+from rmqha.store.log.flush import RunInThread
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, finding_first_waiting
+
+
+class TimerCheckPoints:
+    """Takes the master's check points, and writes ours."""
+
+    def __init__(self, config: Path, store: MessageStore, turns: Turns, run_in_thread: RunInThread) -> None:
+        """Reads the file. Raises OSError."""
+        self._config = config
+        self._store = store
+        self._turns = turns
+        self._run_in_thread = run_in_thread
+        self._written = TimerCheckPoint.read(config, store.disk)
+        self._held: tuple[int, TimerCheckPoint] | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the log has timer messages. Raises OSError."""
+        return self._store.reader.next_offset(TIMER_TOPIC, TIMER_QUEUE_ID) > 0
+
+    async def take(self, body: bytes, log_end: Callable[[], Awaitable[int]]) -> None:
+        """Take the master's check point. ``log_end`` asks where its log ends now. One that waits already goes first.
+
+        Raises ValueError, OSError, what ``log_end`` raises.
+        """
+        point = TimerCheckPoint.parse(body)
+        if self._held is None:
+            self._held = await log_end(), point
+        log = self._store.commit_log
+        end, point = self._held
+        if log.flushed_offset < end <= log.max_offset:
+            self._store.flush()
+        if log.flushed_offset < end or self._store.derived.dispatcher.behind_bytes > 0:
+            return
+        self._held = None
+        await self._write(point)
+
+    async def _write(self, point: TimerCheckPoint) -> None:
+        queue = self._store.derived.queues.get(TIMER_TOPIC, TIMER_QUEUE_ID)
+        if queue is None:
+            return
+        last = self._written
+        start = 0 if last is None or last.last_read_ms > point.last_read_ms else last.queue_offset
+        steps = finding_first_waiting(queue, self._store.reader.message_at, min(start, queue.max_offset), point)
+        found = point.from_offset(await self._turns.run(steps))
+        if found != last:
+            await self._run_in_thread(lambda: self._put(found))
+            self._written = found
+
+    def _put(self, point: TimerCheckPoint) -> None:
+        point.write(self._config, self._store.disk)

@@ -1,0 +1,19 @@
+"""Which addresses count as one peer, where a limit is for each address."""
+
+from ipaddress import IPv4Address, IPv6Network, ip_address
+
+IPV6_NETWORK_BITS = 64
+"""The prefix length of the network that one host or site has."""
+
+
+def network_of(address: str) -> str:
+    """The address or, for IPv6, its network: a host with one address of a network can use all of them."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Network((found.packed, IPV6_NETWORK_BITS), strict=False))

@@ -1,0 +1,70 @@
+"""Request-reply with the official Java client: DefaultMQProducer.request(), and consumers that reply."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.interop.conftest import MasterFactory, OurBrokerFactory, start_our_broker
+from tests.interop.rocketmq import COMMAND_TIMEOUT_S, FAST_START, Driver, NameServer, java_command
+from tests.interop.test_failover import wait_for_topics
+from tests.interop.test_promotion import promote
+
+QUESTIONS: Final = 20
+EXPECTED: Final = sorted(f"re: question {number}" for number in range(QUESTIONS))
+
+
+def ask(work: Path, namesrv: str, topic: str, group: str) -> dict[str, Any]:
+    """What the Java class Requests prints: replies and errors."""
+    command = java_command(work, FAST_START, "rmqha.Requests", "ask", namesrv, topic, group, QUESTIONS)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def check(answer: dict[str, Any]) -> None:
+    """Each question has its reply."""
+    assert answer["errors"] == []
+    assert sorted(answer["replies"]) == EXPECTED
+
+
+@pytest.mark.java
+def test_requests_at_a_java_broker(
+    java_master: MasterFactory, driver: Driver, namesrv: NameServer, tmp_path: Path
+) -> None:
+    """What the next tests expect is what Java's broker does."""
+    master = java_master()
+    driver.create_topic(master.cluster, "TRequestJava", 2)
+    check(ask(tmp_path, namesrv.address, "TRequestJava", "GRequestJava"))
+
+
+@pytest.mark.java
+def test_requests_are_answered(
+    our_broker: OurBrokerFactory, driver: Driver, namesrv: NameServer, tmp_path: Path
+) -> None:
+    master = our_broker("async-master")
+    driver.create_topic(master.cluster, "TRequest", 2)
+    check(ask(tmp_path, namesrv.address, "TRequest", "GRequest"))
+    (ends,) = driver.queue_ends(f"{master.cluster}_REPLY_TOPIC").values()
+    assert ends == {0: (0, QUESTIONS)}
+
+
+@pytest.mark.java
+def test_requests_are_answered_after_a_failover(
+    driver: Driver, namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path
+) -> None:
+    names: dict[str, Any] = {"name": "broker-request", "cluster": "cluster-request"}
+    first = start_our_broker(namesrv, java_brokers, tmp_path, "sync-master", **names)
+    second = start_our_broker(namesrv, java_brokers, tmp_path, "slave", master=first, **names)
+    driver.create_topic(first.cluster, "TRequestTwice", 2)
+    wait_for_topics(second, {"TRequestTwice": 2})
+    check(ask(tmp_path, namesrv.address, "TRequestTwice", "GRequestTwice"))
+    first.kill()
+    promote(second, "async-master")
+    check(ask(tmp_path, namesrv.address, "TRequestTwice", "GRequestTwice"))

@@ -1,0 +1,38 @@
+"""``rmqha promote --dry-run``: what an operator is told before a promotion."""
+
+import shutil
+from dataclasses import replace
+
+from rmqha.store.metadata import ConsumerOffsetTable
+from rmqha.store.nodestate import NodeState, Offsets
+from tests.fixtures import new_folder
+from tests.store.offline.test_prefix import fixed_log, store_of
+from tests.test_cli import CommandTestCase
+
+
+class DryRunTests(CommandTestCase):
+    def setUp(self) -> None:
+        made = fixed_log()
+        self.store_path = new_folder(self) / "store"
+        with store_of(made) as (store, _):
+            shutil.copytree(store, self.store_path)
+        self.end = made.end
+        NodeState("1f", role="SLAVE", state="STOPPED", offsets=Offsets(0, *[made.end] * 4)).write(self.store_path)
+
+    def said(self) -> str:
+        return self.output_of("promote", self.store_path, "--dry-run")
+
+    def test_groups_that_have_read_what_is_not_here_are_named_with_the_number(self) -> None:
+        groups = {f"A@G{number:02}": {0: 30} for number in range(25)}
+        ConsumerOffsetTable(groups).write(self.store_path / "config")
+        said = self.said()
+        self.assertIn("A@G00 queue 0: 30 to 20; it has read 10 messages that are not here", said)
+        self.assertIn("and 5 more", said)
+
+    def test_what_was_not_on_the_disk_at_an_unclean_stop_is_named(self) -> None:
+        state = NodeState.read(self.store_path)
+        assert state is not None
+        replace(state, offsets=replace(state.offsets, flushed=self.end - 300)).write(self.store_path)
+        self.assertNotIn("unclean stop", self.said())
+        (self.store_path / "abort").touch()
+        self.assertIn("the last 300 bytes were not certainly on the disk at an unclean stop", self.said())
