@@ -312,6 +312,11 @@ class Event(StrEnum):
     )
     MASTER_PROBE_FAILED = "master_probe_failed", "info", "The master did not answer a probe of its HA port."
     MASTER_POLL_FAILED = "master_poll_failed", "critical", "A bug in the periodic look at the master."
+    DERIVED_BEGINS_AGAIN = (
+        "derived_begins_again",
+        "info",
+        "The log was empty and begins before the end of an earlier log. Queues and index begin again, too.",
+    )
     SEGMENT_SIZE_ADOPTED = "segment_size_adopted", "info", "The slave uses the master's segment size."
     SEGMENT_SIZE_UNKNOWN = (
         "segment_size_unknown",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import free_port
 from tests.pages import Block, shows
 from tests.waiting import POLL_SECONDS, wait_until
@@ -114,6 +115,15 @@ class Reader:
             return subprocess.run(command, env=self._environ, capture_output=True, check=False).returncode == 0
 
         self.waits(is_fine, self._processes[-1], log)
+
+    def waits_until_confirmed(self, store: str) -> None:
+        """Until the state of the last started node says that all of its log is confirmed. Jobs read no further."""
+
+        def is_confirmed() -> bool:
+            state = NodeState.read(Path(self.typed(store)))
+            return state is not None and state.offsets.confirmed == state.offsets.written
+
+        wait_until(is_confirmed, f"all of {store} is confirmed", PATIENCE_SECONDS)
 
     def runs(self, command: str) -> str:
         """A command that ends well; what it prints."""

@@ -128,6 +128,7 @@ def test_a_store_is_sent_again_with_filters(tmp_path: Path, master: TwistdNode) 
     assert "T0: 10 messages" in fine("replay", store, "--dry-run", way(master), *SIZE)
     choice = ("--topic=T1", "--tag=b", "--queue=1", "--from", laid[4].physical_offset)
     assert fine("replay", store, *choice, way(master), *SIZE) == "SEND_OK 4\n"
+    assert fine("replay", store, "--topic=Missing", way(master), *SIZE) == "there are no messages to send\n"
     expected = [one for one in dumped(store) if one["topic"] == "T1" and one["queueId"] == 1][1:]
     assert list(map(own, arrived(master, 4))) == list(map(own, expected))  # in order: they are of one queue
 

@@ -160,6 +160,7 @@ def test_the_day_the_master_dies(reader: Reader) -> None:
     assert reader.runs(restore)
     assert "prefix" in reader.runs("rmqha verify /data/before --against /data/slave")
     reader.kept = next((reader.data / "master" / "rmqha" / "cut").glob("0*")).name
+    reader.waits_until_confirmed("/data/slave")
     reader.runs("rmqha job archive /data/slave --output /lake/orders")
     count, replay, replay_archived = commands_of("runbook: Messages that were cut or lost")
     assert "TopicTest: 20 messages" in reader.runs(count)

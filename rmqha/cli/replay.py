@@ -347,6 +347,8 @@ def _tell_result(progress: Progress, survey: Survey, as_json: bool) -> None:
     if as_json:
         print_json({**_as_json(progress), "notSent": _others(survey)})
         return
+    if not survey.messages:
+        say("there are no messages to send")
     for status, count in progress.statuses.items():
         say(f"{status.name} {count}")
     _tell_others(survey)

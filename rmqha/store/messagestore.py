@@ -179,6 +179,7 @@ class MessageStore:
             self.settings = noted_sizes(self.root, self.settings, self.disk)
             recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
             self._open_derived(recovery)
+            self.commit_log.begun = self._log_begun
             if self.derived.shows_sizes:
                 forget_sizes(self.root, self.disk)
         except OpeningStopped:
@@ -525,6 +526,19 @@ class MessageStore:
         self._open_derived(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
         if self._dispatching is not None:
             self._dispatching()
+
+    def _log_begun(self) -> None:
+        """The empty log has a new start. What queues and index have of an earlier log from there on is wrong."""
+        start = self.commit_log.min_offset
+        if start < self.derived.dispatcher.reput_offset:
+            self._log.info(
+                "the log begins at {start}, before the end of an earlier log: queues and index begin again",
+                event=Event.DERIVED_BEGINS_AGAIN,
+                start=start,
+            )
+            if self.read_limit is not None:
+                self.read_limit.take_back(start)
+            self._reopen_derived()
 
     def set_aside(self, now_ms: int) -> Path:
         """Empty the log: move all segments to a new folder below ``rmqha``. Returns that folder. Raises OSError."""

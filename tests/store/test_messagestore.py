@@ -469,6 +469,21 @@ class EpochTests(MessageStoreTestCase):
         store.set_aside(now_ms=77)
         self.assertEqual(store.node_state.epoch, 1)
 
+    def test_an_empty_log_that_begins_lower_gets_new_queues(self) -> None:
+        """Seed 6039 of the simulator: a slave lost its whole log, its master too, and that begins again."""
+        store = self.open(role=BrokerRole.SLAVE)
+        for n in range(3):
+            store.commit_log.append(sized_record(500, n))
+        store.derived.dispatcher.catch_up()
+        store.commit_log.set_aside(self.root / "lost")
+        store.commit_log.begin_at(0)
+        self.assertFalse(store.derived.queues.queues)
+        store.commit_log.append(sized_record(300, 0))
+        store.derived.dispatcher.catch_up()
+        queue = store.derived.queues.get("T", 0)
+        assert queue is not None
+        self.assertEqual((queue.max_offset, queue.max_physical_offset), (1, 300))
+
 
 class DurableTests(MessageStoreTestCase):
     def test_what_is_durable_ends_with_a_record_though_a_flush_came_within_one(self) -> None:

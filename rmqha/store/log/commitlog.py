@@ -42,6 +42,8 @@ class CommitLog:
         self.durable_offset: int = self._start
         """The end of the last verified record that is on the disk. ``flushed_offset`` may be inside a record."""
         self.truncations = 0
+        self.begun: Callable[[], None] = lambda: None
+        """Called after ``begin_at``."""
         self._untouched_end = self.max_offset
         """Nothing before it was written since the log was opened, so segments before it may close without a flush."""
         self.last_message_offset: int | None = None
@@ -85,6 +87,7 @@ class CommitLog:
         self._start = self._untouched_end = base
         self.max_offset = offset
         self.verified_offset = self.flushed_offset = self.durable_offset = base
+        self.begun()
 
     def append_data(self, offset: int, *pieces: bytes | memoryview) -> None:
         """Write raw bytes, as a slave receives them, at the log's end."""
