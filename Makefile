@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_FOR_DOCS := $(VENV)/.ready-for-docs
 SITE := .cache/site
+unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some thousand times: compiled modules start faster
 
 # One worker of pytest-xdist more than processors, because many tests wait for others, but at most four: one with Spark
 # and RocketMQ takes up to 4 GiB. Each takes whole files, in the order of tests/conftest.py: the tests of a file may

@@ -13,10 +13,12 @@ import click
 
 from rmqha.cli.replay import Sending, run_replay, stored_lines
 from rmqha.cli.shared import (
+    EXPRESSION,
     JSON,
     WAY,
     Interrupted,
     Trouble,
+    expression_of,
     make_client,
     parsed_time,
     print_json,
@@ -160,7 +162,7 @@ def _start_from(_: click.Context, __: click.Parameter, text: str) -> Edge | Stor
 )
 @click.option("--follow", is_flag=True, help="Continue with new messages, until Ctrl-C.")
 @click.option("--max", "most", type=click.IntRange(min=1), default=None, help="End after this many messages.")
-@click.option("--tags", default="*", help="Only these: TagA || TagB.")
+@with_options(EXPRESSION)
 @click.option("--group", default="rmqha-pull", help="The consumer group; its offsets are neither used nor changed.")
 @click.option("--body", "only_body", is_flag=True, help="Print only the bodies, one on each line.")
 @with_options(WAY)
@@ -170,7 +172,8 @@ def pull(
     start: Edge | StoredSince | int,
     follow: bool,
     most: int | None,
-    tags: str,
+    tags: str | None,
+    sql: str | None,
     group: str,
     only_body: bool,
     as_json: bool,
@@ -180,6 +183,7 @@ def pull(
 
     Exit code 2 if no broker has the topic, 7 if no broker answers, 8 if a broker refuses.
     """
+    expression = expression_of(tags, sql)
     reactor = the_reactor()
     client = make_client(reactor, **way)
 
@@ -189,7 +193,7 @@ def pull(
         else:
             say(record_line(record.physical_offset, record, as_json))
 
-    work = BulkPull(PullConsumer(client, group), reactor, got, Selection(start, follow, tags, most))
+    work = BulkPull(PullConsumer(client, group), reactor, got, Selection(start, follow, expression, most))
     try:
         run_client(reactor, client, work.run(topic))
     except Interrupted:

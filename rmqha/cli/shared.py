@@ -26,6 +26,7 @@ from rmqha.times import iso_time, parse_time
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS, TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
+from rmqha.wire.subscription import SUB_ALL, SqlExpression
 
 __all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # from ``rmqha.commands``, for the commands here
 
@@ -54,6 +55,16 @@ WAY = (
     *TLS,
     ACL,
 )
+EXPRESSION = (
+    click.option("--tags", default=None, metavar="TAGS", help="Only these: TagA || TagB."),
+    click.option(
+        "--sql",
+        default=None,
+        metavar="SQL",
+        help="Only those whose properties match: \"a > 5 AND b = 'x'\". The broker needs enablePropertyFilter=true.",
+    ),
+)
+"""Which messages of a topic to read: see ``expression_of``."""
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable: one JSON object (dump: one on each line)."
 )
@@ -61,6 +72,15 @@ JSON = click.option(
 
 Answer = TypeVar("Answer")
 Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def expression_of(tags: str | None, sql: str | None) -> str:
+    """What the options of ``EXPRESSION`` select. Raises Trouble if both are given."""
+    if sql is None:
+        return SUB_ALL if tags is None else tags
+    if tags is not None:
+        raise Trouble(ExitCode.USAGE, "--tags and --sql exclude each other")
+    return SqlExpression(sql)
 
 
 def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command], Command]:

@@ -5,10 +5,12 @@ from typing import Any
 import click
 
 from rmqha.cli.shared import (
+    EXPRESSION,
     JSON,
     WAY,
     Interrupted,
     Trouble,
+    expression_of,
     make_client,
     parsed_time,
     record_line,
@@ -52,7 +54,7 @@ def _start(_: click.Context, __: click.Parameter, text: str | None) -> Edge | St
     metavar="TIME|first|last",
     help="With -f: start at this time (2026-11-21T01:30:00Z), at the first message, or at the end.",
 )
-@click.option("--tags", default="*", help="Only these: TagA || TagB.")
+@with_options(EXPRESSION)
 @click.option("--body", "only_body", is_flag=True, help="Print only the bodies, one on each line.")
 @click.option("--group", default="rmqha-tail", help="The consumer group; its offsets are neither used nor changed.")
 @with_options(WAY)
@@ -62,7 +64,8 @@ def tail(
     follow: bool,
     last: int | None,
     start: Edge | StoredSince | None,
-    tags: str,
+    tags: str | None,
+    sql: str | None,
     only_body: bool,
     group: str,
     as_json: bool,
@@ -77,6 +80,7 @@ def tail(
     """
     if start is not None and (last is not None or not follow):
         raise Trouble(ExitCode.USAGE, "--from needs -f" if not follow else "--from and -n exclude each other")
+    expression = expression_of(tags, sql)
     reactor = the_reactor()
     client = make_client(reactor, **way)
 
@@ -87,7 +91,7 @@ def tail(
             say(record_line(record.physical_offset, record, as_json))
 
     count = last if last is not None else 0 if follow else DEFAULT_LAST
-    wanted = Wanted(start or Edge.MAX, None if start is not None else count, tags)
+    wanted = Wanted(start or Edge.MAX, None if start is not None else count, expression)
     follower = Follower(PullConsumer(client, group), reactor, wanted, got, lambda line: say(f"rmqha: {line}", err=True))
 
     async def run() -> None:

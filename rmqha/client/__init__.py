@@ -80,6 +80,7 @@ from rmqha.client.pushconsumer import PushConsumer
 from rmqha.client.received import ReceivedMessage
 from rmqha.client.transaction import TransactionOutcome, TransactionProducer, TransactionResult
 from rmqha.wire.heartbeat import MessageModel
+from rmqha.wire.subscription import SqlExpression
 
 __all__ = [
     "AccessDenied",
@@ -115,6 +116,7 @@ __all__ = [
     "SendLimits",
     "SendResult",
     "SendStatus",
+    "SqlExpression",
     "StoredSince",
     "TooManyWaiting",
     "TopicMissing",

@@ -8,12 +8,13 @@ from twisted.internet.defer import Deferred
 from rmqha.client.errors import InvalidAnswer, MQBrokerError, MQClientError, TopicNotFound
 from rmqha.client.instance import MQClient
 from rmqha.client.message import MessageQueue
+from rmqha.client.received import unwrapped
 from rmqha.client.route import MASTER_ID
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Blank, Record, RecordError, decode_record
 from rmqha.wire.requestfields import SUBSCRIPTION_FLAG, SUSPEND_FLAG
-from rmqha.wire.subscription import SUB_ALL, TAG, SubscriptionData
+from rmqha.wire.subscription import SUB_ALL, SqlExpression, SubscriptionData, type_of
 
 PULL_TIMEOUT_SECONDS = 10.0
 """How much longer than the broker may hold a pull we wait for the answer."""
@@ -31,7 +32,7 @@ class PullStatus(Enum):
 
 class PullResult(NamedTuple):
     """The messages found, and where to continue. Messages are records as they are in the log; a body may be
-    compressed.
+    compressed. Those of a batch of 5.x are records of their own.
     """
 
     status: PullStatus
@@ -70,7 +71,7 @@ class PullConsumer:
         suspend_seconds: float = 0.0,
     ) -> Deferred[PullResult]:
         """Pull messages whose tag matches ``expression``, from queue offset ``offset`` on, as many as a broker returns
-        at once.
+        at once. With a ``SqlExpression`` their properties must match.
 
         If there are none yet, the broker may wait for ``suspend_seconds``. Fails with MQClientError, MQBrokerError.
         """
@@ -88,7 +89,7 @@ class PullConsumer:
             "suspendTimeoutMillis": str(int(suspend_seconds * 1000)),
             "subscription": expression,
             "subVersion": "0",
-            "expressionType": TAG,
+            "expressionType": type_of(expression),
         }
         answer = await self._ask(
             RequestCode.PULL_MESSAGE,
@@ -97,7 +98,7 @@ class PullConsumer:
             PULL_TIMEOUT_SECONDS + suspend_seconds,
             self._suggested.get(queue, MASTER_ID),
         )
-        wanted = SubscriptionData(queue.topic, expression).wanted
+        wanted = None if isinstance(expression, SqlExpression) else SubscriptionData(queue.topic, expression).wanted
         try:
             result = _result(answer)
             self._suggested[queue] = int(answer.ext_fields["suggestWhichBrokerId"])
@@ -193,7 +194,7 @@ def _result(answer: RemotingCommand) -> PullResult:
         int(fields["nextBeginOffset"]),
         int(fields["minOffset"]),
         int(fields["maxOffset"]),
-        tuple(read_records(answer.body)),
+        tuple(one for record in read_records(answer.body) for one in unwrapped(record)),
     )
 
 

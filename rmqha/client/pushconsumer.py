@@ -42,7 +42,7 @@ from rmqha.services import PeriodicService
 from rmqha.wire.beans import read_text
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
-from rmqha.wire.subscription import SUB_ALL, TAG, SubscriptionData
+from rmqha.wire.subscription import SUB_ALL, SubscriptionData, type_of
 
 REBALANCE_SECONDS = 20.0
 REBALANCE_SOON_SECONDS = 1.0
@@ -128,7 +128,8 @@ class PushConsumer:
     # -- its life -----------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: str = SUB_ALL) -> None:
-        """Consume the messages of a topic whose tag matches ``expression``, such as ``TagA || TagB``.
+        """Consume the messages of a topic whose tag matches ``expression``, such as ``TagA || TagB``, or whose
+        properties match a ``SqlExpression``, if the broker has ``enablePropertyFilter=true``.
 
         All consumers of a group must subscribe to the same. Raises ValueError for an invalid expression, and
         ClientStopped after the start.
@@ -138,8 +139,9 @@ class PushConsumer:
         self._subscriptions[topic] = self._subscription(topic, expression)
 
     def _subscription(self, topic: str, expression: str) -> SubscriptionData:
-        SubscriptionData.from_request(topic, expression, TAG)
-        return SubscriptionData(topic, expression or SUB_ALL, self._now_ms())
+        kind = type_of(expression)
+        SubscriptionData.from_request(topic, expression, kind)
+        return SubscriptionData(topic, expression or SUB_ALL, self._now_ms(), kind)
 
     def start(self) -> Deferred[None]:
         """Join the group and start to consume. Fires when the queues are shared out for the first time.
@@ -358,7 +360,7 @@ class PushConsumer:
             held &= all(self._locks.is_held(queue) for queue in free)
             free = [queue for queue in free if self._locks.is_held(queue)]
         for queue in free:
-            reader = QueueReader(queue, self._subscriptions[queue.topic].sub_string, self._reading)
+            reader = QueueReader(queue, self._subscriptions[queue.topic].expression, self._reading)
             self._readers[queue] = reader
             reader.start()
         return held

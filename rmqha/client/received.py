@@ -1,11 +1,18 @@
 """What a consumer's handler gets."""
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from rmqha.client.message import RETRY_PREFIX, UNIQ_KEY, MessageQueue
-from rmqha.wire.record import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, ZLIB_COMPRESSION_TYPES, Record
+from rmqha.wire.batch import BatchError, decode_batch
+from rmqha.wire.record import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    INNER_BATCH_FLAG,
+    ZLIB_COMPRESSION_TYPES,
+    Record,
+)
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """A compressed body that expands to more is not given to a handler."""
@@ -66,6 +73,12 @@ class ReceivedMessage:
 
 def inflated_body(record: Record) -> bytes:
     """The body, decompressed if its producer has compressed it. Raises BodyError."""
+    if record.sys_flag & INNER_BATCH_FLAG:
+        raise BodyError(f"{record.msg_id} is a batch of messages that cannot be read")
+    return _inflated(record)
+
+
+def _inflated(record: Record) -> bytes:
     if not record.sys_flag & COMPRESSED_FLAG:
         return record.body
     if record.sys_flag & COMPRESSION_TYPE_MASK not in ZLIB_COMPRESSION_TYPES:
@@ -78,3 +91,29 @@ def inflated_body(record: Record) -> bytes:
     if not stream.eof:
         raise BodyError(f"the body of {record.msg_id} expands to more than {MAX_INFLATED_BYTES} bytes, or is cut off")
     return body
+
+
+def unwrapped(record: Record) -> list[Record]:
+    """The messages of a record that holds a batch of 5.x, each with its queue offset.
+
+    Any other record comes alone, and so does a batch that cannot be read: ``inflated_body`` refuses that. Messages of a
+    batch share the place of the record in the log.
+    """
+    if not record.sys_flag & INNER_BATCH_FLAG:
+        return [record]
+    try:
+        entries = decode_batch(_inflated(record))
+    except (BodyError, BatchError):
+        return [record]
+    return [
+        replace(
+            record,
+            body=entry.body,
+            properties_stored=entry.properties,
+            flag=entry.flag,
+            queue_offset=record.queue_offset + number,
+            sys_flag=record.sys_flag & ~(INNER_BATCH_FLAG | COMPRESSED_FLAG | COMPRESSION_TYPE_MASK),
+            body_crc=None,
+        )
+        for number, entry in enumerate(entries)
+    ]

@@ -39,6 +39,8 @@ MAX_PROPERTIES_BYTES = 32767
 CRC_MASK = 0x7FFFFFFF
 
 COMPRESSED_FLAG = 0x1
+INNER_BATCH_FLAG = 0x80
+"""The body is a batch of 5.x, which has queue offsets of its own for each of its messages (spec/store.md 3.6)."""
 TRANSACTION_PREPARED_TYPE = 0x4
 TRANSACTION_COMMIT_TYPE = 0x8
 TRANSACTION_ROLLBACK_TYPE = 0xC

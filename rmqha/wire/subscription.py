@@ -21,6 +21,17 @@ INT32_SIGN = 1 << 31
 INT32_MASK = (1 << 32) - 1
 
 
+class SqlExpression(str):
+    """An expression over the properties of messages, such as ``a > 5``. Any other text is an expression of tags."""
+
+    __slots__ = ()
+
+
+def type_of(expression: str) -> str:
+    """SQL92 or TAG."""
+    return SQL92 if isinstance(expression, SqlExpression) else TAG
+
+
 def check_expression(sub_string: str) -> None:
     """Raises ValueError for an expression that is too long."""
     if len(sub_string) > MAX_EXPRESSION_CHARS:
@@ -57,6 +68,11 @@ class SubscriptionData:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codes", tag_codes(self.sub_string))
+
+    @property
+    def expression(self) -> str:
+        """The expression, as a ``SqlExpression`` if it is one."""
+        return self.sub_string if self.is_tag_type else SqlExpression(self.sub_string)
 
     @property
     def is_tag_type(self) -> bool:

@@ -1,17 +1,32 @@
 """A puller: what it asks, how it reads answers, and whom it asks where the master is gone (remoting.md 2.3, 8.6)."""
 
+import zlib
+from dataclasses import replace
+
 from twisted.internet.defer import Deferred
 
-from rmqha.client import MessageQueue, MQBrokerError, MQClientError, PullConsumer, PullResult, PullStatus
+from rmqha.client import (
+    MessageQueue,
+    MQBrokerError,
+    MQClientError,
+    PullConsumer,
+    PullResult,
+    PullStatus,
+    ReceivedMessage,
+    SqlExpression,
+)
 from rmqha.client.bulk import BulkPull, Edge, Selection
 from rmqha.client.instance import REST_SECONDS
 from rmqha.remoting.protocol import Answer, Processor, RemotingProtocol
 from rmqha.testing.records import make_record
+from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode
-from rmqha.wire.record import Record, encode_blank, encode_record
+from rmqha.wire.record import COMPRESSED_FLAG, INNER_BATCH_FLAG, Record, encode_blank, encode_record
 from tests.client.cluster import ClusterTestCase, Server, broker_data, queue_data
 
 QUEUE = MessageQueue("T", "a", 1)
+BATCH_OF_A = [(b"one", 4, 7, 0), (b"three", 6, 0, 0)]
+"""Body, queue offset, flag and SYSFLAG."""
 OFFSETS = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET)
 
 
@@ -116,6 +131,35 @@ class PullTests(PullTestCase):
         self.messages = [record(0, "A"), record(1, "B"), record(2)]
         self.assertEqual(self.bodies(self.pull(expression="A || C")), [b"body 0"])
         self.assertEqual(self.master.asked[0].ext_fields["subscription"], "A || C")
+
+    def test_with_sql_the_broker_alone_chooses(self) -> None:
+        self.messages = [record(0, "A"), record(1, "B")]
+        self.assertEqual(self.bodies(self.pull(expression=SqlExpression("a > 5"))), [b"body 0", b"body 1"])
+        fields = self.master.asked[0].ext_fields
+        self.assertEqual((fields["subscription"], fields["expressionType"]), ("a > 5", "SQL92"))
+        self.pull(expression="A")
+        self.assertEqual(self.master.asked[1].ext_fields["expressionType"], "TAG")
+
+    def test_the_messages_of_a_batch_come_one_by_one(self) -> None:
+        entries = [
+            BatchEntry(b"one", "TAGS\x01A", 7),
+            BatchEntry(b"two", "TAGS\x01B"),
+            BatchEntry(b"three", "TAGS\x01A"),
+        ]
+        body = encode_batch(entries)
+        for flags, content in ((0, body), (COMPRESSED_FLAG, zlib.compress(body))):
+            batch = replace(record(4, "C"), body=content, sys_flag=INNER_BATCH_FLAG | flags, body_crc=None)
+            self.answer = self.pulled(0, 7, encode_record(batch))
+            found = self.pull(4, expression="A").messages
+            self.assertEqual([(one.body, one.queue_offset, one.flag, one.sys_flag) for one in found], BATCH_OF_A)
+
+    def test_a_batch_that_cannot_be_read_has_no_body(self) -> None:
+        broken = replace(record(4), body=b"no batch", sys_flag=INNER_BATCH_FLAG, body_crc=None)
+        self.answer = self.pulled(0, 7, encode_record(broken))
+        (found,) = self.pull(4).messages
+        self.assertEqual(found.queue_offset, 4)
+        with self.assertRaisesRegex(ValueError, "is a batch of messages that cannot be read"):
+            ReceivedMessage.of(found, QUEUE)
 
     def test_any_other_answer_is_an_error(self) -> None:
         self.answer = RemotingCommand(17, remark="no such topic")

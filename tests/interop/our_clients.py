@@ -5,7 +5,7 @@
     name_server   its address
     log           a file with a line for each message that a handler has got or whose send was answered SEND_OK: the
                   client's name, the queue id and offset, and the keys
-    consumers     a list of {name, group, topic, kind: concurrent|orderly|broadcasting, [expression],
+    consumers     a list of {name, group, topic, kind: concurrent|orderly|broadcasting, [expression], [sql],
                   [max_reconsume], [folder], [pause], [never_fails]}
     producers     a list of {name, topic, kind: sync|batch|delay|transaction|orderly, count, [fail], [delays]}
 
@@ -37,6 +37,7 @@ from rmqha.client import (
     RetryLater,
     SendResult,
     SendStatus,
+    SqlExpression,
     TransactionOutcome,
     by_key,
 )
@@ -137,7 +138,8 @@ class Worker:
             offset_folder=Path(spec["folder"]) if "folder" in spec else None,
             instance=name,
         )
-        return client.push_consumer(spec["group"], handle, {spec["topic"]: spec.get("expression", "*")}, options)
+        expression = SqlExpression(spec["sql"]) if "sql" in spec else spec.get("expression", "*")
+        return client.push_consumer(spec["group"], handle, {spec["topic"]: expression}, options)
 
     def note(self, name: str, queue_id: int, queue_offset: int, keys: str) -> None:
         self.log.write(f"{name} {queue_id} {queue_offset} {keys}\n")

@@ -422,8 +422,10 @@ class NameServer(JavaProcess):
         listen_port: int | None = None,
         jvm: Sequence[str] = FAST_START,
         log_level: str = "INFO",
+        version: str = VERSION,
     ) -> None:
         super().__init__(work, listen_port=listen_port, jvm=jvm, log_level=log_level)
+        self.version = version
 
     def _configuration(self) -> Mapping[str, str | int | bool]:
         return {

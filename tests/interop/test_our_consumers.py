@@ -30,11 +30,13 @@ QUICK: Final[dict[str, Any]] = {
     "messageDelayLevel": " ".join(f"{seconds}s" for seconds in DELAYS_S),
     "transactionCheckInterval": 1000,
     "transactionTimeOut": 1000,
+    "enablePropertyFilter": True,
 }
 TOPICS: Final = ("OShared", "ORetry", "OOrdered", "ODelay", "OTransaction")
 CONSUMERS: Final = (
     {"name": "shared", "group": "GOShared", "topic": "OShared", "kind": "concurrent"},
     {"name": "tags", "group": "GOTags", "topic": "OShared", "kind": "concurrent", "expression": "tag1 || tag3"},
+    {"name": "sql", "group": "GOSql", "topic": "OShared", "kind": "concurrent", "sql": "TAGS IN ('tag1', 'tag3')"},
     {"name": "broadcast-1", "group": "GOBroadcast", "topic": "OShared", "kind": "broadcasting"},
     {"name": "broadcast-2", "group": "GOBroadcast", "topic": "OShared", "kind": "broadcasting"},
     {"name": "retrying", "group": "GORetry", "topic": "ORetry", "kind": "concurrent", "max_reconsume": 2},
@@ -199,7 +201,7 @@ def test_bodies_come_as_they_were_sent_also_those_that_java_compressed(seen: See
 
 def test_only_the_wanted_tags_come(seen: Seen) -> None:
     wanted = {message["keys"] for message in seen.of("broadcast-1") if message["tags"] in ("tag1", "tag3")}
-    assert Counter(keys(seen.of("tags"))) == dict.fromkeys(wanted, 1)
+    assert Counter(keys(seen.of("tags"))) == Counter(keys(seen.of("sql"))) == dict.fromkeys(wanted, 1)
 
 
 def test_a_message_that_fails_comes_again_later_and_is_dead_after_the_last_try(seen: Seen) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from rmqha.broker.tables.topics import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.store.derived.dispatchrequest import INNER_BATCH_FLAG
 from rmqha.store.metadata import CONFIG_FOLDER, ConfigTable, SubscriptionGroupTable, TopicConfigTable
 from rmqha.store.timers import TimerCheckPoint
 from rmqha.testing.nodes import NameServerNode
@@ -24,6 +24,7 @@ from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import dumps_strict, loads_lenient
 from rmqha.wire.record import (
+    INNER_BATCH_FLAG,
     MESSAGE_MAGIC_CODE_V2,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
@@ -32,7 +33,14 @@ from rmqha.wire.record import (
     decode_record,
 )
 from tests.interop import requests
-from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, OurBrokerFactory, SlaveFactory, SlaveNodeFactory
+from tests.interop.conftest import (
+    SEGMENT_SIZE,
+    MasterFactory,
+    OurBrokerFactory,
+    SlaveFactory,
+    SlaveNodeFactory,
+    start_our_broker,
+)
 from tests.interop.nodes import RmqhaNode, ask, assert_equal_logs
 from tests.interop.rocketmq import (
     SMALL_FILES,
@@ -368,16 +376,31 @@ def test_timer_messages_are_neither_lost_nor_all_repeated(
 
 
 def test_a_5_x_slave_copies_our_master(our_broker: OurBrokerFactory, java_slave: SlaveFactory, driver: Driver) -> None:
-    """With ``haMasterAddress`` a slave of 5.3.3 does not connect. It finds its master by the name server."""
-    master = our_broker("async-master")
+    """With ``haMasterAddress`` a slave of 5.3.3 does not connect. It finds its master by the name server.
+
+    Our SYNC_MASTER waits for it.
+    """
+    master = our_broker("sync-master", inSyncReplicas=2)
     driver.create_topic(master.cluster, "TOurs5", 2)
-    assert driver.send("TOurs5", 200, 500).statuses == {"SEND_OK": 200}
+    assert driver.send("TOurs5", 200, 500).statuses == {"SLAVE_NOT_AVAILABLE": 200}
+    assert driver.consume("TOurs5", "GOurs5", 200).count == 200
     slave = java_slave(version=V5, name=master.broker_name, cluster=master.cluster)
-    end = master.offsets.verified
+    slave.wait_for_offset(master.offsets.verified)
+    wait_until(lambda: driver.send("TOurs5", 1, 500).statuses == {"SEND_OK": 1}, "the slave to count")
+    assert driver.send("TOurs5", 100, 500).statuses == {"SEND_OK": 100}
+    end = master.offsets.confirmed
     slave.wait_for_offset(end)
     assert_equal_logs(slave.store, master.store, 0, end)
-    topics = slave.store / CONFIG_FOLDER / "topics.json"
-    wait_until(lambda: topics.exists() and b"TOurs5" in topics.read_bytes(), "the slave to have the topics")
+    for name, wanted in (("topics", "TOurs5"), ("subscriptionGroup", "GOurs5"), ("consumerOffset", "TOurs5@GOurs5")):
+        table = slave.store / CONFIG_FOLDER / f"{name}.json"
+        wait_until(partial(holds, table, wanted), f"the slave to have {wanted}")
+    slave.kill()
+    wait_until(lambda: set(driver.send("TOurs5", 1, 500).statuses) == {"SLAVE_NOT_AVAILABLE"}, "the slave to be missed")
+
+
+def holds(path: Path, text: str) -> bool:
+    """Whether the file is there and has the text."""
+    return path.exists() and text.encode() in path.read_bytes()
 
 
 def test_a_5_x_broker_and_ours_take_turns_on_one_store(
@@ -407,6 +430,11 @@ def test_a_5_x_broker_and_ours_take_turns_on_one_store(
     assert all(after[name].startswith(data) for name, data in units.items())
     verified = subprocess.run([RMQHA, "verify", ours.store], capture_output=True, text=True, check=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+    ours.start()
+    assert driver.send("TTurns5", 20, 300).statuses == {"SEND_OK": 20}
+    ours.kill()
+    java.start()  # after our process was killed
+    assert driver.consume("TTurns5", "GTurns5Killed", 180).count == 180
 
 
 def test_a_5_x_broker_works_with_our_name_server(
@@ -440,6 +468,68 @@ def test_a_5_x_client_works_with_our_pair(
     assert client_of_5(tmp_path / "two", "consume", namesrv.address, "TClient5", "GTwo", 70).split() == more
 
 
+def test_all_kinds_of_messages_of_a_5_x_client(
+    our_broker: OurBrokerFactory, namesrv: NameServer, driver: Driver, tmp_path: Path
+) -> None:
+    """It sends to our master: delayed messages, transactions, and messages for an orderly consumer."""
+    master = our_broker(
+        "async-master", messageDelayLevel="1s 2s", transactionCheckInterval=1000, transactionTimeOut=1000
+    )
+    for topic in ("TDelay5", "TTransaction5", "TOrder5"):
+        driver.create_topic(master.cluster, topic, 2)
+
+    def asks(*words: object) -> list[str]:
+        return client_of_5(tmp_path / str(words[0]), words[0], namesrv.address, *words[1:]).split()
+
+    assert asks("delay", "TDelay5", 10) == ["10"]
+    assert asks("consume", "TDelay5", "GDelay5", 10) == sorted(f"body{number}" for number in range(10))
+    delayed = records_of(master.store, master.offsets.verified, "TDelay5")
+    assert all(record.store_timestamp - record.born_timestamp >= 1000 for record in delayed)
+    committed = sorted(f"body{number}" for number in range(12) if number % 3 != 1)
+    assert asks("transaction", "TTransaction5", "GTransaction5", 12) == committed
+    assert asks("send", "TOrder5", 20, 1) == ["20"]
+    consumed = [text.split(":") for text in asks("orderly", "TOrder5", "GOrder5", 20)]
+    for queue in ("0", "1"):
+        bodies = [int(body.removeprefix("body")) for number, body in consumed if number == queue]
+        assert len(bodies) == 10
+        assert bodies == sorted(bodies)
+
+
+def test_our_pair_works_with_a_5_x_name_server(java_brokers: ExitStack, tmp_path: Path) -> None:
+    """Our slave finds its master by it, a 5.x client both."""
+    server = NameServer(tmp_path / "namesrv5", version=V5)
+    java_brokers.callback(server.kill)
+    server.start()
+    names: dict[str, Any] = {"name": "broker-names5", "cluster": "cluster-names5"}
+    master = start_our_broker(server, java_brokers, tmp_path, "async-master", **names)
+    slave = start_our_broker(server, java_brokers, tmp_path, "slave", **names)
+    Driver(server.address, tmp_path / "driver5").create_topic("cluster-names5", "TNamed5", 2)
+    assert client_of_5(tmp_path / "send", "send", server.address, "TNamed5", 30, 1) == "30"
+    slave.wait_for_offset(master.offsets.verified)
+    master.kill()
+    slave.wait_for(ReplicaState.CONNECTING)
+    wanted = sorted(f"body{number}" for number in range(30))
+    assert client_of_5(tmp_path / "consume", "consume", server.address, "TNamed5", "GNamed5", 30).split() == wanted
+
+
+def test_our_slave_finds_a_5_x_master_by_its_name_server(
+    java_master: MasterFactory, our_broker: OurBrokerFactory, namesrv: NameServer
+) -> None:
+    master = java_master(version=V5)
+    create_topic(master, "TFound5")
+    send(master, "TFound5", 20)
+    slave = our_broker("slave", name=master.name, cluster=master.cluster)
+    end = master.commit_log_range()[1]
+    slave.wait_for_offset(end)
+    assert_equal_logs(slave.store, master.store, 0, end)
+
+
+def read_by_us(address: str, topic: str) -> list[str]:
+    """The bodies of a topic, as our client reads them."""
+    command = [RMQHA, "pull", topic, f"--broker={address}", "--body"]
+    return sorted(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
+
+
 def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(
     java_master: MasterFactory, our_broker: OurBrokerFactory, namesrv: NameServer, tmp_path: Path
 ) -> None:
@@ -448,6 +538,8 @@ def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(
     slave = our_broker("slave", master=master)
     sent = client_of_5(tmp_path / "send", "send", namesrv.address, "TBatchClient", 40, 7)
     assert sent == "40"
+    bodies = sorted(f"body{number}" for number in range(40))
+    assert read_by_us(master.address, "TBatchClient") == bodies
     slave.wait_for_offset(master.commit_log_range()[1])
     topics = slave.store / CONFIG_FOLDER / "topics.json"
     wait_until(lambda: topics.exists() and b"TBatchClient" in topics.read_bytes(), "the slave to have the topics")
@@ -455,7 +547,8 @@ def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(
     slave.wait_for(ReplicaState.CONNECTING)
     promote(slave)
     got = client_of_5(tmp_path / "consume", "consume", namesrv.address, "TBatchClient", "GBatch", 40).split()
-    assert got == sorted(f"body{number}" for number in range(40))
+    assert got == bodies
+    assert read_by_us(slave.address, "TBatchClient") == bodies
 
 
 def test_many_topics_and_long_ones_are_copied(java_master: MasterFactory, our_slave: SlaveNodeFactory) -> None:

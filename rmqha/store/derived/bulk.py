@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.store.derived.consumequeue import UNIT_DTYPE
-from rmqha.store.derived.dispatchrequest import INNER_BATCH_FLAG, SMALLEST_RECORD_BYTES, is_no_folder
+from rmqha.store.derived.dispatchrequest import SMALLEST_RECORD_BYTES, is_no_folder
 from rmqha.store.derived.index import HASHED_KEY_DTYPE, HashedKeys
 from rmqha.wire.columns import Bytes, Ints, Mask, PropertyPairs, Records
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash, row_hashes, stored_hashes, without_sign
 from rmqha.wire.record import (
+    INNER_BATCH_FLAG,
     INT16,
     MESSAGE_MAGIC_CODE,
     QUEUED_TRANSACTION_TYPES,

@@ -165,6 +165,8 @@ class Dispatcher:
         self._failed: Callable[[Failure], None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
+        self._first_pause = FIRST_PAUSE_SECONDS
+        """The pause before the next slice if dispatch is at the end of the log."""
         self._is_unwritten = False
         self._indexed_timestamp = 0
         """STORETIMESTAMP of the last dispatched message when the index was last written."""
@@ -210,19 +212,23 @@ class Dispatcher:
     def _log_grew(self) -> None:
         if self._next_slice is None and self.behind_bytes > 0:
             assert self._clock is not None, "it was started"
-            self._next_slice = self._clock.callLater(FIRST_PAUSE_SECONDS, self._run_scheduled)
+            self._next_slice = self._clock.callLater(self._first_pause, self._run_scheduled)
 
     def _run_scheduled(self) -> None:
         self._next_slice = None
         assert self._clock is not None, "it was started"
+        started_at = self._clock.seconds()
         try:
-            self.run_slice(self._clock.seconds() + SLICE_SECONDS)
+            self.run_slice(started_at + SLICE_SECONDS)
         except OSError as error:
             self._refused(error)
             return
-        self._log_progress(self._clock.seconds())
+        now = self._clock.seconds()
+        self._log_progress(now)
+        pause = self._pause(now - started_at)
+        self._first_pause = pause if pause >= BULK_PAUSE_SECONDS else FIRST_PAUSE_SECONDS
         if self.behind_bytes > 0:
-            self._next_slice = self._clock.callLater(self._pause(), self._run_scheduled)
+            self._next_slice = self._clock.callLater(pause, self._run_scheduled)
 
     def _log_progress(self, now: float) -> None:
         """If dispatch has been behind for a while, log how far it is, regularly, and when it has caught up."""
@@ -260,14 +266,18 @@ class Dispatcher:
             assert self._clock is not None, "it was started"
             self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
 
-    def _pause(self) -> float:
-        """The pause until the next slice. It depends on how fast the log has grown since the last slice."""
+    def _pause(self, slice_seconds: float) -> float:
+        """The pause until the next slice. It depends on how fast the log has grown since the last slice, and, while a
+        slave catches up, on how long this slice took: many messages at once take longer than ``SLICE_SECONDS``.
+        """
         end, now = self._commit_log.verified_offset, self._seconds()
         grown, elapsed = end - self._end_at_last_slice, now - self._time_of_last_slice
         self._end_at_last_slice, self._time_of_last_slice = end, now
         if not grown:
             return 0.0
-        return BULK_PAUSE_SECONDS if grown > BULK_BYTES_PER_SECOND * elapsed else BUSY_PAUSE_SECONDS
+        if grown <= BULK_BYTES_PER_SECOND * elapsed:
+            return BUSY_PAUSE_SECONDS
+        return max(BULK_PAUSE_SECONDS, BULK_PAUSE_SECONDS / SLICE_SECONDS * slice_seconds)
 
     def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Dispatch all of the log, and return when it is done. Raises OSError."""

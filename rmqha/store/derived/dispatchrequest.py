@@ -25,14 +25,17 @@ from rmqha.wire.layout import (
     hosts_extra,
 )
 from rmqha.wire.properties import parse_properties
-from rmqha.wire.record import QUEUED_TRANSACTION_TYPES, TRANSACTION_ROLLBACK_TYPE, TRANSACTION_TYPE_MASK
+from rmqha.wire.record import (
+    INNER_BATCH_FLAG,
+    QUEUED_TRANSACTION_TYPES,
+    TRANSACTION_ROLLBACK_TYPE,
+    TRANSACTION_TYPE_MASK,
+)
 
 MAX_FOLDER_NAME_BYTES = 255
 SMALLEST_RECORD_BYTES = FIXED_BYTES
 """A record without body, topic and properties, and with two IPv4 hosts (spec/store.md 3.1)."""
 SEARCH_BYTES = 1 << 20
-INNER_BATCH_FLAG = 0x80
-"""In SYSFLAG: the body is a batch of 5.x, which has queue offsets of its own for each of its messages."""
 INNER_BASE, INNER_NUM = "INNER_BASE", "INNER_NUM"
 MAX_BATCH_SIZE = 0x7FFF
 

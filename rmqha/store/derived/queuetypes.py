@@ -9,10 +9,10 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rmqha.store.derived.dispatchrequest import INNER_BATCH_FLAG
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable, is_batch_queue
+from rmqha.wire.record import INNER_BATCH_FLAG
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import ConsumeQueue
-from rmqha.store.derived.dispatchrequest import INNER_BATCH_FLAG, DispatchRequest, read_dispatch_request
+from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
 from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
 from rmqha.store.errors import StoreError
@@ -37,7 +37,7 @@ from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, Wai
 from rmqha.times import iso_time
 from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC
-from rmqha.wire.record import QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
+from rmqha.wire.record import INNER_BATCH_FLAG, QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
 
 HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"

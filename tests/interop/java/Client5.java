@@ -2,13 +2,20 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -18,7 +25,12 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * <pre>
  * Client5 send NAMESRV TOPIC COUNT BATCH        sends COUNT messages, BATCH at a time (1: each by itself)
+ * Client5 delay NAMESRV TOPIC COUNT             sends COUNT messages with delay level 1
+ * Client5 transaction NAMESRV TOPIC GROUP COUNT sends COUNT transactions in turn committed, rolled back, and committed when the
+ *                                               broker asks; then consumes as many as were committed
  * Client5 consume NAMESRV TOPIC GROUP COUNT     prints the bodies of COUNT messages, or of those that come in two minutes, sorted
+ * Client5 orderly NAMESRV TOPIC GROUP COUNT     prints QUEUE:BODY for each, in the order in which they were consumed; each
+ *                                               message fails the first time
  * </pre>
  *
  * The last line that it prints is what was asked for, words with spaces between them.
@@ -30,23 +42,79 @@ public final class Client5 {
     }
 
     public static void main(String[] args) throws Exception {
-        if (args[0].equals("send")) {
-            send(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]));
-        } else {
-            consume(args[1], args[2], args[3], Integer.parseInt(args[4]));
+        switch (args[0]) {
+            case "send":
+                send(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]));
+                break;
+            case "delay":
+                delay(args[1], args[2], Integer.parseInt(args[3]));
+                break;
+            case "transaction":
+                transaction(args[1], args[2], args[3], Integer.parseInt(args[4]));
+                break;
+            default:
+                consume(args[1], args[2], args[3], Integer.parseInt(args[4]), args[0].equals("orderly"));
         }
         System.exit(0);
     }
 
-    private static void send(String nameServer, String topic, int count, int batch) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("P5");
+    private static <P extends DefaultMQProducer> P started(P producer, String nameServer) throws Exception {
         producer.setNamesrvAddr(nameServer);
         producer.setSendMsgTimeout(10_000);
         producer.start();
+        return producer;
+    }
+
+    private static Message message(String topic, int number) {
+        return new Message(topic, "tag", "key" + number, ("body" + number).getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static void delay(String nameServer, String topic, int count) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer("P5Delay"), nameServer);
+        int sent = 0;
+        for (int i = 0; i < count; i++) {
+            Message delayed = message(topic, i);
+            delayed.setDelayTimeLevel(1);
+            sent += producer.send(delayed).getSendStatus() == SendStatus.SEND_OK ? 1 : 0;
+        }
+        producer.shutdown();
+        System.out.println(sent);
+    }
+
+    private static void transaction(String nameServer, String topic, String group, int count) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer("P5Transaction");
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object number) {
+                switch ((Integer) number % 3) {
+                    case 0:
+                        return LocalTransactionState.COMMIT_MESSAGE;
+                    case 1:
+                        return LocalTransactionState.ROLLBACK_MESSAGE;
+                    default:
+                        return LocalTransactionState.UNKNOW;
+                }
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        started(producer, nameServer);
+        for (int i = 0; i < count; i++) {
+            producer.sendMessageInTransaction(message(topic, i), i);
+        }
+        consume(nameServer, topic, group, count - (count + 1) / 3, false);
+        producer.shutdown();
+    }
+
+    private static void send(String nameServer, String topic, int count, int batch) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer("P5"), nameServer);
         int sent = 0;
         List<Message> waiting = new ArrayList<>();
         for (int i = 0; i < count; i++) {
-            waiting.add(new Message(topic, "tag", "key" + i, ("body" + i).getBytes(StandardCharsets.UTF_8)));
+            waiting.add(message(topic, i));
             if (waiting.size() == batch || i == count - 1) {
                 SendStatus status =
                     (batch == 1 ? producer.send(waiting.get(0)) : producer.send(waiting)).getSendStatus();
@@ -58,7 +126,8 @@ public final class Client5 {
         System.out.println(sent);
     }
 
-    private static void consume(String nameServer, String topic, String group, int count) throws Exception {
+    private static void consume(String nameServer, String topic, String group, int count, boolean isOrderly)
+        throws Exception {
         List<String> bodies = Collections.synchronizedList(new ArrayList<>());
         CountDownLatch left = new CountDownLatch(count);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
@@ -66,18 +135,35 @@ public final class Client5 {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPollNameServerInterval(1_000);
         consumer.subscribe(topic, "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            for (MessageExt message : messages) {
-                bodies.add(new String(message.getBody(), StandardCharsets.UTF_8));
-                left.countDown();
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        Set<String> failed = ConcurrentHashMap.newKeySet();
+        if (isOrderly) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                for (MessageExt message : messages) { // one, by default
+                    if (failed.add(message.getMsgId())) {
+                        context.setSuspendCurrentQueueTimeMillis(10);
+                        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                    }
+                    bodies.add(message.getQueueId() + ":" + new String(message.getBody(), StandardCharsets.UTF_8));
+                    left.countDown();
+                }
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                for (MessageExt message : messages) {
+                    bodies.add(new String(message.getBody(), StandardCharsets.UTF_8));
+                    left.countDown();
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         consumer.start();
         left.await(SECONDS, TimeUnit.SECONDS);
         consumer.shutdown();
         List<String> sorted = new ArrayList<>(bodies);
-        Collections.sort(sorted);
+        if (!isOrderly) {
+            Collections.sort(sorted);
+        }
         System.out.println(String.join(" ", sorted));
     }
 }

@@ -9,7 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.pipeline.jobs.rebuild import rebuild_in_place
 from rmqha.settings import BrokerRole, Settings, make_settings
 from rmqha.store.derived.batchqueue import BATCH_UNIT, BatchConsumeQueue, BatchUnit
-from rmqha.store.derived.dispatchrequest import INNER_BATCH_FLAG
 from rmqha.store.derived.queuetypes import QueueTypes, queue_types_of
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
@@ -18,7 +17,7 @@ from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, pla
 from rmqha.store.offline.promote import ends_of_queues
 from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.javahash import java_hash
-from rmqha.wire.record import Record, encode_record
+from rmqha.wire.record import INNER_BATCH_FLAG, Record, encode_record
 from tests.fixtures import new_folder
 from tests.store.queues import Writer, records_of
 

@@ -646,6 +646,21 @@ class FollowTests(DispatchTestCase):
         self.clock.pump([1.0, 1.0])
         self.check()
 
+    def test_while_a_slave_copies_it_waits_even_if_it_keeps_up(self) -> None:
+        self.start()
+        pauses = []
+        for rate in (1, 10**9, 10**9):  # of growth, above which a log counts as being copied
+            self.writer.put_many(5)
+            pauses.append(min(call.getTime() for call in self.clock.getDelayedCalls()) - self.clock.seconds())
+            with patch.object(dispatch, "BULK_BYTES_PER_SECOND", rate):
+                self.clock.advance(pauses[-1])
+            self.assertEqual(self.dispatcher.behind_bytes, 0)
+            self.clock.advance(INDEX_PAUSE_SECONDS)
+        self.assertEqual(
+            [round(pause, 6) for pause in pauses], [FIRST_PAUSE_SECONDS, BULK_PAUSE_SECONDS, FIRST_PAUSE_SECONDS]
+        )
+        self.check()
+
     @pytest.mark.long
     def test_and_without_pauses_when_it_does_not(self) -> None:
         self.writer.put_many(5 * SLICE_MESSAGES)
