@@ -24,6 +24,7 @@ from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.properties import format_properties
+from rmqha.wire.record import COMPRESSED_FLAG
 from rmqha.wire.requestfields import V2_FIELDS
 
 SEND_TIMEOUT_SECONDS = 3.0
@@ -174,7 +175,7 @@ class Producer:
         """Send messages of one topic to one queue, all or none.
 
         Fails like ``send``, and with ValueError if the messages differ in topic or ``wait_store_msg_ok``, if one is
-        delayed, or if the list is empty.
+        delayed or compressed, or if the list is empty.
         """
         return self._counted(sum(len(message.body) for message in messages), self._send_batch(messages, queue))
 
@@ -183,6 +184,8 @@ class Producer:
             raise ValueError("the messages of a batch must have the same topic and the same wait_store_msg_ok")
         if any(message.delay_level for message in messages):
             raise ValueError("the messages of a batch cannot be delayed")
+        if any(message.sys_flag & COMPRESSED_FLAG for message in messages):
+            raise ValueError("the messages of a batch cannot be compressed")
         keys = [make_unique_key() for _ in messages]
         entries = [
             BatchEntry(message.body, message.stored_properties(key), message.flag)

@@ -1,5 +1,7 @@
 """A producer: which queue, which broker next, and how an answer is read (spec/remoting.md 2.1, 4.2, 6.4)."""
 
+import random
+import zlib
 from collections import Counter
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -31,6 +33,7 @@ from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.wire.batch import decode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.properties import parse_properties
+from rmqha.wire.record import COMPRESSED_FLAG
 from rmqha.wire.requestfields import V2_FIELDS
 from tests.client.cluster import ClusterTestCase, broker_data, queue_data
 
@@ -290,9 +293,25 @@ class BatchTests(ProducerTestCase):
             (one, Message("U", b"")),
             (one, Message("T", b"", wait_store_msg_ok=False)),
             (one, Message("T", b"", delay_level=1)),
+            (one, Message("T", b"x" * 5000).compressed()),
         ):
             self.failureResultOf(self.batch(*messages), ValueError)
         self.assertEqual(self.tried(), [])
+
+
+class CompressedTests(ProducerTestCase):
+    def test_a_body_is_compressed_if_it_is_long_and_becomes_smaller(self) -> None:
+        body = b"x" * 5000
+        message = Message("T", body, keys="k").compressed()
+        self.assertEqual((message.keys, message.sys_flag), ("k", COMPRESSED_FLAG))
+        self.assertEqual(zlib.decompress(message.body), body)
+        self.producer.send(message)
+        self.carry()
+        (request,) = [*self.a.asked, *self.b.asked]
+        self.assertEqual((request.body, request.ext_fields[V2_FIELDS.sys_flag]), (message.body, "1"))
+        self.assertIs(message.compressed(over=10), message, "it is compressed already")
+        for other in (Message("T", body[:4096]), Message("T", random.Random(1).randbytes(5000))):
+            self.assertIs(other.compressed(), other)
 
 
 class OrderedTests(ProducerTestCase):

@@ -7,7 +7,8 @@
                   client's name, the queue id and offset, and the keys
     consumers     a list of {name, group, topic, kind: concurrent|orderly|broadcasting, [expression], [sql],
                   [max_reconsume], [folder], [pause], [never_fails]}
-    producers     a list of {name, topic, kind: sync|batch|delay|transaction|orderly, count, [fail], [delays]}
+    producers     a list of {name, topic, kind: sync|batch|delay|transaction|orderly, count, [fail], [delays],
+                  [repeat]}
 
 It prints ``{"queues": {NAME: COUNT}}`` whenever a consumer has other queues, and at its end what was received and sent.
 The property "fail" of a message makes its consumer fail with it: "once", or "always". The transactions of messages are
@@ -162,7 +163,7 @@ class Worker:
     async def send(self, producer: Producer, spec: Mapping[str, Any], message: Message, number: int) -> SendResult:
         if spec["kind"] == "orderly":
             return await producer.send_ordered(message, by_key(str(number % 7)))
-        return await producer.send(message)
+        return await producer.send(message.compressed())
 
     async def produce_transactions(self, client: Client, spec: Mapping[str, Any], messages: Sequence[Message]) -> None:
         checked: set[str] = set()
@@ -188,7 +189,7 @@ class Worker:
         delays = spec.get("delays")
         return Message(
             spec["topic"],
-            f"{spec['name']} {number} größe 消息 😀".encode(),
+            f"{spec['name']} {number} größe 消息 😀".encode() * spec.get("repeat", 1),
             f"tag{number % 4}",
             f"{spec['name']}-{number}",
             {"fail": spec["fail"]} if "fail" in spec else {},

@@ -23,6 +23,7 @@ from tests.interop.rocketmq import (
     COMMAND_TIMEOUT_S,
     FAST_START,
     SMALL_FILES,
+    V5,
     VERSION,
     Broker,
     Driver,
@@ -155,6 +156,43 @@ def test_our_slave_copies_log_and_tables_of_a_java_master_with_accounts(
     assert "MASTER" in shown
     for path in (node.work / f"{node.name}.log", node.store / "rmqha" / "state.json"):
         assert "app-secret" not in path.read_text(), path
+
+
+AUTH = "org.apache.rocketmq.auth"
+AUTH_OF_5: dict[str, Any] = {
+    "authenticationEnabled": True,
+    "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationEnabled": True,
+    "authorizationMetadataProvider": f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+    "initAuthenticationUser": json.dumps({"username": "administrator", "password": "admin-secret"}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "administrator", "secretKey": "admin-secret"}),
+}
+"""ACL 2.0 of RocketMQ 5.x. Its signature is that of ACL 1.0."""
+
+
+@pytest.mark.story
+def test_our_slave_and_our_client_sign_for_a_5_x_master(
+    namesrv: NameServer, java_brokers: ExitStack, our_slave: SlaveNodeFactory, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {**SMALL_FILES, **AUTH_OF_5, "name": "auth-5", "cluster": "auth-5", "version": V5}
+    work = tmp_path / "auth-master"
+    master = AclBroker(work, namesrv=namesrv.address, segment_size=256 << 10, authConfigPath=f"{work}/auth", **options)
+    java_brokers.callback(master.kill)
+    master.start()
+    created = {**TOPIC, "topic": "TAuth5"}
+    for stranger in (None, Credentials("administrator", "wrong")):
+        assert signed_ask(master.address, stranger, RequestCode.UPDATE_AND_CREATE_TOPIC, created).code != 0
+    assert signed_ask(master.address, ADMINISTRATOR, RequestCode.UPDATE_AND_CREATE_TOPIC, created).code == 0
+    keys = tools_yml(tmp_path, ADMINISTRATOR)
+    way = [f"--broker={master.address}", f"--acl-file={keys}"]
+    assert "SEND_OK 20" in rmqha("put", "TAuth5", "hello", "--count=20", *way)
+    assert rmqha("pull", "TAuth5", "--body", *way) == "hello\n" * 20
+    node = our_slave(master, f"--set=aclFile={keys}")
+    state = slave_state(node, lambda facts: facts["tables"]["inSync"] is True)
+    assert (state["state"], state["lagBytes"]) == ("IN_SYNC", 0)
+    assert b"TAuth5" in (node.store / "config" / "topics.json").read_bytes()
+    without = slave_state(our_slave(master), lambda facts: facts["tables"]["inSync"] is False)
+    assert "aclFile" in without["tables"]["reason"]
 
 
 def slave_state(node: RmqhaNode, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
