@@ -46,6 +46,11 @@ class Event(StrEnum):
         "warn",
         "A remoting port has its maximum of connections, and refuses new ones.",
     )
+    CONNECTS_TOO_FAST = (
+        "connects_too_fast",
+        "warn",
+        "An address makes too many new connections to a remoting port in a second. More are refused.",
+    )
     LOG_FILE_REOPENED = "log_file_reopened", "info", "After SIGHUP the log goes on in a new file."
     LOG_FILE_NOT_REOPENED = (
         "log_file_not_reopened",

@@ -630,6 +630,18 @@ class Settings:
         10_000,
         "Connections of each remoting port. It is never more than an eighth of the files that the process may open.",
     )
+    server_connects_at_once_per_address: int = _setting(
+        "serverConnectsAtOncePerAddress",
+        COUNT,
+        2_000,
+        "New connections of one address to a remoting port after a quiet time. For IPv6, a /64 counts as one address.",
+    )
+    server_connects_per_second_per_address: int = _setting(
+        "serverConnectsPerSecondPerAddress",
+        COUNT,
+        500,
+        "New connections of one address to a remoting port in a second.",
+    )
     server_max_requests_in_progress: int = _setting(
         "serverMaxRequestsInProgress", COUNT, 10_000, "Requests of one connection at a time, held pulls included."
     )

@@ -30,6 +30,8 @@ OUR_OWN = {
     "haFirstReportTimeout",
     "haMaxBytesInFlight",
     "maxHaReceiveByteInSecond",
+    "serverConnectsAtOncePerAddress",
+    "serverConnectsPerSecondPerAddress",
     "serverMaxConnections",
     "serverMaxRequestsInProgress",
     "tls.server.mode",

@@ -87,6 +87,8 @@ def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
             RequestCode.UPDATE_BROKER_CONFIG: PROPERTIES_BODY,
         },
         body=SMALL_BODY,
+        connects_at_once=settings.server_connects_at_once_per_address,
+        connects_per_second=settings.server_connects_per_second_per_address,
     )
 
 

@@ -36,7 +36,9 @@ from zope.interface import implementer
 
 from rmqha.connecting import connect_protocol
 from rmqha.events import Event
+from rmqha.ha.admission.limits import ConnectRates
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
+from rmqha.remoting.networks import network_of
 from rmqha.remoting.turns import COST_OF_LONG_REQUEST, Pace, Turns
 from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.command import (
@@ -84,7 +86,8 @@ NO_BODY_LIMIT = BodyLimit(FRAME_MAX_LENGTH)
 
 @dataclass(frozen=True, slots=True)
 class RemotingLimits:
-    """The limits of a port. ``connections`` applies to the port, the others apply to each connection.
+    """The limits of a port. ``connections`` applies to the port, ``connects_at_once`` and ``connects_per_second`` to
+    each address (for IPv6, each /64). The others apply to each connection.
 
     A request beyond ``requests_in_progress`` is answered SYSTEM_BUSY. While the bodies of requests in progress have
     more than ``bytes_in_progress`` bytes, nothing is read. If more than ``bytes_unread`` bytes of answers wait, the
@@ -99,9 +102,13 @@ class RemotingLimits:
     header: int = FRAME_MAX_LENGTH
     bodies: Mapping[int, BodyLimit] = field(default_factory=dict)
     body: BodyLimit = NO_BODY_LIMIT
+    connects_at_once: int = 2000
+    connects_per_second: int = 500
 
 
 DEFAULT_LIMITS = RemotingLimits()
+RATES_LINE_SECONDS = 60.0
+"""The least time between two log lines about addresses that connect too fast."""
 
 
 class HoldUp(Enum):
@@ -692,9 +699,11 @@ class RemotingFactory(Factory[RemotingProtocol]):
         self._budget = PortBudget(clock) if budget is None else budget
         self._turns = Turns(clock) if turns is None else turns
         self._is_full = False
+        self._rates = ConnectRates(limits.connects_at_once, limits.connects_per_second, clock)
+        self._told_of_rates_at: float | None = None
         self._open: set[RemotingProtocol] = set()
         self.refused = 0
-        """How many connections were refused because there were too many."""
+        """How many connections were refused because there were too many, or because they came too fast."""
 
     @property
     def connections(self) -> int:
@@ -702,7 +711,7 @@ class RemotingFactory(Factory[RemotingProtocol]):
         return len(self._open)
 
     def buildProtocol(self, addr: IAddress | None) -> RemotingProtocol | None:
-        """A protocol; None, which closes the connection, if there are too many."""
+        """A protocol; None, which closes the connection, if there are too many, or too many new ones of its address."""
         if self.connections >= self._limits.connections:
             if not self._is_full:  # logged once, until a connection ends
                 self._log.warn(
@@ -714,10 +723,27 @@ class RemotingFactory(Factory[RemotingProtocol]):
             self.refused += 1
             return None
         self._is_full = False
+        host = getattr(addr, "host", "")
+        if not self._rates.count(network_of(host)):
+            self._tell_of_rates(host)
+            self.refused += 1
+            return None
         protocol = RemotingProtocol(self._processors, self._clock, self._limits, self._budget, self._turns)
         self._open.add(protocol)
         protocol.on_closed(partial(self._open.discard, protocol))
         return protocol
+
+    def _tell_of_rates(self, host: str) -> None:
+        """Log it, for all addresses together once in a while."""
+        now = self._clock.seconds()
+        if self._told_of_rates_at is None or now - self._told_of_rates_at >= RATES_LINE_SECONDS:
+            self._told_of_rates_at = now
+            self._log.warn(
+                "refusing connections of {host}: it connects more than {rate} times a second",
+                event=Event.CONNECTS_TOO_FAST,
+                host=host,
+                rate=self._limits.connects_per_second,
+            )
 
     def close_connections(self) -> None:
         """Close all connections: their processors answer no more, for the store that they belong to closes."""

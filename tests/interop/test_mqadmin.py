@@ -58,6 +58,7 @@ OTHER_SETTINGS: Final = {"fileReservedTime", "diskMaxUsedSpaceRatio"}
 OUR_SETTINGS: Final = {
     *("haMaxConnections", "haMaxSilentConnections", "haMaxConnectionsPerAddress", "haConnectsAtOncePerAddress"),
     *("haConnectsPerSecondPerAddress", "haFlowControlEnable", "maxHaTransferByteInSecond"),
+    *("serverConnectsAtOncePerAddress", "serverConnectsPerSecondPerAddress"),
     *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
     *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics", "unregisterUnfitSlave", "readUpTo"),
     *("updateBrokerConfigFrom", "aclStrict"),

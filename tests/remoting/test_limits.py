@@ -4,6 +4,7 @@ import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
+from twisted.internet.address import IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
@@ -291,6 +292,30 @@ class ConnectionsTests(SynchronousTestCase):
             line.lose()
         self.assertEqual(factory.connections, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_an_address_that_connects_too_fast_is_refused_and_others_are_not(self) -> None:
+        clock = Clock()
+        factory = RemotingFactory({}, clock, RemotingLimits(connects_at_once=3, connects_per_second=2))
+
+        def accepted(host: str, count: int) -> int:
+            """How many of so many new connections are accepted. They are closed again."""
+            found = 0
+            for _ in range(count):
+                protocol = factory.buildProtocol(IPv6Address("TCP", host, 1))
+                if protocol is not None:
+                    line = LineTransport(clock)
+                    line.attach(protocol)
+                    line.lose()
+                    found += 1
+            return found
+
+        with log_lines() as logged:
+            self.assertEqual((accepted("2001:db8::1", 2), accepted("2001:db8::2", 5)), (2, 1), "one /64")
+            self.assertEqual(accepted("2001:db8:1::1", 1), 1)
+            clock.advance(1.0)
+            self.assertEqual(accepted("2001:db8::3", 5), 2)
+        self.assertEqual(factory.refused, 7)
+        self.assertEqual(logged().count("it connects more than 2 times a second"), 1)
 
 
 LONG = 30

@@ -46,6 +46,34 @@ class HALimits:
     bytes_in_flight: int | None = None
 
 
+class ConnectRates:
+    """Counts the new connections of each address: ``at_once`` may come in one burst, and ``per_second`` after that."""
+
+    def __init__(self, at_once: int, per_second: int, clock: IReactorTime) -> None:
+        self._at_once = at_once
+        self._per_second = per_second
+        self._clock = clock
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def count(self, host: str) -> bool:
+        """Count a new connection of this address. False if it is one too many; then it is not counted."""
+        bucket = self._bucket(host)
+        if bucket.tokens < 1:
+            return False
+        bucket.take(1)
+        return True
+
+    def _bucket(self, host: str) -> TokenBucket:
+        """The address's bucket. If there are too many, forget the bucket that was not used for the longest time."""
+        bucket = self._buckets.pop(host, None)
+        if bucket is None:
+            bucket = TokenBucket(self._per_second, self._at_once, self._clock)
+        self._buckets[host] = bucket
+        if len(self._buckets) > REMEMBERED_ADDRESSES:
+            del self._buckets[next(iter(self._buckets))]
+        return bucket
+
+
 class Guest(Protocol):
     """A connection that takes a place."""
 
@@ -66,8 +94,7 @@ class Places(Generic[GuestType]):
 
     def __init__(self, limits: HALimits, clock: IReactorTime) -> None:
         self._limits = limits
-        self._clock = clock
-        self._buckets: dict[str, TokenBucket] = {}
+        self._rates = ConnectRates(limits.connects_at_once, limits.connects_per_second, clock)
         self.slaves: dict[GuestType, None] = {}
         self._places: Counter[str] = Counter()
         self._silent: dict[str, dict[GuestType, None]] = {}
@@ -76,10 +103,8 @@ class Places(Generic[GuestType]):
     def refusal(self, host: str) -> str | None:
         """The reason to refuse a connection from ``host``; None to accept it. May close a silent connection for it."""
         limits = self._limits
-        bucket = self._bucket(host)
-        if bucket.tokens < 1:
+        if not self._rates.count(host):
             return f"its address connects more than {limits.connects_per_second} times a second"
-        bucket.take(1)
         if self._places[host] >= limits.connections_per_address and not self._free_place(self._silent.get(host)):
             return f"its address has {limits.connections_per_address} slaves"
         if self._is_full() and not self._free_place(max(self._silent.values(), key=len, default=None)):
@@ -90,16 +115,6 @@ class Places(Generic[GuestType]):
         limits = self._limits
         silent = self._silent_places
         return silent + len(self.slaves) >= limits.connections or silent >= limits.silent_connections
-
-    def _bucket(self, host: str) -> TokenBucket:
-        """The address's bucket. If there are too many, forget the bucket that was not used for the longest time."""
-        bucket = self._buckets.pop(host, None)
-        if bucket is None:
-            bucket = TokenBucket(self._limits.connects_per_second, self._limits.connects_at_once, self._clock)
-        self._buckets[host] = bucket
-        if len(self._buckets) > REMEMBERED_ADDRESSES:
-            del self._buckets[next(iter(self._buckets))]
-        return bucket
 
     def _free_place(self, silent: dict[GuestType, None] | None) -> bool:
         if not silent:

@@ -144,7 +144,7 @@ class PlacesTests(SynchronousTestCase):
             visitor = self.visit(str(number))
             assert visitor is not None
             self.places.leave(visitor)
-        self.assertEqual(len(self.places._buckets), limits.REMEMBERED_ADDRESSES)
+        self.assertEqual(len(self.places._rates._buckets), limits.REMEMBERED_ADDRESSES)
         self.assertEqual((len(self.places._places), len(self.places._silent), len(self.places.slaves)), (0, 0, 0))
 
 
