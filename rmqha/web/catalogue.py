@@ -86,6 +86,8 @@ NODE = (
     CONNECTIONS,
     CONNECTIONS_REFUSED,
     WARNINGS,
+    _gauge("rmqha_progress_done_bytes", "Of a long work (start, catching up, queues and index): bytes that are done."),
+    _gauge("rmqha_progress_total_bytes", "Its bytes in all. Both are missing if there is no such work."),
     _gauge("rmqha_disk_used_ratio", "How full the disk of the log is, 0 to 1. At most 5 s old."),
     _gauge("rmqha_disk_free_bytes", "Free bytes on the disk of the log. At most 5 s old."),
     _gauge("rmqha_certificate_expiry_timestamp_seconds", "When the node's own TLS certificate ends."),

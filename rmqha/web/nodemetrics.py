@@ -57,6 +57,9 @@ class NodeMetrics:
             yield from self._of_slaves(common, live)
             yield from self._of_puts(common, live)
         yield from of_process(common, facts.ports(http), facts)
+        progress = facts.sampler.progress
+        yield common.value("rmqha_progress_done_bytes", None if progress is None else progress.done_bytes)
+        yield common.value("rmqha_progress_total_bytes", None if progress is None else progress.total_bytes)
         disk = facts.sampler.disk
         yield common.value("rmqha_disk_used_ratio", disk.used_ratio)
         yield common.value("rmqha_disk_free_bytes", disk.free_bytes)

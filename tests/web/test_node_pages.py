@@ -214,9 +214,13 @@ class StatusPageTests(NodeWebTestCase):
         self.assertIn("verifying the log: 25 % (100.0 MiB of 400.0 MiB), 20.0 MiB/s, 15 s left", outline.words)
         (bar,) = (facts for name, facts in outline.elements if name == "progress")
         self.assertEqual((bar["value"], bar["max"]), (str(100 << 20), str(400 << 20)))
+        scraped = values_in(self.get("/metrics").body)
+        self.assertEqual(scraped["rmqha_progress_done_bytes", "broker"], 100 << 20)
+        self.assertEqual(scraped["rmqha_progress_total_bytes", "broker"], 400 << 20)
         self.assertEqual(self.verdict("/liveness")[0], 200)
         self.assertEqual(self.verdict("/readiness")[0], 503)
         self.node, self.phase, self.place = node, "RUNNING", None
+        self.assertNotIn(("rmqha_progress_done_bytes", "broker"), values_in(self.get("/metrics").body))
         self.assertIsNone(self.status()["progress"])
         self.assertEqual([name for name, _ in self.page().elements if name == "progress"], [])
 
