@@ -633,13 +633,13 @@ class Settings:
     server_connects_at_once_per_address: int = _setting(
         "serverConnectsAtOncePerAddress",
         COUNT,
-        2_000,
+        1_000,
         "New connections of one address to a remoting port after a quiet time. For IPv6, a /64 counts as one address.",
     )
     server_connects_per_second_per_address: int = _setting(
         "serverConnectsPerSecondPerAddress",
         COUNT,
-        500,
+        200,
         "New connections of one address to a remoting port in a second.",
     )
     server_max_requests_in_progress: int = _setting(

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
+from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -66,12 +67,14 @@ SPARE_FILES = 12
 """Files that are reserved for the node itself. Connections that would use them are refused."""
 
 
+ACCEPTS_A_TURN = 10
+"""About so many connections are accepted in a reactor turn. Twisted accepts 20 more in each turn that has enough."""
 MANY_FILES = 1_000_000
 """Used if the process has no limit of open files."""
 
 
 class SparingFactory(Factory[Any]):
-    """Builds another factory's connections, unless the process is running out of files."""
+    """Builds another factory's connections, a few in each turn, unless the process is running out of files."""
 
     noisy = False
     _log = Logger()
@@ -79,6 +82,7 @@ class SparingFactory(Factory[Any]):
     def __init__(self, factory: Factory[Any]) -> None:
         self._factory = factory
         self._is_short = False
+        self._port: Port | None = None
         self._uncounted = 0
         """How many more connections may be made before the next count of open files, which is slow with many files."""
 
@@ -88,7 +92,18 @@ class SparingFactory(Factory[Any]):
     def doStop(self) -> None:
         self._factory.doStop()
 
+    def listens_at(self, port: IListeningPort) -> None:
+        """The port whose connections these are."""
+        if isinstance(port, Port):
+            self._port = port
+            self._slow_down(port)
+
+    def _slow_down(self, port: Port) -> None:
+        port.numberAccepts = min(port.numberAccepts, ACCEPTS_A_TURN)
+
     def buildProtocol(self, addr: IAddress | None) -> Any:
+        if self._port is not None:
+            self._slow_down(self._port)
         self._uncounted -= 1
         if self._uncounted <= 0:
             self._count_open_files()
@@ -128,6 +143,7 @@ class ListeningService(Service):
     ) -> None:
         self._endpoint = endpoint
         self._factory = factory
+        self._sparing = SparingFactory(factory)
         self._purpose = purpose
         self._security = security
         self._failed = failed
@@ -136,10 +152,11 @@ class ListeningService(Service):
 
     def startService(self) -> None:
         Service.startService(self)
-        self._endpoint.listen(SparingFactory(self._factory)).addCallbacks(self._listening, self._cannot_listen)
+        self._endpoint.listen(self._sparing).addCallbacks(self._listening, self._cannot_listen)
 
     def _listening(self, port: IListeningPort) -> None:
         self._port = port
+        self._sparing.listens_at(port)
         number = getattr(port.getHost(), "port", 0)
         self._tell_port(number)
         self._log.info(

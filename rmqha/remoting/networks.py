@@ -1,11 +1,13 @@
 """Which addresses count as one peer, where a limit is for each address."""
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
 IPV6_NETWORK_BITS = 64
 """The prefix length of the network that one host or site has."""
 
 
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
     """The address or, for IPv6, its network: a host with one address of a network can use all of them."""
     try:

@@ -1,8 +1,9 @@
 """Takes a store back to the place where its log parts from a master's, so that it can follow that master.
 
 What is cut is kept below ``rmqha/cut`` first: ``rmqha dump`` reads it, ``rmqha restore-cut`` puts it back. The order on
-the disk is: a promotion is forgotten, the delay offsets, the kept bytes, the new epoch in state.json, the cut. A power
-failure between any two of them leaves a store that opens as a slave's, and rewinding can be done again.
+the disk is: a promotion is forgotten, the progress of delays, timers and transactions, the kept bytes, the new epoch in
+state.json, the cut. A power failure between any two of them leaves a store that opens as a slave's, and rewinding can
+be done again.
 """
 
 import shutil
@@ -17,11 +18,12 @@ from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.clamping import set_back_delays
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
+from rmqha.store.offline.promote import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 from rmqha.store.offline.target import Progress, proved_records
 from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, due_ms, first_waiting
 from rmqha.times import iso_time
@@ -136,6 +138,37 @@ def set_back_timers(opened: MessageStore, offset: int) -> None:
     earlier.from_offset(min(start, end)).write(config, opened.disk)
 
 
+def set_back_transactions(opened: MessageStore, offset: int) -> None:
+    """Set the check of transactions back by the operation messages from ``offset`` on, which are about to be cut.
+
+    A half message is open again if the message that ended it is cut. Done twice, producers are asked twice, and no
+    transaction is forgotten. Raises StoreError, OSError.
+    """
+    config, log = opened.root / CONFIG_FOLDER, opened.commit_log
+    consumers = ConsumerOffsetTable.read(config, opened.disk)
+    half, operation = (
+        consumers.offset_table.get(f"{topic}@{TRANSACTION_GROUP}", {}) for topic in (HALF_TOPIC, OPERATION_TOPIC)
+    )
+    if 0 not in half:
+        return
+    opened.derived.dispatcher.catch_up()
+    halves, operations = (opened.derived.queues.get(topic, 0) for topic in (HALF_TOPIC, OPERATION_TOPIC))
+    if halves is None:
+        return
+    reached = min(half[0], halves.end_before(offset))
+    for records in proved_records(log, offset, log.verified_offset):
+        for at in records.physical_offset.tolist():
+            message = opened.reader.message_at(at)
+            if message is not None and message.topic == OPERATION_TOPIC:
+                reached = min([reached, *(int(part) for part in message.body.split(b",") if part.isdigit())])
+    first = halves.unit(reached)
+    place = offset if first is None or first.is_blank else first.physical_offset
+    half[0] = reached
+    if operations is not None and 0 in operation:
+        operation[0] = min(operation[0], operations.end_before(min(place, offset)))
+    consumers.write(config, opened.disk)
+
+
 def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     """Take the store back to ``offset``, the end of a record of its log, and close it.
 
@@ -147,6 +180,7 @@ def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
         log, config = opened.commit_log, opened.root / CONFIG_FOLDER
         set_back_delays(config, log, offset, log.verified_offset, disk)
         set_back_timers(opened, offset)
+        set_back_transactions(opened, offset)
         kept_in = opened.cut_back(offset)
     except BaseException:  # of any kind: release the store first
         opened.abandon()

@@ -1,4 +1,4 @@
-"""Delay offsets follow a log that is cut: what was delivered in the part that goes is delivered again."""
+"""Progress follows a log that is cut: delays that were delivered in the part that goes, and transactions that ended."""
 
 from pathlib import Path
 
@@ -7,9 +7,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.settings import make_settings
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.metadata import CONFIG_FOLDER, DelayOffsetTable
+from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffsetTable
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.clamping import set_back_delays
+from rmqha.store.offline.promote import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 from rmqha.store.offline.rewind import rewind
 from rmqha.testing.records import make_record
 from rmqha.wire.delay import SCHEDULE_TOPIC
@@ -66,3 +67,21 @@ class SetBackTests(SynchronousTestCase):
         rewind(settings, cut)
         self.assertEqual(DelayOffsetTable.read(self.config).offset_table, {1: 1})
         MessageStore(settings).close_now()
+
+    def test_a_rewind_sets_the_check_of_transactions_back(self) -> None:
+        """Half message 1 ended after the cut: it is open again. Half message 0 ended before; 3 is cut itself."""
+        halves = [Record(HALF_TOPIC, b"half", queue_offset=number) for number in range(4)]
+
+        def ended(offsets: bytes, number: int) -> Record:
+            return Record(OPERATION_TOPIC, offsets, "TAGS\x01d", queue_offset=number)
+
+        cut = self.write(halves[0], ended(b"0", 0), halves[1], halves[2], ended(b"2", 1))
+        end = self.write(halves[3], ended(b"1,3", 2))
+        self.log.close()
+        of_halves, of_ends = (f"{topic}@{TRANSACTION_GROUP}" for topic in (HALF_TOPIC, OPERATION_TOPIC))
+        ConsumerOffsetTable({of_halves: {0: 4}, of_ends: {0: 3}, "T@G": {0: 9}}).write(self.config)
+        NodeState("1f", role="ASYNC_MASTER", offsets=Offsets(0, *[end] * 4)).write(self.store)
+        settings = make_settings({"storePathRootDir": str(self.store), "brokerRole": "ASYNC_MASTER"})
+        rewind(settings, cut)
+        table = ConsumerOffsetTable.read(self.config).offset_table
+        self.assertEqual(table, {of_halves: {0: 1}, of_ends: {0: 1}, "T@G": {0: 9}})
