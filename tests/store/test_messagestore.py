@@ -20,6 +20,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ha.master.serving import confirmed_offset
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store import opening
+from rmqha.store.derived.consumequeue import Unit
 from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.log.checkpoint import Checkpoint
@@ -483,6 +484,26 @@ class EpochTests(MessageStoreTestCase):
         queue = store.derived.queues.get("T", 0)
         assert queue is not None
         self.assertEqual((queue.max_offset, queue.max_physical_offset), (1, 300))
+
+    def test_a_queue_that_came_back_as_it_was_with_a_lost_log_is_built_again(self) -> None:
+        """Seed 7174 of the simulator: power was lost twice. Its last unit is wrong, and so is the one before."""
+        store = self.open()
+        for n in range(2):
+            store.commit_log.append(sized_record(500, n))
+        store.derived.dispatcher.catch_up()
+        self.crash(store)
+        (path,) = (self.root / "consumequeue" / "T" / "0").iterdir()
+        before = path.read_bytes()
+        shutil.rmtree(self.root)
+        store = self.open()
+        store.commit_log.append(replace(sized_record(500, 0), topic="U"))
+        store.commit_log.append(sized_record(700, 0))
+        store.derived.dispatcher.catch_up()
+        self.crash(store)
+        path.write_bytes(before)
+        queue = self.open().derived.queues.get("T", 0)
+        assert queue is not None
+        self.assertEqual((queue.max_offset, queue.unit(0)), (1, Unit(500, 700, 0)))
 
 
 class DurableTests(MessageStoreTestCase):

@@ -296,25 +296,34 @@ class Derived:
         return refill_from
 
     def _agree_with_log(self, queue: ConsumeQueue, log: CommitLog, recovery: Recovery) -> None:
-        """Drop units of messages past the log's end, and a torn last unit. Raises OSError."""
+        """Drop units of messages past the log's end. If the last unit is wrong, drop all of the log's checked part.
+
+        It may be torn, or power was lost twice and an older state of the file came back. Dispatch adds them again.
+        Raises OSError.
+        """
         queue.mark_kept_units()
         if queue.max_physical_offset > recovery.end:
             queue.truncate(recovery.end)
-        if not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from:
-            last = queue.last_unit
-            if last != self._unit_of(queue, log, last[0]):
-                queue.truncate(last[0])
+        is_checked = not recovery.clean_stop and queue.max_physical_offset > recovery.checked_from
+        if is_checked and queue.last_unit != self._last_unit_in(queue, log):
+            queue.truncate(recovery.checked_from)
         queue.correct_min_offset(log.min_offset)
         queue.release_files()
 
-    def _unit_of(self, queue: ConsumeQueue, log: CommitLog, offset: int) -> tuple[int, ...] | None:
-        """The unit that the queue should have for the message at ``offset`` of the proved log, None without one."""
+    def _last_unit_in(self, queue: ConsumeQueue, log: CommitLog) -> tuple[int, ...] | None:
+        """The last unit as it should be, by the message in the proved log that it points to. None if that is not the
+        queue's, or has another queue offset.
+        """
+        assert queue.last_message is not None, "the queue has units"
+        queue_offset, offset, _ = queue.last_message
         data = log.get_data(offset, log.segment_size)
         try:
             request = None if data is None else read_dispatch_request(data, 0)
         except (struct.error, IndexError):  # the offset is not the start of a record
             return None
         if request is None or isinstance(request, int) or request.physical_offset != offset:
+            return None
+        if (request.topic, request.queue_id, request.queue_offset) != (queue.topic, queue.queue_id, queue_offset):
             return None
         return queue.unit_of(request, self._delay_levels)
 
