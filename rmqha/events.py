@@ -185,8 +185,13 @@ class Event(StrEnum):
     )
     LOG_REPAIR_QUEUES_WRONG = (
         "log_repair_queues_wrong",
+        "info",
+        "Queues do not match repaired messages. They are built again as the store opens.",
+    )
+    DERIVED_REMOVED = (
+        "derived_removed",
         "warn",
-        "Queues do not match repaired messages: stop the node and run rmqha rebuild.",
+        "Queues and index do not match a part of the log that was repaired. They are built again.",
     )
     LOG_END_UNPROVED = (
         "log_end_unproved",

@@ -68,7 +68,7 @@ SPARE_FILES = 12
 
 
 ACCEPTS_A_TURN = 10
-"""About so many connections are accepted in a reactor turn. Twisted accepts 20 more in each turn that has enough."""
+"""About this many connections are accepted in a reactor turn. Twisted accepts up to 20 more."""
 MANY_FILES = 1_000_000
 """Used if the process has no limit of open files."""
 

@@ -141,17 +141,29 @@ class RequestRefused(Exception):
 ACL_EXCEPTION = "AclException: "
 
 
+GIVE_ACCOUNT = "give an account with --acl-file, or a node with aclFile"
+CHECK_KEYS = "check accessKey and secretKey in the file of --acl-file or aclFile"
+ADVICE_OF_5 = {
+    "username cannot be null": f"the broker has authenticationEnabled=true: {GIVE_ACCOUNT}",
+    "check signature failed": CHECK_KEYS,
+}
+"""What to do if ACL 2.0 of RocketMQ 5.x refuses with these words."""
+
+
 def with_remedy(remark: str | None) -> str:
     """The remark of a refusal. If access control is the reason, the text also says what to do."""
     text = str(remark)
+    for words, advice in ADVICE_OF_5.items():
+        if words in text:
+            return f"{text} ({advice}; docs/acl.md)"
     before, exception, reason = text.partition(ACL_EXCEPTION)
     if not exception:
         return text
     reason = reason.partition(", org.apache.")[0]  # Java adds a line of its source
     if reason.startswith("No accessKey"):
-        advice = "the broker has aclEnable=true: give an account with --acl-file, or a node with aclFile"
+        advice = f"the broker has aclEnable=true: {GIVE_ACCOUNT}"
     elif reason.startswith(("No acl config", "Check signature")):
-        advice = "check accessKey and secretKey in the file of --acl-file or aclFile"
+        advice = CHECK_KEYS
     else:
         advice = "the account may not do this"
     return f"{before}{exception}{reason} ({advice}; docs/acl.md)"

@@ -18,10 +18,16 @@ from rmqha.events import Event
 from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
-from rmqha.store.derived.derived import Derived, remove_derived
+from rmqha.store.derived.derived import Derived
 from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.derived.queuetypes import QueueTypes
-from rmqha.store.derived.replacing import forget_sizes, noted_sizes, remove_staging
+from rmqha.store.derived.replacing import (
+    forget_sizes,
+    noted_sizes,
+    remove_derived,
+    remove_if_doubted,
+    remove_staging,
+)
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
@@ -174,6 +180,11 @@ class MessageStore:
             self._log.info(
                 "removed the unfinished queues and index of a rebuild that was killed",
                 event=Event.UNFINISHED_REBUILD_REMOVED,
+            )
+        if remove_if_doubted(self.root, self.settings, self.disk):
+            self._log.warn(
+                "queues and index do not match a part of the log that was repaired: they are built again",
+                event=Event.DERIVED_REMOVED,
             )
         try:
             self.settings = noted_sizes(self.root, self.settings, self.disk)

@@ -174,13 +174,15 @@ AUTH_OF_5: dict[str, Any] = {
 def test_our_slave_and_our_client_sign_for_a_5_x_master(
     namesrv: NameServer, java_brokers: ExitStack, our_slave: SlaveNodeFactory, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {**SMALL_FILES, **AUTH_OF_5, "name": "auth-5", "cluster": "auth-5", "version": V5}
+    options: dict[str, Any] = {**SMALL_FILES, **AUTH_OF_5, "name": "auth-5", "cluster": "auth-5"}
     work = tmp_path / "auth-master"
-    master = AclBroker(work, namesrv=namesrv.address, segment_size=256 << 10, authConfigPath=f"{work}/auth", **options)
+    master = AclBroker(
+        work, namesrv=namesrv.address, segment_size=256 << 10, authConfigPath=f"{work}/auth", version=V5, **options
+    )
     java_brokers.callback(master.kill)
     master.start()
     created = {**TOPIC, "topic": "TAuth5"}
-    for stranger in (None, Credentials("administrator", "wrong")):
+    for stranger in (None, Credentials("administrator", "wrong-secret")):
         assert signed_ask(master.address, stranger, RequestCode.UPDATE_AND_CREATE_TOPIC, created).code != 0
     assert signed_ask(master.address, ADMINISTRATOR, RequestCode.UPDATE_AND_CREATE_TOPIC, created).code == 0
     keys = tools_yml(tmp_path, ADMINISTRATOR)

@@ -144,7 +144,7 @@ def run(stack: ExitStack, driver: Driver, name_server: str, broker: Any, work: A
     received = ours.stop()["received"]
 
     last = [{"name": "last", "topic": "OShared", "kind": "sync", "count": AFTER}]
-    with OurClients(work / "next", name_server, consumers=consumers[:3], producers=last) as following:
+    with OurClients(work / "next", name_server, consumers=consumers[:4], producers=last) as following:
         for consumer in ("shared", "broadcast-1"):
             following.wait_for_count(AFTER, consumer)
         return Seen(received, sent, report, following.stop()["received"], killed_at)

@@ -384,6 +384,8 @@ def test_a_5_x_slave_copies_our_master(our_broker: OurBrokerFactory, java_slave:
     driver.create_topic(master.cluster, "TOurs5", 2)
     assert driver.send("TOurs5", 200, 500).statuses == {"SLAVE_NOT_AVAILABLE": 200}
     assert driver.consume("TOurs5", "GOurs5", 200).count == 200
+    committed = {"consumerGroup": "GOurs5", "topic": "TOurs5", "queueId": "1", "commitOffset": "77"}
+    requests.ask(master.address, RequestCode.UPDATE_CONSUMER_OFFSET, committed)
     slave = java_slave(version=V5, name=master.broker_name, cluster=master.cluster)
     slave.wait_for_offset(master.offsets.verified)
     wait_until(lambda: driver.send("TOurs5", 1, 500).statuses == {"SEND_OK": 1}, "the slave to count")
@@ -506,6 +508,8 @@ def test_our_pair_works_with_a_5_x_name_server(java_brokers: ExitStack, tmp_path
     Driver(server.address, tmp_path / "driver5").create_topic("cluster-names5", "TNamed5", 2)
     assert client_of_5(tmp_path / "send", "send", server.address, "TNamed5", 30, 1) == "30"
     slave.wait_for_offset(master.offsets.verified)
+    topics = slave.store / CONFIG_FOLDER / "topics.json"
+    wait_until(partial(holds, topics, "TNamed5"), "the slave to have the topic")
     master.kill()
     slave.wait_for(ReplicaState.CONNECTING)
     wanted = sorted(f"body{number}" for number in range(30))

@@ -22,6 +22,7 @@ from rmqha.settings import BrokerRole, Settings
 from rmqha.store import opening
 from rmqha.store.derived.consumequeue import Unit
 from rmqha.store.derived.queuetable import open_queues
+from rmqha.store.derived.replacing import doubt, is_doubted
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import segment_size_of
@@ -504,6 +505,22 @@ class EpochTests(MessageStoreTestCase):
         queue = self.open().derived.queues.get("T", 0)
         assert queue is not None
         self.assertEqual((queue.max_offset, queue.unit(0)), (1, Unit(500, 700, 0)))
+
+    def test_queues_that_may_not_match_a_repaired_log_are_built_again(self) -> None:
+        """Seed 8101 of the simulator: a slave's bad bytes were replaced by those of a master that had begun anew."""
+        store = self.open()
+        store.commit_log.append(sized_record(500, 0))
+        store.derived.dispatcher.catch_up()
+        self.close(store)
+        (path,) = (self.root / "consumequeue" / "T" / "0").iterdir()
+        size = path.stat().st_size
+        path.write_bytes(bytes(7) + b"\1" + path.read_bytes()[8:])
+        doubt(self.root)
+        store = self.open()
+        queue = store.derived.queues.get("T", 0)
+        assert queue is not None
+        self.assertEqual((queue.unit(0), queue.file_size), (Unit(0, 500, 0), size))
+        self.assertFalse(is_doubted(self.root))
 
 
 class DurableTests(MessageStoreTestCase):

@@ -22,6 +22,7 @@ from rmqha.connecting import reason_of
 from rmqha.events import Event
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.replica import HEARTBEATS_THAT_PROVE_SILENCE
+from rmqha.store.derived.replacing import doubt, is_doubted, trust
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair
 from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
@@ -202,6 +203,8 @@ class SelfRepair:
         self._in_thread = in_thread
         self._most_attempts = most_attempts
         self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        self._queues_match: bool | None = None
+        """Whether all repaired messages have their units. None before the first repair."""
 
     async def run(self) -> list[Mended]:
         """Repair all damage that prevents the store from opening.
@@ -226,7 +229,7 @@ class SelfRepair:
             mend: Mend = await self._in_thread(partial(repair.mend, gap))
             try:
                 await fetch(self._endpoint, self._clock, mend)
-                mended: Mended = await self._in_thread(partial(repair.place, mend))
+                mended: Mended = await self._in_thread(partial(self._place, repair, mend))
             except SourceUnreachable as error:
                 failures += 1
                 unheard = 0 if error.heard else unheard + 1
@@ -236,6 +239,18 @@ class SelfRepair:
                 return mended
             finally:
                 await self._in_thread(mend.discard)
+
+    def _place(self, repair: StoreRepair, mend: Mend) -> Mended:
+        """Write the new bytes. If queues do not match them, or this dies, the next start builds them again."""
+        disk = repair.log.disk
+        if self._queues_match is None:
+            self._queues_match = not is_doubted(repair.root, disk)
+        doubt(repair.root, disk)
+        mended = repair.place(mend)
+        self._queues_match = self._queues_match and mended.wrong_units == 0
+        if self._queues_match:
+            trust(repair.root, disk)
+        return mended
 
     async def _wait(self, gap: Gap, failures: int, unheard: int, error: SourceUnreachable) -> None:
         """Wait before the next attempt. Raises RepairError or ``error`` if no attempt is left."""
@@ -263,9 +278,9 @@ class SelfRepair:
             messages=mended.messages,
             kept=f"the bad bytes are kept in {mended.kept_in}" if mended.kept_in else "there were only zeros",
         )
-        if mended.wrong_units is None or mended.wrong_units:
-            self._log.warn(
-                "queues do not match the repaired messages: stop the node and run rmqha rebuild",
+        if mended.wrong_units != 0:
+            self._log.info(
+                "queues do not match the repaired messages: they are built again",
                 event=Event.LOG_REPAIR_QUEUES_WRONG,
             )
         if mended.differs_at is not None:

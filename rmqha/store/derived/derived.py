@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from rmqha.events import Event
 from rmqha.settings import BrokerRole, Settings
-from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BatchConsumeQueue
+from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (
     CONSUME_QUEUE_FOLDER,
     ConsumeQueue,
@@ -23,7 +23,7 @@ from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.dispatchrequest import read_dispatch_request, read_place
 from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometry, new_geometry, used_index_paths
-from rmqha.store.derived.queueends import QueueEnd, end_of, ends_path, read_ends, write_ends
+from rmqha.store.derived.queueends import QueueEnd, end_of, read_ends, write_ends
 from rmqha.store.derived.queuetable import QueueKey, open_queues
 from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.log.commitlog import CommitLog
@@ -467,10 +467,3 @@ def note_dispatched_until(root: Path, offset: int, disk: Disk = DISK) -> None:
     The next start dispatches from there. Raises OSError.
     """
     disk.replace(root / NODE_FOLDER / MARK_FILE, str(offset).encode("ascii"))
-
-
-def remove_derived(root: Path, disk: Disk = DISK) -> None:
-    """Remove queues and index. The next start builds them again. Raises OSError."""
-    for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER):
-        disk.remove_tree(root / name)
-    disk.remove(ends_path(root), missing_ok=True)

@@ -1,4 +1,6 @@
-"""Puts rebuilt queues and index in place of the old ones. Keeps their file sizes, also if a rebuild is interrupted.
+"""Puts rebuilt queues and index in place of the old ones, or removes those that no longer match the log.
+
+Keeps their file sizes, also if a rebuild is interrupted.
 
 Uses no reactor: ``rmqha rebuild`` and the job of this name do this.
 """
@@ -21,6 +23,8 @@ from rmqha.store.nodestate import NODE_FOLDER
 
 SIZES_FILE = "derived-sizes.json"
 """In ``rmqha`` during a rebuild: the file sizes of queues and index, which the old files had."""
+DOUBTED_FILE = "derived-doubted"
+"""In ``rmqha`` while bytes of the log are replaced, and until queues and index are removed if they do not match."""
 STAGING_FOLDER = "rebuild"
 """In ``rmqha`` during a rebuild: the new queues and index, and later the old ones."""
 NOTED_SIZES = (
@@ -69,6 +73,44 @@ def forget_sizes(root: Path, disk: Disk = DISK) -> None:
     if disk.exists(root / NODE_FOLDER / SIZES_FILE):
         disk.remove(root / NODE_FOLDER / SIZES_FILE)
     disk.remove_if_empty(root / NODE_FOLDER)
+
+
+def doubt(root: Path, disk: Disk = DISK) -> None:
+    """Note durably that queues and index may not match the log: the next start removes them. Raises OSError."""
+    disk.replace(root / NODE_FOLDER / DOUBTED_FILE, b"")
+
+
+def is_doubted(root: Path, disk: Disk = DISK) -> bool:
+    """Whether queues and index may not match the log."""
+    return disk.exists(root / NODE_FOLDER / DOUBTED_FILE)
+
+
+def trust(root: Path, disk: Disk = DISK) -> None:
+    """Take ``doubt`` back. Raises OSError."""
+    if is_doubted(root, disk):
+        disk.remove(root / NODE_FOLDER / DOUBTED_FILE)
+        disk.sync_folder(root / NODE_FOLDER)
+
+
+def remove_derived(root: Path, disk: Disk = DISK) -> None:
+    """Remove queues and index. The next start builds them again. Raises OSError."""
+    for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER):
+        disk.remove_tree(root / name)
+    disk.remove(ends_path(root), missing_ok=True)
+
+
+def remove_if_doubted(root: Path, settings: Settings, disk: Disk = DISK) -> bool:
+    """Remove queues and index that may not match the log; dispatch builds them again, with the same sizes.
+
+    The caller has locked the store. Returns whether they were removed. Raises OSError.
+    """
+    if not is_doubted(root, disk):
+        return False
+    note_sizes(root, settings_for_rebuild(root, settings, disk), disk)
+    remove_derived(root, disk)
+    disk.sync_folder(root)
+    trust(root, disk)
+    return True
 
 
 def remove_staging(root: Path, disk: Disk = DISK) -> bool:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings import BrokerRole, Settings, make_settings
-from rmqha.store.derived.derived import note_dispatched_until, remove_derived
+from rmqha.store.derived.derived import note_dispatched_until
 from rmqha.store.derived.dispatch import Dispatcher
+from rmqha.store.derived.replacing import remove_derived
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, MessageStore
