@@ -49,6 +49,7 @@ BUSY_PAUSE_SECONDS = 0.004
 BULK_PAUSE_SECONDS = 0.036
 BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
 """If the log grows faster than this, a slave is copying it: its queues can wait until that ends."""
+MAX_BULK_PAUSE_SECONDS = 0.5
 DISK_FULL_PAUSE_SECONDS = 1.0
 INDEX_PAUSE_SECONDS = 0.05
 """The longest time between a message's unit and its index keys. Writing many keys costs little more than one."""
@@ -277,7 +278,7 @@ class Dispatcher:
             return 0.0
         if grown <= BULK_BYTES_PER_SECOND * elapsed:
             return BUSY_PAUSE_SECONDS
-        return max(BULK_PAUSE_SECONDS, BULK_PAUSE_SECONDS / SLICE_SECONDS * slice_seconds)
+        return min(max(1.0, slice_seconds / SLICE_SECONDS) * BULK_PAUSE_SECONDS, MAX_BULK_PAUSE_SECONDS)
 
     def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Dispatch all of the log, and return when it is done. Raises OSError."""
