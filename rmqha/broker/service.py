@@ -50,6 +50,7 @@ from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.command import RequestCode, ResponseCode
 from rmqha.wire.record import Host
 
@@ -373,7 +374,13 @@ class BrokerService(OrderedServices):
         )
         return [
             TopicAdminProcessor(topics, groups, offsets, self.stats, self.is_slave).processors(),
-            TableProcessor(topics, groups, offsets, lambda: self.schedule.table).processors(),
+            TableProcessor(
+                topics,
+                groups,
+                offsets,
+                lambda: self.schedule.table,
+                lambda: TimerCheckPoint.read(self.store.root / CONFIG_FOLDER, self.store.disk),
+            ).processors(),
             stats.processors(),
             OverviewProcessor(
                 self.store,

@@ -58,6 +58,10 @@ class TimerCheckPoint(NamedTuple):
             raise ValueError(f"a timer check point with a negative time or offset: {tuple(found)}")
         return found
 
+    def encode(self) -> bytes:
+        """The body of an answer."""
+        return CHECK_POINT.pack(*self)
+
     @classmethod
     def read(cls, config: Path, disk: Disk = DISK) -> "TimerCheckPoint | None":
         """The check point of a store's config folder. None if there is none, or an invalid one. Raises OSError."""
@@ -68,7 +72,7 @@ class TimerCheckPoint(NamedTuple):
 
     def write(self, config: Path, disk: Disk = DISK) -> None:
         """Write it, durably, as a Java broker would. Raises OSError."""
-        disk.replace(config / CHECK_POINT_FILE, CHECK_POINT.pack(*self).ljust(FILE_BYTES, b"\0"))
+        disk.replace(config / CHECK_POINT_FILE, self.encode().ljust(FILE_BYTES, b"\0"))
 
     def from_offset(self, queue_offset: int) -> "TimerCheckPoint":
         """For a store without the wheel: the broker that starts on it reads the topic from this offset on."""

@@ -337,6 +337,7 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: Worst(),
     RequestCode.GET_ALL_CONSUMER_OFFSET: Worst(),
     RequestCode.GET_ALL_DELAY_OFFSET: Worst(),
+    RequestCode.GET_TIMER_CHECK_POINT: Worst(answer=3),
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Worst(),
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Worst(),
     RequestCode.GET_TOPIC_STATS_INFO: Worst({"topic": "wide"}),

@@ -64,11 +64,8 @@ class BrokerServiceTests(BrokerStoreTestCase):
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         }
-        of_5_x = {RequestCode.GET_TIMER_CHECK_POINT}  # our slave asks masters of 5.x
         of_the_node = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG}
-        self.assertEqual(
-            set(RequestCode) - elsewhere - to_clients - of_5_x - of_the_node, set(self.make().processors())
-        )
+        self.assertEqual(set(RequestCode) - elsewhere - to_clients - of_the_node, set(self.make().processors()))
 
     def test_a_slave_answers_all_that_a_master_does(self) -> None:
         self.assertEqual(self.make("SLAVE").processors().keys(), self.make().processors().keys())

@@ -33,6 +33,7 @@ from rmqha.store.metadata import (
     TopicConfig,
     TopicFilterType,
 )
+from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
@@ -288,11 +289,13 @@ class TableProcessor:
         groups: SubscriptionGroupManager,
         consumer_offsets: ConsumerOffsetManager,
         delay_offsets: Callable[[], DelayOffsetTable],
+        timer_check_point: Callable[[], TimerCheckPoint | None],
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._consumer_offsets = consumer_offsets
         self._delay_offsets = delay_offsets
+        self._read_timer_check_point = timer_check_point
 
     def processors(self) -> Processors:
         """By request code."""
@@ -305,6 +308,7 @@ class TableProcessor:
             RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets.answer,
             RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: self._all_delay_offsets(),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups.answer,
+            RequestCode.GET_TIMER_CHECK_POINT: lambda _, __: self._timer_check_point(),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda _, __: success(
                 {"topicList": sorted(self._topics.system_topics)}
             ),
@@ -329,6 +333,13 @@ class TableProcessor:
 
     def _all_delay_offsets(self) -> RemotingCommand:
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))
+
+    def _timer_check_point(self) -> RemotingCommand:
+        """For our slaves: how far a master of 5.x had come with its timer messages when our store was its copy."""
+        found = self._read_timer_check_point()
+        if found is None:
+            raise RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this broker has no timer check point")
+        return RemotingCommand(ResponseCode.SUCCESS, body=found.encode())
 
     def _all_consumer_offsets(self) -> Document:
         """The offsets. If there is no version from a 5.x master, a meaningless one: a 5.x slave fails without it."""

@@ -35,6 +35,7 @@ from rmqha.store.metadata import (
     TopicConfigTable,
     TopicFilterType,
 )
+from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 from tests import examples
@@ -69,6 +70,7 @@ class AdminTestCase(BrokerStoreTestCase):
     def serve(self, is_slave: bool = False) -> None:
         """Answer requests about a new store."""
         self.open("SLAVE" if is_slave else "ASYNC_MASTER")
+        self.timer_check_point: TimerCheckPoint | None = None
         self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
         self.groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
@@ -80,7 +82,11 @@ class AdminTestCase(BrokerStoreTestCase):
             {
                 **TopicAdminProcessor(self.topics, self.groups, self.offsets, self.stats, is_slave).processors(),
                 **TableProcessor(
-                    self.topics, self.groups, self.offsets, lambda: DelayOffsetTable({1: 3, 3: 2})
+                    self.topics,
+                    self.groups,
+                    self.offsets,
+                    lambda: DelayOffsetTable({1: 3, 3: 2}),
+                    lambda: self.timer_check_point,
                 ).processors(),
                 **StatsProcessor(
                     self.store,
@@ -378,7 +384,7 @@ class SlaveTests(AdminTestCase):
 
 
 class TableTests(AdminTestCase):
-    """Codes 21, 43, 45, 201 and 305."""
+    """Codes 21, 43, 45, 60, 201 and 305."""
 
     def test_all_topics_with_their_version(self) -> None:
         content = orjson.loads(self.body(RequestCode.GET_ALL_TOPIC_CONFIG))
@@ -406,6 +412,12 @@ class TableTests(AdminTestCase):
 
     def test_all_delay_offsets(self) -> None:
         self.assertEqual(self.body(RequestCode.GET_ALL_DELAY_OFFSET), b'{"offsetTable":{"1":3,"3":2}}')
+
+    def test_the_timer_check_point_of_an_earlier_5_x_master(self) -> None:
+        self.assertEqual(self.peer.ask(RequestCode.GET_TIMER_CHECK_POINT).code, 3)
+        self.timer_check_point = TimerCheckPoint(1_795_000_000_000, 0, 17, 18)
+        body = self.body(RequestCode.GET_TIMER_CHECK_POINT)
+        self.assertEqual(TimerCheckPoint.parse(body), self.timer_check_point)
 
     def test_system_topics_are_listed(self) -> None:
         topics = orjson.loads(self.body(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))["topicList"]
