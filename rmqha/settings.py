@@ -633,7 +633,7 @@ class Settings:
     server_connects_at_once_per_address: int = _setting(
         "serverConnectsAtOncePerAddress",
         COUNT,
-        1_000,
+        2_000,
         "New connections of one address to a remoting port after a quiet time. For IPv6, a /64 counts as one address.",
     )
     server_connects_per_second_per_address: int = _setting(

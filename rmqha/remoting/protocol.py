@@ -102,7 +102,7 @@ class RemotingLimits:
     header: int = FRAME_MAX_LENGTH
     bodies: Mapping[int, BodyLimit] = field(default_factory=dict)
     body: BodyLimit = NO_BODY_LIMIT
-    connects_at_once: int = 1000
+    connects_at_once: int = 2000
     connects_per_second: int = 200
 
 
