@@ -52,6 +52,7 @@ from tests.interop.rocketmq import (
     commit_log_bytes,
     free_ports,
 )
+from tests.interop.test_namesrv import wait_for_brokers
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.story
@@ -443,6 +444,7 @@ def test_a_5_x_broker_works_with_our_name_server(
     our_namesrv: NameServerNode, our_driver: Driver, java_master: MasterFactory
 ) -> None:
     master = java_master(version=V5, namesrv=our_namesrv.address)
+    wait_for_brokers(our_namesrv.address, master.name, (0, master))  # 4.9 registers before it says that it is ready
     our_driver.create_topic(master.cluster, "TNames5", 2)
     assert our_driver.send("TNames5", 40, 100).statuses == {"SEND_OK": 40}
     assert our_driver.consume("TNames5", "GNames5", 40).count == 40
