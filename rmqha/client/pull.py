@@ -14,7 +14,7 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Blank, Record, RecordError, decode_record
 from rmqha.wire.requestfields import SUBSCRIPTION_FLAG, SUSPEND_FLAG
-from rmqha.wire.subscription import SUB_ALL, SqlExpression, SubscriptionData, type_of
+from rmqha.wire.subscription import SUB_ALL, SubscriptionData, type_of
 
 PULL_TIMEOUT_SECONDS = 10.0
 """How much longer than the broker may hold a pull we wait for the answer."""
@@ -98,7 +98,7 @@ class PullConsumer:
             PULL_TIMEOUT_SECONDS + suspend_seconds,
             self._suggested.get(queue, MASTER_ID),
         )
-        wanted = None if isinstance(expression, SqlExpression) else SubscriptionData(queue.topic, expression).wanted
+        wanted = SubscriptionData(queue.topic, expression, expression_type=type_of(expression)).wanted
         try:
             result = _result(answer)
             self._suggested[queue] = int(answer.ext_fields["suggestWhichBrokerId"])

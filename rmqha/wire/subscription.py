@@ -57,7 +57,8 @@ def _read_type(value: Any, _: Any) -> str:
 class SubscriptionData:
     """What a consumer subscribes to. An expression that is None, empty or ``*`` stands for every message.
 
-    ``codes`` are the hashes of the wanted tags, None for all messages; ``sub_version`` is the client's time in ms.
+    ``codes`` are the hashes of the wanted tags, None for all messages and for an expression that is not of tags.
+    ``sub_version`` is the client's time in ms.
     """
 
     topic: str
@@ -67,7 +68,7 @@ class SubscriptionData:
     codes: frozenset[int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "codes", tag_codes(self.sub_string))
+        object.__setattr__(self, "codes", tag_codes(self.sub_string) if self.is_tag_type else None)
 
     @property
     def expression(self) -> str:
@@ -95,7 +96,7 @@ class SubscriptionData:
 
     def to_json(self) -> dict[str, Any]:
         """In Java's form and order."""
-        names_tags = self.is_tag_type and self.codes is not None
+        names_tags = self.codes is not None
         return {
             "classFilterMode": False,
             "codeSet": sorted(self.codes or ()) if names_tags else [],

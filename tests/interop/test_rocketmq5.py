@@ -289,7 +289,7 @@ def test_batch_queues_are_those_of_a_5_x_broker(
     slave.wait_for_offset(end)
     wait_until(lambda: bool(queue_files(slave.store, "batchconsumequeue")), "the slave to know the type of the topic")
     topics = slave.store / CONFIG_FOLDER / "topics.json"
-    wait_until(lambda: topics.exists() and b"TBatch" in topics.read_bytes(), "the slave to have the topics")
+    wait_until(partial(holds, topics, "TBatch"), "the slave to have the topics")
     batches = [record for record in records_of(slave.store, end, "TBatch") if record.sys_flag & INNER_BATCH_FLAG]
     assert len(batches) == 30, "5.3.3 stores each batch as one record"
     asked = [(0, 32), (0, 1), (3, 2), (17, 32), (count - 1, 1), (count, 1), (count + 5, 1), (250, 40)]
@@ -463,7 +463,7 @@ def test_a_5_x_client_works_with_our_pair(
     assert client_of_5(tmp_path / "one", "consume", namesrv.address, "TClient5", "GOne", 60).split() == wanted
     slave.wait_for_offset(master.offsets.verified)
     topics = slave.store / CONFIG_FOLDER / "topics.json"
-    wait_until(lambda: topics.exists() and b"TClient5" in topics.read_bytes(), "the slave to have the topics")
+    wait_until(partial(holds, topics, "TClient5"), "the slave to have the topics")
     master.kill()
     slave.wait_for(ReplicaState.CONNECTING)
     promote(slave)
@@ -548,7 +548,7 @@ def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(
     assert read_by_us(master.address, "TBatchClient") == bodies
     slave.wait_for_offset(master.commit_log_range()[1])
     topics = slave.store / CONFIG_FOLDER / "topics.json"
-    wait_until(lambda: topics.exists() and b"TBatchClient" in topics.read_bytes(), "the slave to have the topics")
+    wait_until(partial(holds, topics, "TBatchClient"), "the slave to have the topics")
     master.kill()
     slave.wait_for(ReplicaState.CONNECTING)
     promote(slave)

@@ -203,8 +203,6 @@ class SelfRepair:
         self._in_thread = in_thread
         self._most_attempts = most_attempts
         self._backoff = backoffPolicy(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-        self._queues_match: bool | None = None
-        """Whether all repaired messages have their units. None before the first repair."""
 
     async def run(self) -> list[Mended]:
         """Repair all damage that prevents the store from opening.
@@ -243,12 +241,10 @@ class SelfRepair:
     def _place(self, repair: StoreRepair, mend: Mend) -> Mended:
         """Write the new bytes. If queues do not match them, or this dies, the next start builds them again."""
         disk = repair.log.disk
-        if self._queues_match is None:
-            self._queues_match = not is_doubted(repair.root, disk)
+        did_match = not is_doubted(repair.root, disk)
         doubt(repair.root, disk)
         mended = repair.place(mend)
-        self._queues_match = self._queues_match and mended.wrong_units == 0
-        if self._queues_match:
+        if did_match and mended.wrong_units == 0:
             trust(repair.root, disk)
         return mended
 

@@ -157,7 +157,8 @@ def set_back_transactions(opened: MessageStore, offset: int) -> None:
         return
     reached = min(half[0], halves.end_before(offset))
     for records in proved_records(log, offset, log.verified_offset):
-        for at in records.physical_offset.tolist():
+        _, topic_lengths = records.topic
+        for at in records.physical_offset[topic_lengths == len(OPERATION_TOPIC)].tolist():
             message = opened.reader.message_at(at)
             if message is not None and message.topic == OPERATION_TOPIC:
                 reached = min([reached, *(int(part) for part in message.body.split(b",") if part.isdigit())])
