@@ -1,0 +1,1 @@
+"""Tests of ``rmqha.coordination``: the client, the witness, etcd and the model."""
