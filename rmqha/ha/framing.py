@@ -4,22 +4,10 @@ A subclass gets one call for each frame, and one call at the end of each read. I
 reporting) in the second, once a read.
 """
 
-from typing import Any
-
-from twisted.internet.interfaces import IWriteDescriptor
 from twisted.internet.protocol import Protocol
 
+from rmqha.sending import send_at_once
 from rmqha.wire.transfer import FrameError, ReportDecoder, Transfer, TransferDecoder, encode_report
-
-
-def send_at_once(transport: Any, data: bytes) -> None:
-    """Write ``data``, and pass it to a plain socket now, not in the reactor's next round: a put waits for it.
-
-    We leave a closing transport to the reactor: it closes its connection when the reactor makes it write the rest.
-    """
-    transport.write(data)
-    if IWriteDescriptor.providedBy(transport) and not getattr(transport, "disconnecting", False):
-        transport.doWrite()  # the reactor sees any error again in its next round, because it watches the socket
 
 
 class TransferReceiver(Protocol):

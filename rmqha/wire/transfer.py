@@ -6,6 +6,17 @@
     master to slave, a transfer frame:  0 i64 physicOffset of the first body byte
                                         8 i32 bodySize, 0 for a heartbeat
                                        12     body: commit log bytes, cut anywhere, never across a segment's end
+
+With automatic failover our slave shows who it is before its first report. No other master is sent this: only one of
+ours leads such a cluster::
+
+    slave to master, a hello:           0 i64 HELLO, or HELLO_OF_GUEST for one that counts for no put
+                                        8 i64 epoch in which the slave follows this master
+                                       16     session: 16 bytes, the slave's secret for the time that its process runs
+
+A reader of the log that keeps no copy, such as a task of Spark, shows that before its first report::
+
+    reader to master:                   0 i64 READER
 """
 
 from collections.abc import Generator, Iterator
@@ -14,6 +25,13 @@ from typing import NamedTuple
 
 TRANSFER_HEADER = Struct(">qi")
 REPORT_HEADER = Struct(">q")
+HELLO = -0x524D514841484931
+HELLO_OF_GUEST = HELLO - 1
+READER = HELLO - 2
+"""Comes before the first report of a reader, which keeps no copy. All reports differ from it."""
+HELLO_FRAME = Struct(">qq16s")
+HELLO_REPORTS = HELLO_FRAME.size // REPORT_HEADER.size
+"""A hello is as long as this many reports."""
 assert (TRANSFER_HEADER.size, REPORT_HEADER.size) == (8 + 4, 8)
 
 MAX_TRANSFER_BODY_BYTES = 4 * 1024 * 1024 - TRANSFER_HEADER.size  # what Java's slave can receive
@@ -38,6 +56,23 @@ class Transfer(NamedTuple):
         return self.physic_offset + len(self.body)
 
 
+class Hello(NamedTuple):
+    """What a member of a failover cluster shows its leader when it connects."""
+
+    epoch: int
+    session: bytes
+
+    def encode(self, is_guest: bool = False) -> bytes:
+        """Encode the hello: 32 bytes."""
+        return HELLO_FRAME.pack(HELLO_OF_GUEST if is_guest else HELLO, self.epoch, self.session)
+
+    @classmethod
+    def from_reports(cls, numbers: list[int]) -> "Hello":
+        """The hello whose bytes were taken for reports. ``numbers`` are HELLO_REPORTS of them."""
+        _, epoch, session = HELLO_FRAME.unpack(b"".join(map(REPORT_HEADER.pack, numbers)))
+        return cls(epoch, session)
+
+
 def encode_transfer(transfer: Transfer) -> bytes:
     """Encode a frame. Raises FrameError if a Java slave could not receive a body of this size."""
     if len(transfer.body) > MAX_TRANSFER_BODY_BYTES:
@@ -48,6 +83,11 @@ def encode_transfer(transfer: Transfer) -> bytes:
 def encode_report(slave_max_offset: int) -> bytes:
     """Encode a report: eight bytes."""
     return REPORT_HEADER.pack(slave_max_offset)
+
+
+def encode_reader() -> bytes:
+    """Encode what a reader sends before its first report: eight bytes."""
+    return REPORT_HEADER.pack(READER)
 
 
 class TransferDecoder:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import Deferred, execute, succeed
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -44,6 +44,7 @@ class SlaveNodeTestCase(SynchronousTestCase):
         self.questions: list[bool] = []
         self.behind = 0
         """How many bytes of the log are in no queue."""
+        self.state_written: Deferred[None] = succeed(None)
 
     def start(
         self,
@@ -84,6 +85,7 @@ class SlaveNodeTestCase(SynchronousTestCase):
                 disk_failed=self.disk_failures.append,
                 queues_behind=lambda: self.behind,
                 wall_clock=time.time,
+                state_written=lambda: self.state_written,
             ),
             self.clock,
         )

@@ -1,8 +1,10 @@
 """``--observer``: a copy that a SYNC_MASTER must not count as a replica (spec/ha.md 7)."""
 
+from dataclasses import replace
+
 from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import OBSERVER_QUIET_SECONDS
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import Transfer
 from tests.ha.doubles import SEGMENT_SIZE, LineTransport, heartbeat, make_image, reports_in, wire
 from tests.ha.slavenode import SlaveNodeTestCase
@@ -77,7 +79,7 @@ class ObserverTests(SlaveNodeTestCase):
             self.silence(0.125)
         self.assertEqual(reports_in(said), [PREFIX.last_message])
         self.assertGreater(self.clock.seconds() - came_at, UPSTREAM_LONGEST_WAIT_SECONDS)
-        self.assertLess(self.clock.seconds() - came_at, OBSERVER_QUIET_SECONDS + 1)
+        self.assertLess(self.clock.seconds() - came_at, settling_seconds({}) + 1)
 
     def test_so_does_one_that_has_just_been_started(self) -> None:
         """Its last bytes may have come the moment before."""
@@ -88,7 +90,16 @@ class ObserverTests(SlaveNodeTestCase):
         self.silence(2)
         self.assertEqual(reports_in(line.take()), [PREFIX.last_message])
 
-    def test_it_waits_longer_where_slave_timeout_is_longer(self) -> None:
+    def test_it_waits_as_long_as_the_masters_puts_do(self) -> None:
+        self.view = replace(VIEW, settling_seconds=settling_seconds({"slaveTimeout": "20000"}))
+        self.start(PREFIX, observer=True)
+        line = self.accept()
+        self.silence(20)
+        self.assertEqual(line.take(), b"")
+        self.silence(2)
+        self.assertEqual(reports_in(line.take()), [PREFIX.last_message])
+
+    def test_it_waits_twice_its_own_slave_timeout_if_the_master_is_silent(self) -> None:
         self.start(PREFIX, observer=True, slaveTimeout="10000")
         line = self.accept()
         self.silence(10)

@@ -46,32 +46,44 @@ class HALimits:
     bytes_in_flight: int | None = None
 
 
+Value = TypeVar("Value")
+
+
+class LastUsed(Generic[Value]):
+    """A value for each of at most ``most`` keys. A further key replaces the one that was used the longest ago."""
+
+    def __init__(self, most: int, make: Callable[[], Value]) -> None:
+        self._most = most
+        self._make = make
+        self._values: dict[str, Value] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: str) -> Value:
+        """The key's value, made if there is none. It becomes the one used last."""
+        value = self._values.pop(key, None)
+        if value is None:
+            value = self._make()
+        self._values[key] = value
+        if len(self._values) > self._most:
+            del self._values[next(iter(self._values))]
+        return value
+
+
 class ConnectRates:
     """Counts the new connections of each address: ``at_once`` may come in one burst, and ``per_second`` after that."""
 
     def __init__(self, at_once: int, per_second: int, clock: IReactorTime) -> None:
-        self._at_once = at_once
-        self._per_second = per_second
-        self._clock = clock
-        self._buckets: dict[str, TokenBucket] = {}
+        self._buckets = LastUsed(REMEMBERED_ADDRESSES, lambda: TokenBucket(per_second, at_once, clock))
 
     def count(self, host: str) -> bool:
         """Count a new connection of this address. False if it is one too many; then it is not counted."""
-        bucket = self._bucket(host)
+        bucket = self._buckets.get(host)
         if bucket.tokens < 1:
             return False
         bucket.take(1)
         return True
-
-    def _bucket(self, host: str) -> TokenBucket:
-        """The address's bucket. If there are too many, forget the bucket that was not used for the longest time."""
-        bucket = self._buckets.pop(host, None)
-        if bucket is None:
-            bucket = TokenBucket(self._per_second, self._at_once, self._clock)
-        self._buckets[host] = bucket
-        if len(self._buckets) > REMEMBERED_ADDRESSES:
-            del self._buckets[next(iter(self._buckets))]
-        return bucket
 
 
 class Guest(Protocol):

@@ -7,5 +7,7 @@ In reading order:
 - ``grouptransfer``: when enough slaves hold a message.
 - ``confirming``: what slaves confirm, so that consumers may read it.
 - ``protocol``: the Protocol and the Factory of a master.
+- ``leadership``: with automatic failover, the right to act as the leader.
+- ``syncmembers``: with automatic failover, the members that puts wait for.
 - ``serving``: how a node serves its log to slaves; nodes and the simulator share it.
 """

@@ -5,6 +5,7 @@ control and the status all read a slave's offsets from it.
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 UNKNOWN_FACTS = dict.fromkeys(("requestOffset", "ackOffset", "sentOffset", "lagBytes"))
 """The facts of a connection before its first report."""
@@ -17,6 +18,8 @@ class SlaveProgress:
     Invariant: ``0 <= request <= reported <= sent`` and ``request <= start <= sent``; none of them decreases.
 
     - ``identity``: which slave it is; several connections can have the same one.
+    - ``member``: its name in the failover cluster that this node leads; None if it is not a member.
+    - ``session``: that of the member's process.
     - ``request``: the first report. It says where to start, but proves nothing: a slave with a diverged log sends one
       too, and so does an observer.
     - ``start``: where sending started: at ``request``, or at the last segment's start for a request of 0.
@@ -31,6 +34,8 @@ class SlaveProgress:
     request: int
     start: int
     at_segment_start: bool
+    member: str | None = None
+    session: str = ""
     sent: int = field(init=False)
     reported: int = field(init=False)
     acknowledged: int | None = field(init=False, default=None)
@@ -90,3 +95,16 @@ class SlaveProgress:
     def holds_from(self, offset: int | None) -> bool:
         """Whether the slave is sure to hold the log from ``offset`` to what it acknowledged; True for None."""
         return not self.at_segment_start or offset is None or offset > self.start
+
+
+class FollowsSlaves(Protocol):
+    """What follows every slave's offsets."""
+
+    def joined(self, slave: SlaveProgress) -> None:
+        """A slave's first report was accepted."""
+
+    def reported(self, slave: SlaveProgress) -> None:
+        """A slave that has joined has reported a higher offset."""
+
+    def forget(self, slave: SlaveProgress) -> None:
+        """The slave's connection has ended."""

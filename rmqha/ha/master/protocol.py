@@ -23,20 +23,25 @@ from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
-from rmqha.ha.framing import ReportReceiver, send_at_once
+from rmqha.ha.framing import ReportReceiver
 from rmqha.ha.master.confirming import Confirming
-from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.handed import HandedOffset
-from rmqha.ha.master.progress import UNKNOWN_FACTS, SlaveProgress
+from rmqha.ha.master.leadership import Leadership
+from rmqha.ha.master.progress import UNKNOWN_FACTS, FollowsSlaves, SlaveProgress
+from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.interfaces import ICommitLog
-from rmqha.settings import Settings
+from rmqha.sending import send_at_once
+from rmqha.settings import BrokerRole, ReadUpTo, Settings
 from rmqha.tls.gate import looks_like_tls, peer_names
-from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
+from rmqha.wire.transfer import HELLO, HELLO_OF_GUEST, HELLO_REPORTS, READER, TRANSFER_HEADER, Hello, encode_report
 
 WRITE_BYTES = 512 * 1024
 """Log bytes in one write. For a slow slave, at most this and the transport's own buffer wait in memory."""
+HELLOS = (HELLO, HELLO_OF_GUEST)
 AT_ONCE_BYTES = 16 * 1024
 """This many new bytes are sent immediately; fewer wait for what else this round of the reactor appends."""
+GATHER_SECONDS = 0.002
+"""If no put and no consumer waits for slaves, fewer bytes wait as long for further ones: each frame costs a slave."""
 
 
 class HAConnectionState(Enum):
@@ -60,18 +65,20 @@ class MasterOptions:
     """How a master serves its slaves.
 
     ``batch_bytes`` is how many bytes of the log a frame holds. ``max_rate`` is how many bytes a second go to all slaves
-    together, None for no limit.
+    together, None for no limit. A few new bytes wait for ``gather_seconds`` for further ones.
     """
 
     batch_bytes: int
     times: MasterTimes = MasterTimes()
     limits: HALimits = HALimits()
     max_rate: int | None = None
+    gather_seconds: float = 0.0
 
     @classmethod
     def of(cls, settings: Settings, max_connections: int | None = None) -> "MasterOptions":
         """The options in the settings. ``max_connections`` is how many the process can open, None for no limit."""
         first_report_ms = settings.ha_first_report_timeout_ms
+        is_waited_for = settings.broker_role is BrokerRole.SYNC_MASTER or settings.read_up_to is ReadUpTo.CONFIRMED
         connections = settings.ha_max_connections
         return cls(
             settings.ha_transfer_batch_size_bytes,
@@ -86,6 +93,7 @@ class MasterOptions:
                 bytes_in_flight=settings.ha_max_bytes_in_flight,
             ),
             settings.max_ha_transfer_bytes_in_second if settings.ha_flow_control_enable else None,
+            0.0 if is_waited_for else GATHER_SECONDS,
         )
 
 
@@ -148,6 +156,12 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._connected_at = self._last_report_time = self._clock.seconds()
         self.host = self.identity = host
         self.peer = peer
+        self.member: str | None = None
+        """Its name, if it is a member of the failover cluster that this node leads."""
+        self._session = ""
+        self.is_reader = False
+        """Whether it has said that it keeps no copy: then it counts for no put, and holds back no retention."""
+        self._hello: list[int] = []
         self.state = HAConnectionState.REQUEST
         self.progress: SlaveProgress | None = None
 
@@ -188,8 +202,29 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self.resetTimeout()  # only complete reports count, so a peer cannot stay by sending single bytes
         if self.state is HAConnectionState.TRANSFER:
             self._acknowledge(reports)
-        elif self._identify():
+            return
+        while reports and (self._hello or reports[0] in HELLOS) and self.state is HAConnectionState.REQUEST:
+            reports = self._take_hello(reports)
+        if reports and reports[0] == READER and not self.is_reader and self.member is None:
+            self.is_reader = True
+            reports = reports[1:]
+        if reports and self.state is HAConnectionState.REQUEST and self._identify():
             self._begin(*reports)
+
+    def _take_hello(self, reports: list[int]) -> list[int]:
+        """Take what belongs to the slave's hello. Returns the reports that follow it."""
+        missing = HELLO_REPORTS - len(self._hello)
+        self._hello += reports[:missing]
+        if len(self._hello) == HELLO_REPORTS:
+            leadership = self._port.leadership
+            kind, hello, self._hello = self._hello[0], Hello.from_reports(self._hello), []
+            member = None if leadership is None else leadership.member_of(hello)
+            self.member, self._session = member if kind == HELLO else None, hello.session.hex()
+            if member is None:
+                self._refuse(
+                    Event.SLAVE_NO_MEMBER, "is not a member that follows this node in epoch {epoch}", epoch=hello.epoch
+                )
+        return reports[missing:]
 
     def _identify(self) -> bool:
         """Take the slave's identity, which TLS has verified if it is used. Close if the slave is not allowed.
@@ -200,7 +235,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         if identity is None:
             self._close()
             return False
-        self.identity = identity
+        self.identity = identity if self.member is None else self.member
         return True
 
     def _begin(self, request: int, *others: int) -> None:
@@ -236,7 +271,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
             start = request or log.verified_offset - log.verified_offset % log.segment_size
             assert self._handed is not None, "set when it connected"
             self._handed.begin(start)
-            self.progress = SlaveProgress(self.identity, request, start, request % log.segment_size == 0)
+            is_at_start = request % log.segment_size == 0
+            self.progress = SlaveProgress(self.identity, request, start, is_at_start, self.member, self._session)
             self.state = HAConnectionState.TRANSFER
             self.setTimeout(self._times.housekeeping_interval)
             self._port.slave_joined(self, self.progress)
@@ -268,7 +304,8 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
                 return
             last = offset
         if progress.report(last):
-            self._port.slave_reported(progress)
+            if not self.is_reader:
+                self._port.slave_reported(progress)
             if self._sending_is_limited:
                 self.log_grew()
 
@@ -323,7 +360,7 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
     def _allowed(self, ready_bytes: int) -> int:
         """How many of these bytes may be sent now; ``log_grew`` is called when that changes."""
         limit, throttle = self._port.options.limits.bytes_in_flight, self._port.throttle
-        if limit is not None:
+        if limit is not None and not self.is_reader:  # a reader acknowledges nothing
             ready_bytes = min(ready_bytes, self._transfer.room_bytes(limit))
         return throttle.allowance(self, ready_bytes) if throttle is not None and ready_bytes > 0 else ready_bytes
 
@@ -425,7 +462,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         commit_log: ICommitLog,
         clock: IReactorTime,
         options: MasterOptions,
-        group_transfer: GroupTransfer | None = None,
+        group_transfer: FollowsSlaves | None = None,
         check: SlaveCheck | None = None,
     ) -> None:
         self.commit_log = commit_log
@@ -441,8 +478,10 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by reason."""
         self._group_transfer = group_transfer
-        self.confirming: Confirming | None = None
+        self.confirming: Confirming | SyncMembers | None = None
         """Follows what slaves hold, if consumers may read only that."""
+        self.leadership: Leadership | None = None
+        """The node's right to lead a failover cluster, whose members show who they are."""
         self._offered_offset = 0
         self._next_offer: IDelayedCall | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -471,7 +510,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         if self.commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
             self._offer()
         elif self._next_offer is None:
-            self._next_offer = self.clock.callLater(0, self._offer_rest)
+            self._next_offer = self.clock.callLater(self.options.gather_seconds, self._offer_rest)
 
     def _offer_rest(self) -> None:
         self._next_offer = None
@@ -488,13 +527,16 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         offsets: dict[str, int] = {}
         for connection in self.connections:
             progress = connection.progress
-            if progress is not None:
+            if progress is not None and not connection.is_reader:
                 name = progress.identity
                 offsets[name] = min(offsets.get(name, progress.reported), progress.reported)
         return offsets
 
     def buildProtocol(self, addr: IAddress | None) -> HAMasterProtocol | None:
         host, peer = _peer_name(addr)
+        if self.leadership is not None and self.leadership.is_ended:
+            self.refused["this node does not lead any more"] += 1
+            return None
         if not self.check.may_connect(host):
             self.refused["not in --allow-slaves"] += 1
             return None
@@ -517,17 +559,20 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
     def slave_joined(self, connection: HAMasterProtocol, progress: SlaveProgress) -> None:
         """The connection's first report was accepted."""
         self.places.reported(connection)
-        if self._group_transfer is not None:
-            self._group_transfer.joined(progress)
-        if self.confirming is not None:
-            self.confirming.joined(progress)
+        for follower in () if connection.is_reader else self._followers:
+            follower.joined(progress)
 
     def slave_reported(self, progress: SlaveProgress) -> None:
         """A slave has reported a higher offset."""
-        if self._group_transfer is not None:
-            self._group_transfer.reported(progress)
-        if self.confirming is not None:
-            self.confirming.reported(progress)
+        for follower in self._followers:
+            follower.reported(progress)
+
+    @property
+    def _followers(self) -> tuple[FollowsSlaves, ...]:
+        """What follows slaves' offsets. One object may be both: a failover cluster's ``SyncMembers``."""
+        if self._group_transfer is None or self._group_transfer is self.confirming:
+            return () if self.confirming is None else (self.confirming,)
+        return (self._group_transfer,) if self.confirming is None else (self._group_transfer, self.confirming)
 
     def slave_gone(self, connection: HAMasterProtocol) -> None:
         """The connection has ended."""
@@ -535,17 +580,19 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self.places.leave(connection)
         if self.throttle is not None:
             self.throttle.forget(connection)
-        if self._group_transfer is not None and connection.progress is not None:
-            self._group_transfer.forget(connection.progress)
-        if self.confirming is not None and connection.progress is not None:
-            self.confirming.forget(connection.progress)
+        if connection.progress is not None and not connection.is_reader:
+            for follower in self._followers:
+                follower.forget(connection.progress)
 
     def sync_facts(self, progress: SlaveProgress | None) -> dict[str, bool]:
         """Whether a slave is in sync, if consumers may read only what slaves in sync hold; else nothing."""
         return {} if self.confirming is None else {"inSync": self.confirming.is_in_sync(progress)}
 
     def close_connections(self) -> None:
-        """Close all connections."""
+        """Close all connections, after what they wait for was sent."""
+        if self._next_offer is not None:
+            self._next_offer.cancel()
+            self._offer_rest()
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.hang_up()

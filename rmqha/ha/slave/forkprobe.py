@@ -13,21 +13,23 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
-from rmqha.ha.slave.service import OBSERVER_QUIET_SECONDS, probe_last_segment
+from rmqha.ha.slave.service import probe_last_segment
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline.fork import Compared, Fork, Run, find_fork, run_here
 from rmqha.store.offline.repair import RepairError
+from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import FrameError
 
 
 class MasterRange(NamedTuple):
     """The range of a master's log, and whether the master is a node of ours: such a one takes no question for an
-    acknowledgement.
+    acknowledgement. Another one does, and its puts may wait for ``settling_seconds``.
     """
 
     min: int
     end: int
     is_ours: bool
+    settling_seconds: float
 
 
 class ComparedRange:
@@ -85,19 +87,22 @@ async def find_fork_with_master(
     """
     if ask_range is not None:
         theirs = await ask_range()
-        their_min, their_end = theirs.min, theirs.end
+        their_min, their_end, settling = theirs.min, theirs.end, theirs.settling_seconds
     else:
-        their_min, their_end = await _last_segment(master, clock), None
+        their_min, their_end, settling = await _last_segment(master, clock), None, settling_seconds({})
     if ask_range is None or not theirs.is_ours:
-        notice(f"waiting {OBSERVER_QUIET_SECONDS:.0f} s: a Java master may take our questions for a replica's reports")
-        await deferLater(clock, OBSERVER_QUIET_SECONDS)
+        notice(f"waiting {settling:.0f} s: a Java master may take our questions for a replica's reports")
+        await deferLater(clock, settling)
 
     async def compare(start: int, end: int) -> Compared:
         wanted = ComparedRange(log, start, end)
-        if not wanted.done:
+        while not wanted.done:
+            before = wanted.end
             try:
                 await fetch(master, clock, wanted)
             except SourceUnreachable as error:
+                if error.heard and wanted.end > before:
+                    continue  # a master hangs up on one that has reported nothing for haHousekeepingInterval
                 if error.heard or their_end is not None or start >= their_min:
                     raise
                 return Compared(None, start)  # one of our masters closes a connection that asks for deleted bytes

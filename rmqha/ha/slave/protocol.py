@@ -25,6 +25,8 @@ from rmqha.wire.transfer import FrameError, Transfer
 
 READ_BYTES = 2 * 1024 * 1024
 """The maximum size of one read. It is large because verifying many records together is cheaper."""
+LEAST_READ_BYTES = 64 * 1024
+"""The size of a read while little comes at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,15 @@ class ConnectionOptions:
     """How a slave's connection behaves.
 
     One that ``observes`` reports its starting offset and nothing more, so that no SYNC_MASTER counts it. A ``throttle``
-    pauses its transport from time to time. One that is ``quiet`` does not log ordinary events.
+    pauses its transport from time to time. One that is ``quiet`` does not log ordinary events. ``hello`` is sent before
+    the first report.
     """
 
     times: SlaveTimes = SlaveTimes()
     observes: bool = False
     throttle: ReceiveThrottle | None = None
     quiet: bool = False
+    hello: bytes = b""
 
 
 class HASlaveProtocol(TransferReceiver, TimeoutMixin):
@@ -108,6 +112,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
     ) -> None:
         super().__init__()
         self._quiet = options.quiet
+        self._hello = options.hello
         self._replica = replica
         self._commit_log = commit_log
         self._times = options.times
@@ -116,6 +121,7 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._observes = options.observes
         self._throttle = options.throttle
         self._pause: IDelayedCall | None = None
+        self._reads: _Reads | None = None
         self.state = ConnectionState.NEW
         self._reported = -1
         self._last_report_time = 0.0
@@ -141,7 +147,10 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         assert self.transport is not None, "Twisted sets it before this call"
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
-        _limit_reads(self.transport, READ_BYTES if self._throttle is None else self._throttle.read_bytes)
+        if self._throttle is None:
+            self._reads = _Reads(self.transport)
+        else:
+            _socket_of(self.transport).bufferSize = self._throttle.read_bytes
         self._replica.connected()
         self._handshaking = Deferred.fromCoroutine(self._handshake())
         self._handshaking.addErrback(self._failed)
@@ -156,6 +165,9 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
             self._log.info(
                 "asking the master to start at {request_offset}", event=Event.TRANSFER_REQUESTED, request_offset=request
             )
+        if self._hello:
+            assert self.transport is not None, "it is connected"
+            self.transport.write(self._hello)
         self._report(request)
         self.setTimeout(self._times.housekeeping_interval)
         self._heartbeat.start(self._times.heartbeat_interval / 2, now=False).addErrback(self._failed)
@@ -164,6 +176,8 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         if not self._is_open:
             return
         self.resetTimeout()
+        if self._reads is not None:
+            self._reads.brought(len(data))
         try:
             if self.state is not ConnectionState.RECEIVING:
                 self._received_first(data)
@@ -272,11 +286,32 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
         self._owner.connection_lost()
 
 
-def _limit_reads(transport: Any, size: int) -> None:
-    """Limit one read of the socket (below TLS, if it is used) to ``size`` bytes."""
+def _socket_of(transport: Any) -> Any:
+    """The socket's transport, below TLS if it is used."""
     while isinstance(transport, ProtocolWrapper):
         transport = transport.transport
-    transport.bufferSize = size
+    return transport
+
+
+class _Reads:
+    """Fits the buffer of a socket's reads to what they bring.
+
+    Catching up, one read brings as much as the kernel holds. A put brings a few kilobytes, for which the C library
+    would map and unmap the pages of a large buffer each time. Below TLS we do not see what a read brings.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._socket = _socket_of(transport)
+        self._fits = self._socket is transport
+        self._size = self._socket.bufferSize = LEAST_READ_BYTES if self._fits else READ_BYTES
+
+    def brought(self, size: int) -> None:
+        """A read has brought this number of bytes."""
+        if self._fits:
+            if size == self._size < READ_BYTES:
+                self._size = self._socket.bufferSize = READ_BYTES
+            elif size <= LEAST_READ_BYTES < self._size:
+                self._size = self._socket.bufferSize = LEAST_READ_BYTES
 
 
 class HASlaveFactory(Factory[HASlaveProtocol]):

@@ -111,6 +111,7 @@ class MasterView:
     is the start of its last segment, and comes from a probe of its HA port. ``derived_file_settings`` are the master's
     settings for the sizes of queue and index files, by key. We use the same sizes, so that a broker with the master's
     settings can open our files. ``warning`` is what an operator should know about the master's settings.
+    ``settling_seconds`` is how long its puts may wait for slaves.
     """
 
     min_offset: int | None = None
@@ -119,6 +120,7 @@ class MasterView:
     segment_size: int | None = None
     derived_file_settings: Mapping[str, str] = field(default_factory=dict)
     warning: str | None = None
+    settling_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,15 +40,11 @@ from rmqha.services import PeriodicService
 from rmqha.settings import FlushDiskType
 from rmqha.store.log.flush import Flusher
 from rmqha.store.messagestore import MessageStore
+from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import FrameError, Transfer
 
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 30.0
-OBSERVER_QUIET_SECONDS = 6.0
-"""How long an observer waits before its first report, so that no put waits for the offset that it reports.
-
-It is longer than slaveTimeout (3 s; before 4.9.3, syncFlushTimeout, 5 s).
-"""
 ONCE_CONNECT_ATTEMPTS = 5
 ONCE_FRUITLESS_CONNECTIONS = 5
 FRUITLESS_CONNECTIONS_THAT_PROVE_A_GAP = 4
@@ -82,7 +78,7 @@ class OnFork(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SlaveOptions:
-    """Options of a slave that are not settings."""
+    """Options of a slave that are not settings. ``hello`` shows a failover cluster's leader which member it is."""
 
     start_from: StartFrom = StartFrom()
     on_gap: OnGap = OnGap.STOP
@@ -90,6 +86,7 @@ class SlaveOptions:
     observer: bool = False
     on_diverged: OnFork = OnFork.STOP
     on_ahead: OnFork = OnFork.STOP
+    hello: bytes = b""
 
 
 class ProbeProtocol(TransferReceiver):
@@ -157,7 +154,8 @@ class SlaveHooks:
     ``finished`` is called with an exit code when a ``--once`` run is done, ``disk_failed`` when a read or write of the
     disk fails, ``in_state`` after each change of state. ``queues_behind`` gives how many bytes of the log are in no
     queue yet, ``wall_clock`` the seconds since 1970. ``rewind`` is called if the log is to be cut back to where it and
-    the master's part; it returns false if the node cannot do that now.
+    the master's part; it returns false if the node cannot do that now. ``state_written`` fires when no thread writes
+    state.json, and none starts to in the same turn of the reactor.
     """
 
     finished: Callable[[ExitCode, str], None]
@@ -166,6 +164,7 @@ class SlaveHooks:
     queues_behind: Callable[[], int] = lambda: 0
     wall_clock: Callable[[], float] = time.time
     rewind: Callable[[], bool] = lambda: False
+    state_written: Callable[[], Deferred[None]] = lambda: succeed(None)
 
 
 @implementer(IConnectionOwner)
@@ -196,6 +195,7 @@ class HASlaveService(Service):
         self._in_state = hooks.in_state
         self._queues_behind = hooks.queues_behind
         self._rewind = hooks.rewind
+        self._state_written = hooks.state_written
         self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._target: int | None = None
         self._fruitless_connections = 0
@@ -203,6 +203,7 @@ class HASlaveService(Service):
         """How many connections ended because of what the master sent, by the error's name."""
         self._verified_at_connect = -1
         self._remoting_answers = True
+        self._settling_seconds: float | None = None
         self._failure, self._failure_is_told = "the connection is gone", False
         self._obstacle: str | None = None
         self._acl_warning: str | None = None
@@ -301,7 +302,7 @@ class HASlaveService(Service):
             self._store.commit_log,
             self._clock,
             self,
-            ConnectionOptions(self._times, self._options.observer, self._throttle, self._is_quiet),
+            ConnectionOptions(self._times, self._options.observer, self._throttle, self._is_quiet, self._options.hello),
         )
 
     @property
@@ -373,7 +374,7 @@ class HASlaveService(Service):
 
         None if neither answers.
         """
-        if self._options.observer and self._holds_records():
+        if self._options.observer and self.holds_records():
             await self._let_waits_end()
         view: MasterView | None = None
         if self._view_of_master is not None:
@@ -415,8 +416,18 @@ class HASlaveService(Service):
             )
 
     async def _let_waits_end(self) -> None:
-        """Wait until no producer can be waiting for bytes that we hold, because our first report would confirm them."""
-        quiet_seconds = max(OBSERVER_QUIET_SECONDS, 2 * self._store.settings.slave_timeout_ms / 1000)
+        """Wait until no producer can be waiting for bytes that we hold, because our first report would confirm them.
+
+        The master says how long its puts wait. If it never has, they may wait as long as ours, or for twice as long.
+        """
+        view: MasterView | None = None
+        if self._view_of_master is not None:
+            view = await self._ask_remoting(self._view_of_master, with_segment_size=True)
+        if view is not None and view.settling_seconds is not None:
+            self._settling_seconds = view.settling_seconds
+        quiet_seconds = self._settling_seconds
+        if quiet_seconds is None:
+            quiet_seconds = max(settling_seconds({}), 2 * self._store.settings.slave_timeout_ms / 1000)
         remaining = self._last_bytes_time + quiet_seconds - self._clock.seconds()
         if remaining > 0:
             await deferLater(self._clock, remaining)
@@ -590,8 +601,8 @@ class HASlaveService(Service):
         elif isinstance(error, Verdict):
             self._tell_verdict(error)
             self.replica.give_up(error)
-            if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED and self._holds_records():
-                Deferred.fromCoroutine(self._reseed()).addErrback(self._disk_failed)
+            if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED and self.holds_records():
+                Deferred.fromCoroutine(self.reseed()).addErrback(self._disk_failed)
             elif not (self._may_rewind(error) and self._rewind()) and not self._describe(error):
                 self._finish(error.exit_code, f"{error.state.name}: {error}")
         elif isinstance(error, ReplicaError):
@@ -648,15 +659,18 @@ class HASlaveService(Service):
         """The connection ended, but not from our side."""
         self._failure, self._failure_is_told = reason, not self._is_quiet
 
-    def _holds_records(self) -> bool:
+    def holds_records(self) -> bool:
         """Whether the log has anything to set aside. Without it, a reseed would only lead to the same gap."""
         log = self._store.commit_log
         return log.verified_offset > log.min_offset
 
-    async def _reseed(self) -> None:
+    async def reseed(self) -> None:
         """Set the old files aside, and start again with an empty log. Raises OSError."""
         await self._client.stopService()
         await self._flusher.drained()
+        self._flusher.flush()  # in its thread: setting aside would flush in the reactor
+        await self._flusher.drained()
+        await self._state_written()  # setting aside writes the new epoch, which a thread must not take back
         old_end = self._store.commit_log.verified_offset
         aside = self._store.set_aside(int(time.time() * 1000))
         self._log.warn(

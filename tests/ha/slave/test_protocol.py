@@ -9,7 +9,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.slave.protocol import READ_BYTES, ConnectionState, HASlaveFactory, HASlaveProtocol
+from rmqha.ha.slave.protocol import LEAST_READ_BYTES, READ_BYTES, ConnectionState, HASlaveFactory, HASlaveProtocol
 from rmqha.ha.slave.replica import Ahead, CorruptTransfer, Diverged, Gap, MasterView, PeerBreach, Replica, StartFrom
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.memory import MemoryCommitLog
@@ -154,10 +154,22 @@ class HandshakeTests(SlaveProtocolTestCase):
             self.assert_gave_up(PeerBreach, "bytes before our first report")
             self.assertEqual(content_of(self.log), IMAGE.content)
 
-    def test_reads_are_large(self) -> None:
+    def test_reads_are_large_while_much_comes(self) -> None:
         """Proving many records at once is what makes it cheap."""
-        self.start()
-        self.assertEqual(vars(self.transport)["bufferSize"], READ_BYTES)
+        self.start(log=memory_log(segment_size=1 << 22))
+        self.asked.callback(MasterView(1 << 22, 1 << 23))
+        self.assertEqual(vars(self.transport)["bufferSize"], LEAST_READ_BYTES)
+        frames = wire(make_image([300] * 8000, segment_size=1 << 22, start=1 << 22).transfers())
+        at = 0
+        sizes = []
+        while at < len(frames):
+            sizes.append(size := vars(self.transport)["bufferSize"])
+            self.slave.dataReceived(frames[at : at + size])
+            at += size
+        self.assertEqual(sizes, [LEAST_READ_BYTES, READ_BYTES, READ_BYTES])
+        self.assert_open()
+        self.slave.dataReceived(heartbeat(self.log.verified_offset))
+        self.assertEqual(vars(self.transport)["bufferSize"], LEAST_READ_BYTES)
 
     def test_the_factory_remembers_the_connection_it_built_last(self) -> None:
         self.start()

@@ -636,6 +636,22 @@ class ReseedTests(SlaveNodeTestCase):
         self.assertEqual(self.content(), IMAGE.bytes_at(request, IMAGE.end))
         self.assertEqual(self.service.replica.state, ReplicaState.IN_SYNC)
 
+    def test_it_waits_for_the_thread_that_writes_the_state(self) -> None:
+        """Else the thread's older state could replace the new epoch, or their temporary files meet."""
+        written: Deferred[None] = Deferred()
+        self.state_written = written
+        self.reseed()
+        before = self.store.node_state.epoch
+        self.clock.advance(1)
+        self.assertEqual(self.service.replica.state, ReplicaState.GAP)
+        self.assertEqual(list((self.store.root / "rmqha").glob("aside-*")), [])
+        written.callback(None)
+        self.assertEqual(len(list((self.store.root / "rmqha").glob("aside-*"))), 1)
+        state = NodeState.read(self.store.root)
+        assert state is not None
+        self.assertEqual(state.epoch, before + 1)
+        self.accept()
+
     def test_it_does_not_end_a_run_that_then_ends_as_any_other(self) -> None:
         self.reseed(once=True)
         self.assertEqual(self.ends, [])
@@ -665,6 +681,7 @@ class ReseedTests(SlaveNodeTestCase):
         self.assertEqual(list((self.store.root / "rmqha").glob("aside-*")), [])
         threads.pop().callback(None)
         self.assertEqual(len(list((self.store.root / "rmqha").glob("aside-*"))), 1)
+        threads.pop().callback(None)  # it has removed the old queues
         for _ in range(5):
             self.assertEqual(self.ends, [])
             self.next_attempt().refuse()

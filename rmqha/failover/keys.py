@@ -1,0 +1,275 @@
+"""What a cluster keeps in the coordinator, below ``/rmqha/<cluster>/<brokerName>/``: one JSON object a key.
+
+A reader ignores fields that it does not know, so that nodes of two versions can be members of one cluster.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+import cattrs
+import orjson
+
+ROOT = "/rmqha"
+LEADER, EPOCH, SYNC, STATUS, CONFIG, REQUEST, ANSWER, IDS = (
+    "leader",
+    "epoch",
+    "sync",
+    "status",
+    "config",
+    "request",
+    "answer",
+    "ids",
+)
+MEMBERS = "members/"
+MAX_HISTORY = 100
+"""Changes of the leader that are kept."""
+
+Value = TypeVar("Value")
+_CONVERTER = cattrs.Converter()
+
+
+class InvalidKey(ValueError):
+    """A key of the cluster holds something that no version of ours has written."""
+
+
+class Mode(Enum):
+    """What a message waits for."""
+
+    SYNC = "sync"
+    """Each member that may lead next holds a message before it is answered with SEND_OK: none is lost."""
+    ASYNC = "async"
+    """A message waits for no member. A failover may lose the last ones."""
+
+
+class Cause(Enum):
+    """Why a leader began to lead."""
+
+    FIRST = "the cluster's first leader"
+    LEASE_ENDED = "the leader's lease ended"
+    RELEASED = "the leader stopped"
+    SWITCHOVER = "switchover"
+    FAILOVER = "failover by an operator"
+    AGAIN = "the same node leads again"
+    DISK_FULL = "the leader's disk was full"
+
+
+AUTOMATIC = frozenset({Cause.LEASE_ENDED.value, Cause.DISK_FULL.value})
+"""Causes that count for the pause between two automatic failovers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads: the name of the member, and the session of its process. The key ends with its lease.
+
+    ``cluster_id`` is the coordinator's when the key was written, ``floor`` is no lower than any revision that a member
+    had seen when it doubted the coordinator: see ``Trust``.
+    """
+
+    node: str
+    session: str
+    epoch: int
+    cluster_id: int | None = None
+    floor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry:
+    """A change of the leader. ``start`` is the log offset of its first byte, ``time`` is ISO 8601, UTC."""
+
+    n: int
+    node: str
+    start: int
+    time: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The changes of the leader, oldest first."""
+
+    entries: tuple[EpochEntry, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch, 0 before the first."""
+        return self.entries[-1].n if self.entries else 0
+
+    def with_entry(self, entry: EpochEntry) -> "History":
+        """One more change."""
+        return History((*self.entries, entry)[-MAX_HISTORY:])
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What was known of a member's store when it was counted as holding every confirmed message.
+
+    ``boot`` is the boot of its machine since which its log had lost nothing, or empty if a loss of power takes nothing
+    that the member has reported.
+    """
+
+    store: str
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSet:
+    """Who holds every message that was answered with SEND_OK: the leader, and those that puts wait for."""
+
+    epoch: int
+    leader: str
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Those that puts wait for."""
+        return frozenset(self.holders) - {self.leader}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far the leader's log is confirmed, and where it ends. In bytes."""
+
+    epoch: int
+    confirmed: int
+    end: int
+    is_released: bool = False
+    """The leader has given up the lead: another one may lead at once."""
+    is_full: bool = False
+    """It has done so because its disk is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that runs. The key ends with its lease.
+
+    ``ha`` and ``remoting`` are its addresses. ``end`` is the end of its proved log, and stays as it is while the member
+    is a candidate. ``known_epoch`` is the newest epoch that it has acted in, ``log_epoch`` that of its own log.
+    Since ``boot``, a boot of its machine, the log has lost nothing. ``synced`` says that a loss of power takes nothing
+    that it reports.
+    """
+
+    name: str
+    session: str
+    store: str
+    boot: str
+    ha: str
+    remoting: str
+    state: str
+    end: int = 0
+    is_candidate: bool = False
+    synced: bool = False
+    known_epoch: int = 0
+    log_epoch: int = 0
+    follows: str = ""
+    reason: str = ""
+    http: str = ""
+    priority: int = 100
+    no_failover: bool = False
+    version: str = ""
+    is_full: bool = False
+    """Its disk is too full to take messages."""
+    doubts_below: int = 0
+    """The revision that the leader's key must name before this member trusts the coordinator; 0 if it does."""
+
+    def holder(self) -> Holder:
+        """What ``sync`` keeps of it."""
+        return Holder(self.store, "" if self.synced else self.boot)
+
+    def is_intact(self, holder: Holder) -> bool:
+        """Whether it still holds all that it held as this holder."""
+        return holder.store == self.store and holder.boot in ("", self.boot)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The cluster's settings. Times are in seconds, ``maximum_lag`` is in bytes.
+
+    ``ttl`` is the time after which a leader that does not renew its lease is replaced. ``failover_pause`` is the time
+    between two automatic failovers.
+    """
+
+    ttl: int = 15
+    renew: float = 3.0
+    timeout: float = 2.0
+    margin: float = 2.0
+    mode: str = Mode.SYNC.value
+    maximum_lag: int = 1024 * 1024
+    member_timeout: float = 3.0
+    failover_pause: float = 600.0
+    paused: bool = False
+
+    def problem(self) -> str | None:
+        """Why these settings cannot be used together; None if they can."""
+        if self.ttl < 6:
+            return f"ttl={self.ttl} is less than 6 s"
+        if self.ttl > 3600:
+            return f"ttl={self.ttl} is more than 3600 s"
+        for name in ("renew", "timeout", "margin", "member_timeout"):
+            if not 0.1 <= getattr(self, name) <= 3600:
+                return f"{name}={getattr(self, name):g} is not between 0.1 and 3600 s"
+        if self.renew + 2 * self.timeout > self.ttl - self.margin:
+            return (
+                f"renew + 2 * timeout = {self.renew + 2 * self.timeout:g} s is more than ttl - margin = "
+                f"{self.ttl - self.margin:g} s: a single lost answer could end the lease"
+            )
+        if self.mode not in (mode.value for mode in Mode):
+            return f"mode={self.mode} is neither sync nor async"
+        if self.maximum_lag < 0 or self.failover_pause < 0:
+            return "maximum_lag and failover_pause cannot be negative"
+        return None
+
+
+class Order(Enum):
+    """What an operator asks of a cluster."""
+
+    SWITCHOVER = "switchover"
+    FAILOVER = "failover"
+    REINIT = "reinit"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An operator's order. ``to`` is the member that should lead, or be copied anew; empty for any."""
+
+    id: str
+    order: str
+    to: str = ""
+    force: bool = False
+    by: str = ""
+    time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request."""
+
+    id: str
+    is_done: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIds:
+    """The brokerId that each member has while it is a slave."""
+
+    ids: Mapping[str, int] = field(default_factory=dict)
+
+
+def prefix_of(cluster: str, broker: str) -> str:
+    """Where the keys of a broker's nodes begin."""
+    return f"{ROOT}/{cluster}/{broker}/"
+
+
+def encode(value: Any) -> bytes:
+    """A key's value."""
+    return orjson.dumps(value)
+
+
+def decode(kind: type[Value], key: str, content: bytes) -> Value:
+    """The value of a key. Raises InvalidKey."""
+    try:
+        return _CONVERTER.structure(orjson.loads(content), kind)
+    except Exception as error:  # cattrs raises groups of many kinds
+        raise InvalidKey(f"the coordinator's key {key} is not a {kind.__name__}: {error!r:.200}") from error

@@ -1,0 +1,54 @@
+"""``<store>/rmqha/cluster.json``: what a node knows of its failover cluster, kept over restarts."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import orjson
+
+from rmqha.failover.member import Known
+from rmqha.store.errors import StoreError
+from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.nodestate import NODE_FOLDER
+
+
+def known_path(store: Path) -> Path:
+    """Where a store keeps it."""
+    return store / NODE_FOLDER / "cluster.json"
+
+
+def read_known(store: Path, disk: Disk = DISK) -> Known:
+    """What an earlier process of this store has noted. Raises StoreError, OSError."""
+    path = known_path(store)
+    try:
+        content = orjson.loads(disk.read(path))
+        cluster_id = content["cluster_id"]
+        return Known(
+            int(content["epoch"]),
+            str(content["leader"]),
+            None if cluster_id is None else int(cluster_id),
+            str(content.get("whole_since", "")),
+            str(content.get("boot", "")),
+            content.get("is_flushed") is True,
+        )
+    except FileNotFoundError:
+        return Known()
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"{path} does not say what this node knows of its failover cluster ({error}). The log is not affected. "
+            "Move the file away while another node leads, and start the node: it then follows that leader"
+        ) from error
+
+
+def write_known(store: Path, known: Known, disk: Disk = DISK) -> None:
+    """Note it durably. Raises OSError."""
+    disk.replace(known_path(store), orjson.dumps(asdict(known), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def note_flushed(store: Path, boot: str, disk: Disk = DISK) -> None:
+    """Note that the process of this boot, which has noted its start, has flushed all of the log, and ends.
+
+    Raises StoreError, OSError.
+    """
+    known = read_known(store, disk)
+    if known.boot == boot:
+        write_known(store, replace(known, is_flushed=True), disk)

@@ -1,0 +1,122 @@
+"""What the agent asks of the node around it. ``Node`` does it, and the simulator's nodes do."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+from rmqha.failover.keys import Member
+from rmqha.ha.master.leadership import Leadership
+from rmqha.ha.master.syncmembers import SyncMembers
+from rmqha.wire.transfer import Hello
+
+
+class NodeFailed(Exception):
+    """The node could not do it, and stops: its disk failed, or its store is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a node keeps of its cluster (``rmqha/cluster.json``), durably before it acts on it.
+
+    ``epoch`` is the newest one that it has acted in, ``leader`` who led then, ``cluster_id`` the coordinator's. The log
+    has lost nothing since the machine's boot ``whole_since``. ``boot`` is that of the last process. ``is_flushed`` says
+    that this process has stopped, and that all of the log is on the disk.
+    """
+
+    epoch: int = 0
+    leader: str = ""
+    cluster_id: int | None = None
+    whole_since: str = ""
+    boot: str = ""
+    is_flushed: bool = False
+
+    def started(self, boot: str) -> Self:
+        """What a process that starts in this boot of the machine notes before it tells anybody of its log.
+
+        If the machine stopped while a process ran, the log may have lost its end with the memory. What the store says
+        of its last stop cannot tell that: a process that opened it since then has recovered it, and stopped cleanly.
+        """
+        is_whole = bool(self.whole_since) and (self.is_flushed or self.boot == boot)
+        return replace(self, whole_since=self.whole_since if is_whole else boot, boot=boot, is_flushed=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the node knows of itself. ``end`` and ``min_offset`` are offsets of its proved log.
+
+    ``boot`` is its machine's boot. With ``is_full`` its disk is too full to take messages.
+    """
+
+    store: str
+    boot: str
+    synced: bool
+    end: int
+    min_offset: int
+    log_epoch: int
+    state: str
+    ha: str
+    remoting: str
+    http: str = ""
+    is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Whom a node follows, and what it shows there. ``session`` is that of the leader's process."""
+
+    name: str
+    session: str
+    ha: str
+    remoting: str
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """ "I follow this leader in this epoch, and will not try for the lead for ``seconds``.\""""
+
+    leader: str
+    epoch: int
+    session: str
+    seconds: float
+
+
+class INode(Protocol):
+    """A node's store, its services and its disk. One call at a time, except for ``facts``, ``fence`` and ``promise``.
+
+    A call that cannot be done raises NodeFailed, and the node ends.
+    """
+
+    def facts(self) -> NodeFacts:
+        """What is known now, also while the node changes its role."""
+
+    def read_known(self) -> Awaitable[Known]:
+        """What an earlier process of this store has noted."""
+
+    def write_known(self, known: Known) -> Awaitable[None]:
+        """Note it durably."""
+
+    def follow(self, leader: Following | None, broker_id: int) -> Awaitable[None]:
+        """Be the leader's slave, or nobody's. The log is rewound if that needs it, and what is cut is kept."""
+
+    def stop_following(self) -> Awaitable[int]:
+        """Close the connection to the leader for good: nothing is acknowledged any more. Returns the log's end."""
+
+    def lead(self, leadership: Leadership, cause: str) -> Awaitable[int]:
+        """Be the master in this leadership's epoch. Returns the offset at which the epoch starts."""
+
+    def fence(self) -> None:
+        """The lead is lost: close the connections of slaves at once, and end the waits of puts."""
+
+    def give_up(self, reason: str) -> None:
+        """The agent cannot go on: end the process, whoever watches over it starts it again."""
+
+    def reinit(self) -> Awaitable[None]:
+        """Set the log aside, where it is kept, and copy the leader's anew."""
+
+    @property
+    def members(self) -> SyncMembers | None:
+        """What a leader's puts wait for; None while the node does not lead."""
+
+    def ask_promise(self, member: Member, promise: Promise) -> Awaitable[bool | None]:
+        """Ask a member for a promise. False if it refuses, None if it does not answer."""

@@ -1,0 +1,237 @@
+"""What operators see of clusters: who leads, who could lead next, and why a member could not."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from rmqha.coordination.interface import KeyValue, Snapshot
+from rmqha.failover.eligible import may_lead
+from rmqha.failover.keys import MEMBERS, ROOT, InvalidKey, Member, Mode, prefix_of
+from rmqha.failover.view import ClusterView
+
+
+class Health(Enum):
+    """How well a cluster could bear the loss of its leader."""
+
+    FINE = "a member can lead next"
+    PAUSED = "automatic failover is paused"
+    ALONE = "no other member can lead"
+    NO_LEADER = "no node leads"
+    UNREADABLE = "a key cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterName:
+    """The names of a cluster and of the broker whose nodes it keeps."""
+
+    cluster: str
+    broker: str
+
+    @property
+    def prefix(self) -> str:
+        """Where its keys begin."""
+        return prefix_of(self.cluster, self.broker)
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.broker}"
+
+
+def clusters_in(snapshot: Snapshot) -> Iterator[tuple[ClusterName, Snapshot]]:
+    """Each cluster below ``ROOT`` and its keys. Keys of another shape are left out: they are not ours."""
+    found: dict[ClusterName, dict[str, KeyValue]] = {}
+    for key, held in sorted(snapshot.keys.items()):
+        words = key.split("/", 4)
+        if len(words) == 5 and not words[0] and "/" + words[1] == ROOT and all(words[1:]):
+            found.setdefault(ClusterName(words[2], words[3]), {})[key] = held
+    for name, keys in found.items():
+        yield name, Snapshot(snapshot.revision, keys)
+
+
+def bytes_at_risk(view: ClusterView, name: str) -> int | None:
+    """About how many bytes, answered with SEND_OK, this member does not have. None if that is not known.
+
+    Members tell the end of their logs, and the leader what is confirmed, every few seconds only. So in mode sync only
+    the sync set proves that a member has all: more may have been confirmed since the leader told.
+    """
+    member, status, sync = view.members[name], view.status, view.sync
+    is_sync = view.config.mode == Mode.SYNC.value
+    if sync is not None and is_sync:
+        holder = sync.holders.get(name)
+        if holder is not None and member.is_intact(holder):
+            return 0
+    if status is None or status.epoch != view.epoch:
+        return None
+    behind = max(0, (status.confirmed if is_sync else status.end) - member.end)
+    return None if is_sync and behind == 0 else behind
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A cluster as it was at one revision. ``now`` is the wall clock's time."""
+
+    name: ClusterName
+    view: ClusterView
+    now: datetime
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads; None if no node does."""
+        return None if self.view.leader is None else self.view.leader.node
+
+    def why_not(self, name: str) -> str | None:
+        """Why this member could not lead if the leader were gone. None if it leads, or could."""
+        if name == self.leader:
+            return None
+        member = self.view.members[name]
+        if self.leader is None and member.reason:
+            return member.reason
+        verdict = may_lead(replace(self.view, request=None), member, False, self.now)
+        return None if verdict.cause is not None else verdict.why_not
+
+    @property
+    def successors(self) -> list[str]:
+        """The members that could lead if the leader were gone."""
+        return sorted(name for name in self.view.members if name != self.leader and self.why_not(name) is None)
+
+    @property
+    def health(self) -> Health:
+        """How well the cluster could bear the loss of its leader."""
+        if self.view.leader is None:
+            return Health.NO_LEADER
+        if self.view.config.paused:
+            return Health.PAUSED
+        return Health.FINE if self.successors else Health.ALONE
+
+    @property
+    def advice(self) -> str:
+        """The health in words, and what to type if something is wrong."""
+        health = self.health
+        if health is Health.FINE:
+            loss = ". In mode async the last messages may be lost then" if self._is_async else ""
+            return f"{', '.join(self.successors)} can lead next{loss}"
+        if health is Health.PAUSED:
+            return "no node takes over by itself. To end the pause: rmqha cluster resume"
+        if health is Health.ALONE:
+            return "no other member can lead: the reasons are below. Start the other nodes, or wait until they have all"
+        if not self.view.members:
+            return "no node runs: start the nodes"
+        return "no node leads: the reasons are below. To name a leader: rmqha cluster failover --to NAME"
+
+    @property
+    def _is_async(self) -> bool:
+        return self.view.config.mode == Mode.ASYNC.value
+
+    def lag(self, name: str) -> int | None:
+        """How far this member's log is behind the leader's, in bytes, as both reported it last."""
+        status = self.view.status
+        if name == self.leader:
+            return 0
+        return None if status is None else max(0, status.end - self.view.members[name].end)
+
+    def role(self, name: str) -> str:
+        """What this member does."""
+        return "leader" if name == self.leader else self.view.members[name].state
+
+    def _member_as_json(self, name: str, member: Member) -> dict[str, Any]:
+        return {
+            "name": name,
+            "role": self.role(name),
+            "epoch": member.known_epoch,
+            "logEpoch": member.log_epoch,
+            "end": member.end,
+            "lagBytes": self.lag(name),
+            "inSync": self.view.sync is not None and name in self.view.sync.holders,
+            "follows": member.follows or None,
+            "priority": member.priority,
+            "noFailover": member.no_failover,
+            "mayLeadNext": name != self.leader and self.why_not(name) is None,
+            "whyNot": self.why_not(name),
+            "ha": member.ha,
+            "remoting": member.remoting,
+            "http": member.http or None,
+            "version": member.version,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """What ``list`` shows."""
+        sync = self.view.sync
+        return {
+            "cluster": self.name.cluster,
+            "broker": self.name.broker,
+            "health": self.health.name,
+            "advice": self.advice,
+            "leader": self.leader,
+            "epoch": self.view.epoch,
+            "members": sorted(self.view.members),
+            "sync": [] if sync is None else sorted(sync.holders),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``show`` shows."""
+        view, status = self.view, self.view.status
+        request = view.request
+        return {
+            **self.summary(),
+            "since": view.history.entries[-1].time if view.history.entries else None,
+            "cause": view.history.entries[-1].cause if view.history.entries else None,
+            "confirmed": None if status is None else status.confirmed,
+            "end": None if status is None else status.end,
+            "mode": view.config.mode,
+            "paused": view.config.paused,
+            "request": None
+            if request is None
+            else {
+                "order": request.order,
+                "to": request.to or None,
+                "force": request.force,
+                "by": request.by,
+                "time": request.time,
+            },
+            "members": [self._member_as_json(name, member) for name, member in sorted(view.members.items())],
+            "unreadable": self.unreadable_members(),
+        }
+
+    def unreadable_members(self) -> list[str]:
+        """The members whose keys cannot be read."""
+        prefix = self.view.prefix + MEMBERS
+        names = (key.removeprefix(prefix) for key in self.view.snapshot.keys if key.startswith(prefix))
+        return sorted(name for name in names if name not in self.view.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A cluster whose keys cannot be read."""
+
+    name: ClusterName
+    problem: str
+
+    def summary(self) -> dict[str, Any]:
+        """What ``list`` shows."""
+        return {
+            "cluster": self.name.cluster,
+            "broker": self.name.broker,
+            "health": Health.UNREADABLE.name,
+            "advice": self.problem,
+            "leader": None,
+            "epoch": None,
+            "members": [],
+            "sync": [],
+        }
+
+
+def overview_of(name: ClusterName, snapshot: Snapshot, now: datetime) -> Overview | Unreadable:
+    """What is known of one cluster."""
+    try:
+        return Overview(name, ClusterView.read(name.prefix, snapshot), now)
+    except InvalidKey as error:
+        return Unreadable(name, str(error))
+
+
+def history_as_json(view: ClusterView) -> list[Mapping[str, Any]]:
+    """The changes of the leader, oldest first."""
+    return [
+        {"epoch": entry.n, "node": entry.node, "start": entry.start, "time": entry.time, "cause": entry.cause}
+        for entry in view.history.entries
+    ]

@@ -1,0 +1,111 @@
+"""All keys of a cluster at one revision, and what they mean for a node."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from rmqha.coordination.interface import Compare, CompareTarget, KeyValue, Snapshot
+from rmqha.failover.keys import (
+    ANSWER,
+    CONFIG,
+    EPOCH,
+    IDS,
+    LEADER,
+    MEMBERS,
+    REQUEST,
+    STATUS,
+    SYNC,
+    Answer,
+    BrokerIds,
+    ClusterConfig,
+    History,
+    InvalidKey,
+    Leader,
+    Member,
+    Request,
+    Status,
+    SyncSet,
+    decode,
+)
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The keys of a cluster. What is missing is None, or empty."""
+
+    prefix: str
+    snapshot: Snapshot
+    leader: Leader | None = None
+    history: History = History()
+    sync: SyncSet | None = None
+    status: Status | None = None
+    config: ClusterConfig = ClusterConfig()
+    request: Request | None = None
+    answer: Answer | None = None
+    ids: BrokerIds = BrokerIds()
+    members: dict[str, Member] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, prefix: str, snapshot: Snapshot) -> "ClusterView":
+        """Decode the keys. Raises InvalidKey.
+
+        A member's key that cannot be read is left out: it concerns that member only.
+        """
+        get = partial(_get, prefix, snapshot)
+        members = {}
+        for key, held in snapshot.keys.items():
+            if key.startswith(prefix + MEMBERS):
+                try:
+                    member = decode(Member, key, held.value)
+                except InvalidKey:
+                    continue
+                members[key.removeprefix(prefix + MEMBERS)] = member
+        return cls(
+            prefix,
+            snapshot,
+            get(LEADER, Leader),
+            get(EPOCH, History) or History(),
+            get(SYNC, SyncSet),
+            get(STATUS, Status),
+            _config(get),
+            get(REQUEST, Request),
+            get(ANSWER, Answer),
+            get(IDS, BrokerIds) or BrokerIds(),
+            members,
+        )
+
+    def held(self, name: str) -> KeyValue | None:
+        """A key as the coordinator holds it."""
+        return self.snapshot.keys.get(self.prefix + name)
+
+    def unchanged(self, name: str) -> Compare:
+        """That the key is as in this view: it has not been written since, or still does not exist."""
+        held = self.held(name)
+        return Compare(self.prefix + name, CompareTarget.MOD, 0 if held is None else held.mod_revision)
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch."""
+        return self.history.epoch
+
+    @property
+    def exists(self) -> bool:
+        """Whether the cluster ever had a leader."""
+        return self.history.epoch > 0
+
+
+def _get(prefix: str, snapshot: Snapshot, name: str, kind: type[Value]) -> Value | None:
+    held = snapshot.keys.get(prefix + name)
+    return None if held is None else decode(kind, held.key, held.value)
+
+
+def _config(get: Callable[[str, type[ClusterConfig]], ClusterConfig | None]) -> ClusterConfig:
+    """The settings. Raises InvalidKey if they cannot be used."""
+    config = get(CONFIG, ClusterConfig) or ClusterConfig()
+    problem = config.problem()
+    if problem is not None:
+        raise InvalidKey(f"the cluster's settings cannot be used: {problem}")
+    return config

@@ -1,0 +1,147 @@
+"""What operators see of clusters."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.failover.keys import (
+    CONFIG,
+    EPOCH,
+    LEADER,
+    MEMBERS,
+    STATUS,
+    Cause,
+    ClusterConfig,
+    EpochEntry,
+    History,
+    Status,
+    prefix_of,
+)
+from rmqha.failover.overview import (
+    ClusterName,
+    Health,
+    Overview,
+    Unreadable,
+    bytes_at_risk,
+    clusters_in,
+    history_as_json,
+    overview_of,
+)
+from tests.failover.clusters import BROKER, CLUSTER, END, LONG_AGO, Keys, member
+
+NAME = ClusterName(CLUSTER, BROKER)
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+class OverviewTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.keys = Keys(Clock())
+
+    def overview(self) -> Overview:
+        found = overview_of(NAME, self.keys.view().snapshot, NOW)
+        assert isinstance(found, Overview)
+        return found
+
+    def test_a_member_in_sync_could_lead_next(self) -> None:
+        self.keys.lead(member("node-b"))
+        found = self.overview()
+        self.assertEqual((found.leader, found.health, found.successors), ("node-a", Health.FINE, ["node-b"]))
+        self.assertIn("node-b can lead next", found.advice)
+
+    def test_a_member_that_could_not_lead_says_why(self) -> None:
+        self.keys.lead()
+        self.keys.put(MEMBERS + "node-b", member("node-b", 1000))
+        self.keys.put(MEMBERS + "node-c", member("node-c", no_failover=True))
+        found = self.overview()
+        self.assertEqual((found.health, found.successors), (Health.ALONE, []))
+        self.assertIn("not in the sync set", found.why_not("node-b") or "")
+        self.assertIn("nofailover", found.why_not("node-c") or "")
+        self.assertEqual((found.lag("node-b"), found.lag("node-a")), (END - 1000, 0))
+
+    def test_a_pause_is_seen(self) -> None:
+        self.keys.lead(member("node-b"), config=ClusterConfig(paused=True))
+        self.assertEqual(self.overview().health, Health.PAUSED)
+        self.assertIn("rmqha cluster resume", self.overview().advice)
+
+    def test_without_a_leader_the_members_say_what_they_wait_for(self) -> None:
+        self.keys.lead(member("node-b"))
+        self.keys.delete(LEADER)
+        self.keys.put(MEMBERS + "node-b", member("node-b", reason="it may try for the lead in 3.0 s"))
+        found = self.overview()
+        self.assertEqual(found.health, Health.NO_LEADER)
+        self.assertEqual(found.why_not("node-b"), "it may try for the lead in 3.0 s")
+        self.assertIn("rmqha cluster failover", found.advice)
+
+    def test_a_time_that_cannot_be_read_makes_nobody_wait(self) -> None:
+        self.keys.lead(member("node-b"))
+        self.keys.put(EPOCH, History((EpochEntry(1, "node-a", 0, "noon", Cause.LEASE_ENDED.value),)))
+        self.assertIsNone(self.overview().why_not("node-b"))
+
+    def test_the_history_is_told_oldest_first(self) -> None:
+        self.keys.lead()
+        (entry,) = history_as_json(self.keys.view())
+        self.assertEqual(
+            entry, {"epoch": 1, "node": "node-a", "start": 0, "time": LONG_AGO, "cause": Cause.FIRST.value}
+        )
+
+    def test_members_that_cannot_be_read_are_named(self) -> None:
+        self.keys.lead()
+        self.keys.put(MEMBERS + "node-x", b"{")
+        self.assertEqual(self.overview().unreadable_members(), ["node-x"])
+
+    def test_a_cluster_with_a_damaged_key_is_named_with_the_problem(self) -> None:
+        self.keys.lead()
+        self.keys.put(CONFIG, b"{")
+        found = overview_of(NAME, self.keys.store.state.range(self.keys.prefix), NOW)
+        assert isinstance(found, Unreadable)
+        self.assertEqual(found.summary()["health"], "UNREADABLE")
+        self.assertIn("config is not a ClusterConfig", found.problem)
+
+
+class RiskTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.keys = Keys(Clock())
+        self.keys.lead(member("node-b", 1000))
+        self.keys.put(MEMBERS + "node-c", member("node-c", 4000))
+
+    def risk(self, name: str) -> int | None:
+        return bytes_at_risk(self.keys.view(), name)
+
+    def test_a_member_in_sync_loses_nothing_though_it_told_its_end_earlier(self) -> None:
+        self.assertEqual(self.risk("node-b"), 0)
+
+    def test_another_member_loses_what_was_confirmed_beyond_its_end(self) -> None:
+        self.assertEqual(self.risk("node-c"), END - 4000)
+
+    def test_a_member_with_another_store_is_not_in_sync(self) -> None:
+        self.keys.put(MEMBERS + "node-b", replace(member("node-b", 1000), store="new"))
+        self.assertEqual(self.risk("node-b"), END - 1000)
+
+    def test_a_member_out_of_sync_may_lack_what_was_confirmed_since_the_leader_told(self) -> None:
+        self.keys.put(STATUS, Status(1, 4000, 4000))
+        self.assertIsNone(self.risk("node-c"))
+
+    def test_in_mode_async_all_that_was_stored_counts(self) -> None:
+        self.keys.put(CONFIG, ClusterConfig(mode="async"))
+        self.keys.put(STATUS, Status(1, 0, END))
+        self.assertEqual(self.risk("node-c"), END - 4000)
+
+    def test_the_status_of_an_older_epoch_tells_nothing(self) -> None:
+        self.keys.put(STATUS, Status(0, END, END))
+        self.assertIsNone(self.risk("node-c"))
+
+
+class ClustersTests(SynchronousTestCase):
+    def test_clusters_are_told_apart_and_other_keys_left_out(self) -> None:
+        clock = Clock()
+        one = Keys(clock)
+        one.lead()
+        two = Keys(clock, prefix_of("Other", "broker-b"), one.store)
+        two.lead(member("node-b"))
+        for other in ("/rmqha/odd", "/rmqha//x/leader", "/else/a/b/leader"):
+            Keys(clock, other, one.store).put("", b"1")
+        found = dict(clusters_in(one.store.state.range("/")))
+        self.assertEqual(set(found), {NAME, ClusterName("Other", "broker-b")})
+        self.assertEqual(dict(found[NAME].keys), dict(one.store.state.range(one.prefix).keys))

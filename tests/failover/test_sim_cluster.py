@@ -1,0 +1,333 @@
+"""Scenarios of automatic failover in the simulator: each fault alone, and what comes of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rmqha.failover.keys import Cause, Order
+from rmqha.failover.states import FailoverState
+from rmqha.store.message import PutMessageStatus
+from rmqha.testing.sim.cluster import Ambush, Cluster
+from rmqha.testing.sim.clusternodes import ClusterNode
+from rmqha.testing.sim.coordinator import COORDINATOR
+from rmqha.testing.sim.simulation import Config, Kind, SlaveConfig
+from rmqha.testing.sim.violation import Violation
+from tests.testing.planted import (
+    Patch,
+    acknowledge_after_candidacy,
+    believe_a_leader_that_lost_its_end,
+    believe_the_last_stop,
+    compare_with_any_node,
+    count_the_lease_from_the_answer,
+    forget_promises,
+)
+
+SECONDS = 60.0
+COMMON = {"inSyncReplicas": "1", "readUpTo": "confirmed"}
+
+
+@contextmanager
+def running(slaves: int = 1, rate: float = 1.0, seed: int = 0, **settings: str) -> Iterator[Cluster]:
+    """A cluster whose first node, ``master``, leads, with all others in the sync set. Its clock goes at this rate."""
+    config = Config({"brokerRole": "SLAVE"}, [SlaveConfig()] * slaves, {**COMMON, **settings})
+    cluster = Cluster(config, seed, rates={"master": rate})
+    with cluster.running():
+        cluster.start()
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        yield cluster
+
+
+def in_sync(cluster: Cluster) -> set[str]:
+    """Who holds every message, as the coordinator knows it."""
+    sync = cluster.view().sync
+    return set() if sync is None else set(sync.holders)
+
+
+def wait_for_leader(cluster: Cluster, *names: str) -> ClusterNode:
+    """Wait until one of these leads."""
+    assert cluster.wait(lambda: cluster.leading is not None and cluster.leading.name in names, SECONDS), (
+        cluster.standing()
+    )
+    assert cluster.leading is not None
+    return cluster.leading
+
+
+def put(cluster: Cluster, node: ClusterNode) -> PutMessageStatus | None:
+    """What a producer is answered."""
+    sent = cluster.put(100, True, Kind.PLAIN, node)
+    cluster.wait(lambda: sent.result is not None, SECONDS)
+    return sent.status
+
+
+def last_cause(cluster: Cluster) -> str:
+    """Why the leader leads."""
+    return cluster.view().history.entries[-1].cause
+
+
+def test_the_leader_dies() -> None:
+    with running() as cluster:
+        cluster.kill("master")
+        leader = wait_for_leader(cluster, "slave-1")
+        assert last_cause(cluster) == Cause.LEASE_ENDED.value
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+        cluster.start("master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_the_leader_stops_cleanly() -> None:
+    with running() as cluster:
+        before = cluster.clock.seconds()
+        cluster.stop("master")
+        wait_for_leader(cluster, "slave-1")
+        assert last_cause(cluster) == Cause.RELEASED.value
+        assert cluster.clock.seconds() - before < 2.0, "nobody waits for the lease to end"
+
+
+def test_a_switchover_without_a_name_goes_to_another_node() -> None:
+    with running() as cluster:
+        cluster.order(Order.SWITCHOVER)
+        wait_for_leader(cluster, "slave-1")
+        assert last_cause(cluster) == Cause.SWITCHOVER.value
+        assert cluster.view().request is None
+
+
+def test_a_leader_cut_off_from_the_coordinator_goes_on_by_promises() -> None:
+    with running() as cluster:
+        cluster.block("master", COORDINATOR)
+        cluster.advance(0)
+        for _ in range(60):
+            cluster.wait(lambda: False, 1.0)
+        master = cluster.members[0]
+        assert cluster.leading is master
+        assert cluster.view().leader is None, "its lease has ended long ago"
+        assert put(cluster, master) is PutMessageStatus.PUT_OK
+        cluster.unblock()
+        assert cluster.wait(lambda: cluster.view().leader is not None, SECONDS), cluster.standing()
+        assert cluster.leading is master
+
+
+def test_a_promise_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_promises(monkeypatch)
+    with pytest.raises(Violation, match="hold the right to lead at the same time"):
+        test_a_leader_cut_off_from_the_coordinator_goes_on_by_promises()
+
+
+def test_a_leader_that_reaches_nobody_is_replaced() -> None:
+    """Its member gets no messages any more, so it promises nothing: else no put would be answered for good."""
+    with running() as cluster:
+        for other in ("slave-1", COORDINATOR):
+            cluster.block("master", other)
+            cluster.block(other, "master")
+        leader = wait_for_leader(cluster, "slave-1")
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+        assert put(cluster, cluster.members[0]) is not PutMessageStatus.PUT_OK
+
+
+def test_a_frozen_leader_is_fenced_when_it_goes_on() -> None:
+    with running() as cluster:
+        cluster.freeze("master")
+        wait_for_leader(cluster, "slave-1")
+        cluster.go_on("master")
+        master = cluster.members[0]
+        assert master.store is not None
+        assert not master.store.takes_puts
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+@pytest.mark.long
+def test_a_comparison_of_logs_may_take_longer_than_a_silent_connection_lives() -> None:
+    """The leader hangs up on one that reports nothing for 20 s: the comparison goes on where it was."""
+    with running(haFlowControlEnable="true", maxHaTransferByteInSecond="1024") as cluster:
+        master, other = cluster.members
+        for _ in range(25):
+            cluster.put(900, True, Kind.PLAIN, master)
+            cluster.wait(lambda: False, 1.1)
+        assert cluster.wait(lambda: cluster.oracle.equal(other, master), SECONDS)
+        assert master.log.verified_offset > 22_000
+        cluster.block("master", "slave-1")
+        cluster.put(100, True, Kind.PLAIN, master)
+        cluster.kill("master")
+        cluster.unblock()
+        assert put(cluster, wait_for_leader(cluster, "slave-1")) is PutMessageStatus.PUT_OK
+        cluster.start("master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), 3 * SECONDS), cluster.standing()
+
+
+def lose_power_for_a_moment(stops: bool = False) -> Cluster:
+    """The leader is back without its last message before its lease has ended. The other node has that message.
+
+    With ``stops`` it is stopped cleanly then, and its machine starts once more.
+    """
+    with running(seed=6, flushCommitLogLeastPages="4") as cluster:
+        master, other = cluster.members
+        assert put(cluster, master) is PutMessageStatus.PUT_OK
+        assert cluster.wait(lambda: master.log.flushed_offset > 0, SECONDS)
+        assert put(cluster, master) is PutMessageStatus.PUT_OK
+        cluster.lose_power("master")
+        cluster.start("master")
+        assert master.log.verified_offset < other.log.verified_offset, "with this seed chance has kept nothing"
+        if stops:
+            cluster.stop("master")
+            assert cluster.wait(lambda: not master.runs, SECONDS)
+            cluster.lose_power("master")
+            cluster.start("master")
+        assert put(cluster, wait_for_leader(cluster, *cluster.nodes)) is PutMessageStatus.PUT_OK
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        return cluster
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_leader_that_has_lost_its_end_leads_no_more(stops: bool) -> None:
+    cluster = lose_power_for_a_moment(stops)
+    assert last_cause(cluster) == Cause.LEASE_ENDED.value
+    assert [promised.what for promised in cluster.judge.safe if promised.what.startswith("put")] == [
+        "put 0",
+        "put 1",
+        "put 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plant", "leader"), [(believe_a_leader_that_lost_its_end, "master"), (compare_with_any_node, "slave-1")]
+)
+def test_a_message_that_a_leader_has_lost_is_seen(monkeypatch: pytest.MonkeyPatch, plant: Patch, leader: str) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Violation, match=f"put 1 was safe on .'slave-1'.; {leader} leads without it"):
+        lose_power_for_a_moment()
+
+
+def test_a_clean_stop_after_a_loss_of_power_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    believe_the_last_stop(monkeypatch)
+    with pytest.raises(Violation, match=r"put 1 was safe on .'slave-1'.; master leads without it"):
+        lose_power_for_a_moment(stops=True)
+
+
+def test_the_last_of_the_sync_set_may_lose_its_end_with_the_power() -> None:
+    """docs/failover.md says so: nobody else may lead. The oracle forgives what all have lost that ``sync`` names."""
+    with running(flushCommitLogLeastPages="4", flushCommitLogThoroughInterval="600000") as cluster:
+        master, other = cluster.members
+        assert put(cluster, master) is PutMessageStatus.PUT_OK
+        cluster.block("master", "slave-1")
+        assert cluster.wait(lambda: in_sync(cluster) == {"master"}, SECONDS), cluster.standing()
+        assert [promised.what for promised in cluster.judge.safe if promised.holders == {"master"}]
+        cluster.lose_power("master")
+        assert not cluster.judge.safe
+        cluster.unblock()
+        cluster.start("master")
+        assert master.log.verified_offset < other.log.verified_offset
+        assert put(cluster, wait_for_leader(cluster, "master")) is PutMessageStatus.PUT_OK
+
+
+def freeze_between_request_and_answer() -> None:
+    """The answer to a renewal waits in the kernel of a leader that stands still until another node leads."""
+    with running() as cluster:
+        master = cluster.members[0]
+
+        def freeze(name: str) -> None:
+            if name == "master":
+                cluster.freeze(name)
+            else:
+                cluster.ambush = Ambush("sends keep_alive", 1, freeze)
+
+        cluster.ambush = Ambush("sends keep_alive", 1, freeze)
+        assert cluster.wait(lambda: master.process is not None and master.process.is_stopped, SECONDS)
+        wait_for_leader(cluster, "slave-1")
+        cluster.go_on("master")
+        assert master.leadership is not None
+        assert not master.leadership.is_held()
+
+
+def test_an_answer_that_is_read_late_renews_nothing() -> None:
+    freeze_between_request_and_answer()
+
+
+def test_a_lease_that_is_counted_from_the_answer_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    count_the_lease_from_the_answer(monkeypatch)
+    with pytest.raises(Violation, match="hold the right to lead at the same time"):
+        freeze_between_request_and_answer()
+
+
+def put_while_a_candidate_waits() -> PutMessageStatus | None:
+    """The leader's clock is slow, so that it still leads when another node is a candidate already."""
+    with running(rate=0.2) as cluster:
+        leader, other = cluster.members
+        cluster.block("master", COORDINATOR)
+        cluster.mute("slave-1")  # else it would promise not to be a candidate
+        is_candidate = Ambush("sends transaction of leader", 1, lambda _: cluster.coordinator.stop())
+        cluster.ambush = is_candidate
+        assert cluster.wait(lambda: not cluster.coordinator.is_up, SECONDS)
+        assert other.agent is not None
+        assert other.agent.state is FailoverState.CANDIDATE
+        status = put(cluster, leader)
+        cluster.coordinator.start()
+        assert cluster.wait(lambda: other.is_master and other.leadership is not None, SECONDS), cluster.standing()
+        return status
+
+
+def test_a_candidate_acknowledges_nothing() -> None:
+    assert put_while_a_candidate_waits() is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_an_acknowledgement_after_the_candidacy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    acknowledge_after_candidacy(monkeypatch)
+    with pytest.raises(Violation, match="slave-1 leads without it"):
+        put_while_a_candidate_waits()
+
+
+def test_a_leader_whose_disk_is_full_hands_over_to_one_that_has_room() -> None:
+    with running() as cluster:
+        cluster.members[0].is_full = True
+        leader = wait_for_leader(cluster, "slave-1")
+        assert last_cause(cluster) == Cause.DISK_FULL.value
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+
+
+def test_if_all_disks_are_full_the_leader_stays() -> None:
+    with running() as cluster:
+        for node in reversed(cluster.members):
+            node.is_full = True
+            cluster.wait(lambda: False, 30.0)
+        assert cluster.leading is cluster.members[0]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_all_lose_power(flush: str) -> None:
+    config = Config(
+        {"brokerRole": "SLAVE", "flushDiskType": flush},
+        [SlaveConfig({"flushDiskType": flush})] * 2,
+        COMMON,
+    )
+    cluster = Cluster(config, seed=1, rates={})
+    with cluster.running():
+        cluster.start()
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        assert put(cluster, cluster.members[0]) is PutMessageStatus.PUT_OK
+        for name in cluster.nodes:
+            cluster.lose_power(name)
+        cluster.start()
+        assert put(cluster, wait_for_leader(cluster, *cluster.nodes)) is PutMessageStatus.PUT_OK
+        if flush == "SYNC_FLUSH":
+            assert len([each for each in cluster.judge.safe if each.what.startswith("put")]) >= 2
+
+
+def test_the_leader_writes_lost_keys_again() -> None:
+    with running() as cluster:
+        cluster.coordinator.lose_all()
+        assert cluster.wait(lambda: cluster.view().leader is not None, SECONDS), cluster.standing()
+        assert cluster.leading is cluster.members[0]
+        assert in_sync(cluster) == set(cluster.nodes)
+        cluster.kill("master")
+        wait_for_leader(cluster, "slave-1")
+
+
+def test_keys_lost_while_all_were_down_make_nobody_a_leader() -> None:
+    with running() as cluster:
+        for name in cluster.nodes:
+            cluster.kill(name)
+        cluster.coordinator.lose_all()
+        cluster.start()
+        cluster.wait(lambda: False, 60.0)
+        assert cluster.leading is None
+        cluster.order(Order.FAILOVER, "slave-1", force=True)
+        wait_for_leader(cluster, "slave-1")
