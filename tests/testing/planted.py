@@ -18,9 +18,16 @@ from twisted.logger import globalLogBeginner
 
 from rmqha import replicating
 from rmqha.broker.background.schedule import ScheduleMessageService
+from rmqha.failover import eligible
+from rmqha.failover.agent import FailoverAgent
+from rmqha.failover.keys import Member, SyncSet
+from rmqha.failover.member import Known
+from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.confirming import Confirming
 from rmqha.ha.master.protocol import HAMasterProtocol
+from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave import forkprobe
+from rmqha.ha.slave.greeting import GreetingEndpoint
 from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica
 from rmqha.settings import Settings
@@ -40,7 +47,7 @@ from rmqha.store.offline import promote as promotion
 from rmqha.store.offline import repair
 from rmqha.store.offline import rewind as rewinding
 from rmqha.store.offline.fork import Fork, _bounds
-from rmqha.testing.sim import nodes
+from rmqha.testing.sim import clusternodes, nodes
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import Story, run_seed
 from rmqha.wire import layout, record, scan
@@ -363,6 +370,128 @@ def let_consumers_read_what_one_slave_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Confirming, "_look", look_at_the_fastest)
 
 
+def count_the_lease_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """The right to lead is counted from when the coordinator's answer came."""
+    renewed = FailoverAgent._renewed
+    patch.setattr(FailoverAgent, "_renewed", lambda agent, sent: renewed(agent, agent._now()))
+
+
+def leave_a_member_out_before_the_key_says_so(patch: pytest.MonkeyPatch) -> None:
+    """Puts no longer wait for a member as soon as it is to be left out of ``sync``."""
+    attempt = SyncSetKeeper.attempt
+
+    def drop_at_once(keeper: Any, new: SyncSet) -> None:
+        attempt(keeper, new)
+        keeper._leadership.require(new.members)
+
+    patch.setattr(SyncSetKeeper, "attempt", drop_at_once)
+
+
+def add_a_member_before_it_holds_everything(patch: pytest.MonkeyPatch) -> None:
+    """A member is written into ``sync`` as soon as it is connected."""
+    begin = SyncSetKeeper._begin_growth
+
+    def begin_at_zero(keeper: Any, end: int, *more: Any) -> None:
+        begin(keeper, end, *more)
+        keeper._growing = {name: replace(growth, end=0) for name, growth in keeper._growing.items()}
+
+    patch.setattr(SyncSetKeeper, "_begin_growth", begin_at_zero)
+
+
+def take_the_report_of_any_member(patch: pytest.MonkeyPatch) -> None:
+    """A put is complete when one member of the sync set holds it, whichever."""
+
+    def look(members: Any) -> None:
+        held = [members.held(name) for name in members.leadership.required]
+        known = [offset for offset in held if offset is not None]
+        reached = max(known, default=None) if held else members._commit_log.verified_offset
+        if reached is not None and reached > members.confirmed_offset and not members.leadership.is_ended:
+            members.confirmed_offset = reached
+            members._confirmed(reached)
+            members._waits.reached(reached)
+
+    patch.setattr(SyncMembers, "_look", look)
+
+
+def note_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The newest epoch is kept in memory only."""
+
+    async def remember(agent: Any, epoch: int, leader: str) -> None:
+        agent._known = replace(
+            agent._known, epoch=max(epoch, agent._known.epoch), leader=leader, cluster_id=agent._coordinator.cluster_id
+        )
+
+    patch.setattr(FailoverAgent, "_note", remember)
+
+
+def believe_a_leader_that_lost_its_end(patch: pytest.MonkeyPatch) -> None:
+    """A leader whose machine lost power takes its key again, whatever its log has lost."""
+    patch.setattr(Member, "is_intact", lambda member, holder: True)
+    confirmed = eligible._lacks
+    patch.setattr(eligible, "_lacks", lambda view, me: confirmed(replace(view, status=None), me))
+
+
+def believe_the_last_stop(patch: pytest.MonkeyPatch) -> None:
+    """A log that was flushed when its process stopped counts as one that has never lost anything."""
+    started = Known.started
+
+    def start(known: Known, boot: str) -> Known:
+        noted = started(known, boot)
+        return replace(noted, whole_since="boot-1") if known.is_flushed else noted
+
+    patch.setattr(Known, "started", start)
+
+
+def forget_promises(patch: pytest.MonkeyPatch) -> None:
+    """A member tries for the lead although it has promised the leader not to."""
+    patch.setattr(FailoverAgent, "_wait_seconds", lambda agent, view, me: 0.0)
+
+
+def compare_with_any_node(patch: pytest.MonkeyPatch) -> None:
+    """A follower cuts its log back to that of a node that leads no more."""
+    patch.setattr(GreetingEndpoint, "connect", lambda endpoint, factory: endpoint._endpoint.connect(factory))
+
+
+def acknowledge_after_candidacy(patch: pytest.MonkeyPatch) -> None:
+    """A candidate says where its log ends, follows the old leader on, and then leads with no more than it has said."""
+    told: dict[Path, int] = {}
+    reopen = replicating.reopen_as_master
+
+    async def say_the_end(node: Any) -> int:
+        told[node.store.root] = node.log.verified_offset
+        return told[node.store.root]
+
+    async def reopen_with_that(store: MessageStore, *more: Any) -> Any:
+        end = told[store.root]
+        if end < store.commit_log.verified_offset:
+            store.cut_back(end)
+        return await reopen(store, *more)
+
+    patch.setattr(clusternodes.ClusterNode, "stop_following", say_the_end)
+    patch.setattr(clusternodes, "reopen_as_master", reopen_with_that)
+
+
+CLUSTER_PLANTS: dict[Patch, int] = {
+    leave_a_member_out_before_the_key_says_so: 15,
+    take_the_report_of_any_member: 102,
+    add_a_member_before_it_holds_everything: 0,
+    note_no_epoch: 0,
+    believe_a_leader_that_lost_its_end: 305,
+    compare_with_any_node: 305,
+    forget_promises: 194,
+}
+"""Those that only automatic failover shows, each with the first seed of that story that finds it."""
+
+RARE_CLUSTER_PLANTS: tuple[Patch, ...] = (
+    acknowledge_after_candidacy,
+    count_the_lease_from_the_answer,
+    believe_the_last_stop,
+)
+"""Chance may need more seeds than that. ``tests/failover/test_sim_cluster.py`` has a scenario that finds each.
+
+The command searches for those that it is given by name.
+"""
+
 FAILOVER_PLANTS: dict[Patch, int] = {
     cut_before_the_tail_is_kept: 0,
     cut_before_bytes_are_compared: 0,
@@ -408,6 +537,8 @@ PLANTS: dict[Patch, int] = {
 
 def story_of(plant: Patch) -> Story:
     """The story in which the bug shows."""
+    if plant in CLUSTER_PLANTS or plant in RARE_CLUSTER_PLANTS:
+        return Story.CLUSTER
     return Story.FAILOVER if plant in FAILOVER_PLANTS else Story.REPLICATION
 
 
@@ -428,7 +559,7 @@ def _log_nothing() -> None:
 
 def main(names: list[str]) -> int:
     """Search from seed 0 for the bugs of these names, or for all. Gives the exit code."""
-    names = names or [plant.__name__ for plant in {**PLANTS, **FAILOVER_PLANTS}]
+    names = names or [plant.__name__ for plant in {**PLANTS, **FAILOVER_PLANTS, **CLUSTER_PLANTS}]
     missed = 0
     with Pool(2, _log_nothing, maxtasksperchild=1) as pool:
         for name, seed in pool.imap_unordered(_search, names):

@@ -218,8 +218,9 @@ def test_a_pace_is_kept(ends: Ends) -> None:
     ends.proxy.command("down pace 1000 0.02")
     begun = time.monotonic()
     target.sendall(PLENTY[:10_000])
-    assert client.recv(1 << 16) == PLENTY[:1000]
-    assert read(client, 9000) == PLENTY[1000:10_000]
+    first = client.recv(1 << 16)
+    assert len(first) % 1000 == 0, "whole pieces: one, or more if we were slow"
+    assert first + read(client, 10_000 - len(first)) == PLENTY[:10_000]
     assert time.monotonic() - begun >= 9 * 0.02
 
 
@@ -270,9 +271,15 @@ def test_a_client_that_is_not_read_gets_no_more_than_the_queue(ends: Ends) -> No
     client, target = ends.connect()
     target.settimeout(QUIET_SECONDS)
     sent = 0
-    with suppress(TimeoutError):
-        while sent < 256 << 20:
-            sent += target.send(PLENTY)
+
+    def send_until_full() -> None:
+        nonlocal sent
+        with suppress(TimeoutError):
+            while sent < 256 << 20:
+                sent += target.send(PLENTY)
+
+    while sent < 1 << 20:  # a busy proxy takes nothing for a moment
+        send_until_full()
     assert sent < 64 << 20
     client.settimeout(WAIT_SECONDS)
     assert read(client, 1 << 20) == PLENTY[: 1 << 20]

@@ -16,8 +16,13 @@ In reading order:
 - ``audit``: checks queues, index and deliveries against the log.
 - ``oracle``: checks what must hold after every step.
 - ``simulation``: a whole cluster, scripted step by step.
+- ``steps``: the steps at random that all stories have.
 - ``walk``: chooses the steps at random, from a seed.
 - ``failover``: a story from a seed: a master is lost, a slave is promoted, the old master is rewound and follows.
+- ``coordinator``: a coordinator in memory, whose requests and answers are on their way in steps.
+- ``clusternodes``: nodes with automatic failover.
+- ``cluster``: a cluster of them with the coordinator: nobody but the nodes decides who leads.
+- ``clusterwalk``: a story with that from a seed, with faults at any moment, and at chosen ones.
 - ``runner``: runs many seeds.
 
 ``python -m rmqha.testing.sim --seeds A..B`` runs seeds, ``make soak`` runs them until it is interrupted.

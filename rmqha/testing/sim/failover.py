@@ -22,14 +22,16 @@ from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion
 from rmqha.store.readlimit import LIMIT_FILE
-from rmqha.testing.sim.audit import TRANSACTION_TYPE_MASK, TRANSACTION_TYPES, messages, undelivered
+from rmqha.testing.sim.audit import TRANSACTION_TYPE_MASK, TRANSACTION_TYPES, messages
 from rmqha.testing.sim.network import address_of
 from rmqha.testing.sim.nodes import SimNode, SimSlave, Work, World
 from rmqha.testing.sim.oracle import Oracle, Put, content
 from rmqha.testing.sim.process import Process
-from rmqha.testing.sim.simulation import DELIVERED_SECONDS, MASTER, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import DELIVERED_SECONDS, FLUSH_TYPES, MASTER, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.steps import Steps
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.layout import BLANK_MAGIC_CODE
 
 CONVERGENCE_SECONDS = 900.0
 """Longer than two attempts of a slave to rewind itself, and the longest time between two connections, together."""
@@ -37,7 +39,6 @@ MAX_SYSTEM_CALLS = 60
 """More than a promotion or a rewind of such a small store makes."""
 MAX_ATTEMPTS = 8
 REWINDING = SlaveOptions(on_diverged=OnFork.REWIND, on_ahead=OnFork.REWIND)
-FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,10 @@ class FailoverOracle(Oracle):
         if ours[: fork.offset] != theirs[: fork.offset]:
             raise Violation(f"{node.name} is rewound to {fork.offset}, and its log and {leader.name}'s differ before")
         common = _common_end(ours, theirs)
-        if leader.is_master and _records_between(ours, fork.offset, common):
+        start = fork.offset
+        if fork.is_theirs_shorter and _is_blank(ours, start):  # written since it was asked: it is the same as all are
+            start += int.from_bytes(ours[start : start + 4], "big")
+        if leader.is_master and _records_between(ours, start, common):
             raise Violation(f"{node.name} is rewound to {fork.offset}, and {leader.name} has the same up to {common}")
 
     def has_nothing_in_common(self, slave: SimSlave, leader: SimSlave) -> bool:
@@ -301,6 +305,10 @@ class FailoverOracle(Oracle):
                 raise Violation(f"put {promised.put.number} was PUT_OK, and {self.leader.name} does not have it")
         if content(self.leader.log, 0, len(self.served)) != self.served:
             raise Violation(f"consumers have read up to {len(self.served)}, and {self.leader.name} has other bytes")
+        self.check_tails_are_kept()
+
+    def check_tails_are_kept(self) -> None:
+        """All that was cut is in a file."""
         for tail in self.cut_tails:
             if not _is_kept(tail.node, tail.start, tail.written):
                 raise Violation(f"{tail.node.name} has not kept what it has cut at {tail.start}")
@@ -335,6 +343,11 @@ def _records_between(written: bytes, start: int, end: int) -> bool:
     return 0 < size <= end - start
 
 
+def _is_blank(written: bytes, start: int) -> bool:
+    """Whether the end of a segment is there, after its last record."""
+    return written[start + 4 : start + 8] == BLANK_MAGIC_CODE.to_bytes(4, "big", signed=True)
+
+
 def _queue_ends(node: SimNode) -> dict[tuple[str, int], int]:
     """The next offset of each queue, as the records of the node's log say."""
     settings, disk = node.settings, node.disk
@@ -357,11 +370,14 @@ class Failover(Simulation):
     """``master`` is the node that leads. All nodes can lead and follow; ``slaves`` has all of them."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.judge = FailoverOracle()
+        self.judge = self._make_judge()
         super().__init__(config, seed)
         assert isinstance(self.master, SimSlave)
         self.slaves = [self.master, *self.slaves]
         self.judge.leader = self.master
+
+    def _make_judge(self) -> FailoverOracle:
+        return FailoverOracle()
 
     def _make_oracle(self) -> FailoverOracle:
         return self.judge
@@ -438,8 +454,10 @@ class Failover(Simulation):
         return done()
 
 
-class FailoverWalk:
+class FailoverWalk(Steps):
     """One run: twice around, with faults."""
+
+    simulation: Failover
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -646,20 +664,6 @@ class FailoverWalk:
             size = self.random.randint(0, self._body_bytes)
             self.simulation.put(size, self.random.random() < 0.9, self.random.choice(self._kinds), node)
 
-    def _deliver(self) -> None:
-        news = self.simulation.network.news()
-        if news:
-            end = self.random.choice(news)
-            whole = self.random.random() < 0.6 or len(end.inbound) < 2
-            self.simulation.deliver(end, None if whole else self.random.randint(1, len(end.inbound)))
-
-    def _resolve(self) -> None:
-        if self.simulation.network.attempts:
-            self.simulation.resolve(self.random.choice(self.simulation.network.attempts))
-
-    def _flush(self) -> None:
-        self.simulation.flush_step(self.random.choice(list(self.simulation.nodes)))
-
     def _pause(self) -> None:
         self.simulation.advance(self.random.choice((0.01, 0.5, 3.0, 21.0)))
 
@@ -747,8 +751,8 @@ class FailoverWalk:
             self._put()
         if not simulation.wait(self._all_follow, CONVERGENCE_SECONDS):
             raise Violation(f"after {CONVERGENCE_SECONDS:g} s without faults: {simulation.standing()}")
-        simulation.wait(self._is_delivered, DELIVERED_SECONDS)
-        simulation.wait(self._is_dispatched, DELIVERED_SECONDS)
+        simulation.wait(simulation.is_delivered, DELIVERED_SECONDS)
+        simulation.wait(simulation.is_dispatched, DELIVERED_SECONDS)
         for node in simulation.slaves:
             if node.runs:
                 simulation.oracle.check_at_rest(node, clock_is_true=True)
@@ -787,14 +791,6 @@ class FailoverWalk:
         if self.simulation.judge.has_nothing_in_common(slave, leader):
             self.simulation.wipe(slave.name)
         self.simulation.start(slave.name)
-
-    def _is_delivered(self) -> bool:
-        leader = self.simulation.leader
-        return leader.runs and not undelivered(leader.log, clock_is_true=False)
-
-    def _is_dispatched(self) -> bool:
-        stores = [node.store for node in self.simulation.slaves if node.store is not None]
-        return not any(store.derived.dispatcher.behind_bytes for store in stores)
 
 
 def _config(random: Random, reads_confirmed: bool) -> Config:

@@ -74,7 +74,8 @@ class End:
 
     def has_news(self) -> bool:
         """Whether a step could deliver something here."""
-        return not self.closed and not self.paused and bool(self.inbound or self.ending)
+        is_heard = not self.closed and not self.paused and not self.process.is_stopped
+        return is_heard and bool(self.inbound or self.ending)
 
     def attach(self, protocol: IProtocol) -> None:
         """Connect the protocol."""
@@ -186,14 +187,14 @@ class Attempt:
     def __init__(self, process: Process, target: str, timeout: float, over: Callable[["Attempt"], None]) -> None:
         self.process = process
         self.target = target
-        self._over = over
+        self._tell_over = over
         self.answer: Deferred[Any] = Deferred(lambda _: self._end())
         self._timer = process.clock.callLater(timeout, self.refuse, TimeoutError())
 
     def _end(self) -> None:
         if self._timer.active():
             self._timer.cancel()
-        self._over(self)
+        self._tell_over(self)
 
     def succeed(self, result: Any) -> None:
         """It has worked."""
@@ -233,6 +234,8 @@ class Network:
         self.ends: list[End] = []
         self.attempts: list[Attempt] = []
         self.blocked: set[tuple[str, str]] = set()
+        self.mute: set[str] = set()
+        """The nodes whose remoting port answers nobody; their HA port works."""
 
     def endpoint(self, process: Process, target: str) -> IStreamClientEndpoint:
         """The way to a node, for this process."""
@@ -240,17 +243,18 @@ class Network:
 
     def ask(self, process: Process, target: str) -> Awaitable[MasterView]:
         """What a node's remoting port says."""
-        question = Question(process, target, self._over)
+        question = Question(process, target, self.over)
         self.attempts.append(question)
         return question.answer
 
     def connecting(self, process: Process, target: str, factory: IProtocolFactory) -> Deferred[IProtocol]:
         """A process connects to a node."""
-        attempt = Connecting(process, target, factory, self._over)
+        attempt = Connecting(process, target, factory, self.over)
         self.attempts.append(attempt)
         return attempt.answer
 
-    def _over(self, attempt: Attempt) -> None:
+    def over(self, attempt: Attempt) -> None:
+        """The attempt has been answered, or was given up."""
         if attempt in self.attempts:
             self.attempts.remove(attempt)
 
@@ -259,8 +263,10 @@ class Network:
         return (source, target) not in self.blocked
 
     def reachable(self, attempt: Attempt) -> bool:
-        """Whether packets go both ways."""
+        """Whether packets go both ways, and the port answers."""
         name = attempt.process.name
+        if attempt.target in self.mute and not isinstance(attempt, Connecting):
+            return False
         return self.passes(name, attempt.target) and self.passes(attempt.target, name)
 
     def make_line(self, process: Process, target: Process) -> tuple[End, End]:

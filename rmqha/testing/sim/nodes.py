@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
+from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
@@ -165,13 +166,17 @@ class SimNode:
 
     def _open(self, process: Process) -> None:
         """Open the store. That takes no time, unless it is repaired."""
-        self.settings = role_to_run(self.configured, self.disk)
+        self.settings = self._settings_to_run()
         machine = Machine(process.clock, execute, self._disk_failed, self.disk, self.world.now_ms)
         self._opening = StoreOpening(self.settings, machine, partial(self._way_to_master, process))
         opened = Deferred.fromCoroutine(self._opening.run())
         opened.addErrback(self._open_by_force)
         opened.addCallback(lambda store: process.call(self._opened, process, store))
         opened.addErrback(partial(self._cannot_open, process))
+
+    def _settings_to_run(self) -> Settings:
+        """With the role of a promotion."""
+        return role_to_run(self.configured, self.disk)
 
     def _way_to_master(self, process: Process) -> IStreamClientEndpoint | None:
         """Where a slave repairs its log from."""
@@ -213,12 +218,17 @@ class SimNode:
 
     def run(self, process: Process, replicating: Replicating) -> None:
         """Start the services."""
-        serving = replicating.serve_slaves(SlaveCheck(process.clock, self._allow_list), MAX_CONNECTIONS)
+        check = SlaveCheck(process.clock, self._allow_list)
+        serving = replicating.serve_slaves(check, MAX_CONNECTIONS, self._leadership())
         serving.factory.doStart()
         assert self.store is not None
         folder, now_ms = self.store.root / CONFIG_FOLDER, self.world.now_ms
         self.schedule = ScheduleMessageService(folder, self.store, self.settings, process.clock, now_ms)
         self.schedule.startService()
+
+    def _leadership(self) -> Leadership | None:
+        """The right to lead, with automatic failover."""
+        return None
 
     @property
     def repairs(self) -> bool:
@@ -278,10 +288,15 @@ class SimNode:
     def _close(self, process: Process, store: MessageStore) -> None:
         assert self.replicating is not None
         closing = store.close(self.replicating.flusher, self.state)
+        closing.addCallback(lambda _: None if store.is_broken else self._note_flushed(process))
         closing.addCallbacks(
             lambda _: process.clock.callLater(0, process.die, "stopped"),
             lambda failure: process.clock.callLater(0, process.die, f"exit 8: {failure.getErrorMessage()}"),
         )
+
+    def _note_flushed(self, process: Process) -> Deferred[None]:
+        """The store is closed, and all of it is on the disk."""
+        return succeed(None)
 
     def _died(self, process: Process, reason: str) -> None:
         self.process = self.replicating = self._opening = self.schedule = None
@@ -310,7 +325,10 @@ class SimSlave(SimNode):
         return None if self.replicating is None else self.replicating.slave
 
     def _way_to_master(self, process: Process) -> IStreamClientEndpoint | None:
-        return None if self.is_master else self.world.network.endpoint(process, self.master_name)
+        return None if self.is_master else self._endpoint_of_master(process)
+
+    def _endpoint_of_master(self, process: Process) -> IStreamClientEndpoint:
+        return self.world.network.endpoint(process, self.master_name)
 
     def start(self, system_calls_until_death: int | None = None) -> None:
         self.verdict, self._next_rewind = None, 0.0
@@ -345,7 +363,7 @@ class SimSlave(SimNode):
             return
         network = self.world.network
         ask = (lambda with_size: network.ask(process, self.master_name)) if self.remoting else None
-        endpoint = network.endpoint(process, self.master_name)
+        endpoint = self._endpoint_of_master(process)
         slave = replicating.follow(
             self.options,
             MasterAccess(endpoint, ask, lambda: self.master_name),
@@ -450,10 +468,10 @@ class SimSlave(SimNode):
 
         async def ask_range() -> MasterRange:
             view = await network.ask(process, self.master_name)
-            return MasterRange(view.min_offset or 0, view.max_offset or 0, is_ours=True)
+            return MasterRange(view.min_offset or 0, view.max_offset or 0, is_ours=True, settling_seconds=0.0)
 
         ask = ask_range if self.remoting else None
-        endpoint = network.endpoint(process, self.master_name)
+        endpoint = self._endpoint_of_master(process)
         return await find_fork_with_master(log, end, endpoint, ask, clock, doubted_from=doubted_from)
 
     # Commands, on a store whose node is stopped

@@ -57,6 +57,11 @@ class Seen:
     folders_renamed: int = 0
     truncations: int = 0
     epoch: int = 0
+    reported: int = 0
+    """Up to where the bytes on its disk were those of ``source``, a history, when it last reported."""
+    source: bytearray | None = None
+    reported_of: tuple[int, ...] = ()
+    """Which log that was: see ``checked``."""
     checked: tuple[int, ...] = ()
     """The offsets, and how often the log was cut and renamed, at the last look."""
 
@@ -289,13 +294,34 @@ class Oracle:
             return  # where an empty log wants to begin; byte 0 is zero in every log
         if offset > log.verified_offset:
             raise Violation(f"{node.name} reports {offset}, it has proved {log.verified_offset}")
-        if not self._holds(node, log.min_offset, offset):
+        if not self._holds_more(node, offset):
             raise Violation(f"{node.name} reports {offset}, which is not on its disk")
+
+    def _holds_more(self, node: SimNode, offset: int) -> bool:
+        """Whether the node's disk has what a master has written up to there. What was looked at before is not again."""
+        seen, log = self.seen(node), node.log
+        which = log.min_offset, log.truncations, node.disk.folders_renamed
+        if which != seen.reported_of:
+            seen.reported_of, seen.source = which, None
+        source, start = seen.source, seen.reported
+        if (
+            source is None
+            or not start <= offset <= len(source)
+            or source[start:offset] != self._on_disk(node, start, offset)
+        ):
+            source = self._source_of(node, log.min_offset, offset)
+        seen.reported, seen.source = offset, source
+        return source is not None
 
     def _holds(self, node: SimNode, start: int, end: int) -> bool:
         """Whether the node's disk has what a master has written there, as surely as the node promises."""
+        return self._source_of(node, start, end) is not None
+
+    def _source_of(self, node: SimNode, start: int, end: int) -> bytearray | None:
+        """The newest history that has what the node's disk has there."""
         found = self._on_disk(node, start, end)
-        return any(len(written) >= end and written[start:end] == found for written in reversed(self.histories))
+        fitting = (written for written in reversed(self.histories) if len(written) >= end)
+        return next((written for written in fitting if written[start:end] == found), None)
 
     @staticmethod
     def _on_disk(node: SimNode, start: int, end: int) -> bytes:

@@ -3,6 +3,7 @@
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ class ProcessDied(BaseException):
 
 
 _TIME = attrgetter("time")
+FROZEN_SECONDS = 1e9
+"""Longer than any simulation."""
 
 
 class SortedClock(Clock):
@@ -67,6 +70,7 @@ class ProcessClock:
         self._clock = clock
         self._call = call
         self._calls: list[IDelayedCall] = []
+        self._frozen: list[tuple[IDelayedCall, float]] = []
 
     def seconds(self) -> float:
         return self._clock.seconds()
@@ -85,6 +89,19 @@ class ProcessClock:
         """Call nobody any more."""
         for call in self.getDelayedCalls():
             call.cancel()
+
+    def freeze(self) -> None:
+        """Call nobody until ``go_on``."""
+        self._frozen = [(call, call.getTime()) for call in self.getDelayedCalls()]
+        for call, _ in self._frozen:
+            call.delay(FROZEN_SECONDS)
+
+    def go_on(self) -> None:
+        """Make the calls that have become due, and the others in their time."""
+        for call, due in self._frozen:
+            if call.active():
+                call.reset(max(0.0, due - self.seconds()))
+        self._frozen = []
 
 
 class Process:
@@ -105,6 +122,9 @@ class Process:
         """The name of a file: the process dies at its first system call after this file was flushed."""
         self.takes_power = False
         """Whether the machine loses its power with the process."""
+        self.is_stopped = False
+        """Whether it got SIGSTOP: all that its reactor would do waits."""
+        self._held: deque[Callable[[], object]] = deque()
         self._flushed = ""
         self._died = died
         self._jobs: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
@@ -112,15 +132,30 @@ class Process:
 
     def call(self, function: Callable[..., object], *args: object, **kw: object) -> None:
         """Let the reactor call this, if the process is there."""
-        if self.alive:
+        if self.is_stopped:
+            self._held.append(partial(function, *args, **kw))
+        elif self.alive:
             try:
                 function(*args, **kw)
             except ProcessDied:
                 assert not self.alive
 
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.is_stopped = True
+        self.clock.freeze()
+
+    def go_on(self) -> None:
+        """SIGCONT: what waited is done now, in its order."""
+        self.is_stopped = False
+        self.clock.go_on()
+        while self._held and self.alive and not self.is_stopped:
+            self.call(self._held.popleft())
+
     def die(self, reason: str) -> None:
         """End at once. Call it from outside of the process."""
         if self.alive:
+            self._held.clear()
             self.alive = False
             self.clock.stop()
             self._jobs.clear()

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.settings import FlushDiskType
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
@@ -46,6 +47,7 @@ CONVERGENCE_SECONDS = 300.0
 DELIVERED_SECONDS = 30.0
 """Longer than the longest delay, and than a delivery that failed is waited for."""
 MASTER = "master"
+FLUSH_TYPES = tuple(one.value for one in FlushDiskType)
 
 
 class Kind(Enum):
@@ -128,18 +130,10 @@ class Simulation:
             self._down,
         )
         self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
+        self._folder_name = str(self._folder)
         self.master = self._make_master({**common, **config.master}, world)
         self.slaves = [
-            SimSlave(
-                f"slave-{number}",
-                self._folder / f"slave-{number}",
-                {**common, "brokerRole": "SLAVE", **slave.properties},
-                world,
-                config.allow_list,
-                master_name=slave.master,
-                options=slave.options,
-                remoting=slave.remoting,
-            )
+            self._make_slave(f"slave-{number}", {**common, "brokerRole": "SLAVE", **slave.properties}, world, slave)
             for number, slave in enumerate(config.slaves, 1)
         ]
         self.nodes: dict[str, SimNode] = {node.name: node for node in (self.master, *self.slaves)}
@@ -150,6 +144,18 @@ class Simulation:
 
     def _make_master(self, properties: Mapping[str, str], world: World) -> SimNode:
         return SimNode(MASTER, self._folder / MASTER, properties, world, self._allow_list)
+
+    def _make_slave(self, name: str, properties: Mapping[str, str], world: World, slave: SlaveConfig) -> SimSlave:
+        return SimSlave(
+            name,
+            self._folder / name,
+            properties,
+            world,
+            self._allow_list,
+            master_name=slave.master,
+            options=slave.options,
+            remoting=slave.remoting,
+        )
 
     @contextmanager
     def running(self) -> Iterator["Simulation"]:
@@ -185,7 +191,7 @@ class Simulation:
 
     def say(self, name: str, text: str) -> None:
         """A line of the trace."""
-        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text.replace(str(self._folder), '')}")
+        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text.replace(self._folder_name, '')}")
 
     def note(self, problem: str) -> None:
         """Something is wrong that was seen in the midst of the code's own work; the next check raises it."""
@@ -423,10 +429,16 @@ class Simulation:
         self.network.blocked.add((source, target))
         self.say(target, f"gets nothing from {source} any more")
 
+    def mute(self, name: str) -> None:
+        """The node's remoting port answers nobody until ``unblock``."""
+        self.network.mute.add(name)
+        self.say(name, "its remoting port does not answer any more")
+
     def unblock(self) -> None:
-        """All lines work."""
-        if self.network.blocked:
+        """All lines and ports work."""
+        if self.network.blocked or self.network.mute:
             self.network.blocked.clear()
+            self.network.mute.clear()
             self.say("all", "lines work again")
 
     def deliver(self, end: End, limit_bytes: int | None = None) -> None:
@@ -487,8 +499,8 @@ class Simulation:
 
     @staticmethod
     def _accept(node: SimNode, far: End) -> None:
-        protocol = node.build_protocol(far.getPeer())
-        if protocol is None:
+        protocol = None if node.serving is None else node.build_protocol(far.getPeer())
+        if protocol is None:  # it is not allowed, or the node has closed its port meanwhile
             far.loseConnection()
         else:
             far.attach(protocol)
@@ -580,18 +592,14 @@ class Simulation:
     def advance(self, seconds: float) -> None:
         """Time passes, from one delayed call to the next."""
         end = self.clock.seconds() + seconds
-        while True:
-            upcoming = self.clock.next_time
-            if upcoming is None:
-                upcoming = end
-            if upcoming > end:
-                break
+        while (upcoming := self.clock.next_time) is not None and upcoming <= end:
             self.clock.advance(max(0.0, upcoming - self.clock.seconds()))
             self.check()
             if upcoming >= end:
                 break
-        self.clock.advance(max(0.0, end - self.clock.seconds()))
-        self.check()
+        if end > self.clock.seconds():
+            self.clock.advance(end - self.clock.seconds())
+            self.check()
 
     def settle(self) -> None:
         """All that can be delivered and flushed without time passing."""
@@ -648,16 +656,18 @@ class Simulation:
         if lost and not self._wait_until(lambda: all(map(self._is_equal, self.slaves)), seconds):
             raise Violation(f"{seconds:g} s after the lost ones started again: {self.standing()}")
         self.say("all", f"are equal at {self.master.log.verified_offset}")
-        self._wait_until(self._is_delivered, DELIVERED_SECONDS)
-        self._wait_until(self._is_dispatched, DELIVERED_SECONDS)
+        self._wait_until(self.is_delivered, DELIVERED_SECONDS)
+        self._wait_until(self.is_dispatched, DELIVERED_SECONDS)
         for node in self.nodes.values():
             if node.runs:
                 self.oracle.check_at_rest(node, self._wall_clock_is_true)
 
-    def _is_delivered(self) -> bool:
+    def is_delivered(self) -> bool:
+        """Whether the master has delivered all delayed messages."""
         return self.master.runs and not undelivered(self.master.log, clock_is_true=False)
 
-    def _is_dispatched(self) -> bool:
+    def is_dispatched(self) -> bool:
+        """Whether the queues and indexes of all nodes have all that their logs have."""
         stores = [node.store for node in self.nodes.values() if node.store is not None]
         return not any(store.derived.dispatcher.behind_bytes for store in stores)
 
@@ -734,6 +744,8 @@ class ReportWatch:
         self._requested = False
 
     def __call__(self, data: bytes) -> None:
+        if len(data) != REPORT_HEADER.size:
+            return  # a member's hello
         (offset,) = REPORT_HEADER.unpack(data)
         self._simulation.say(self._node.name, f"{'reports' if self._requested else 'asks for'} {offset}")
         if self._node.is_changing:

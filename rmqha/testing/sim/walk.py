@@ -9,14 +9,15 @@ from random import Random
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.testing.sim.clusterwalk import ClusterWalk
 from rmqha.testing.sim.failover import FailoverWalk
 from rmqha.testing.sim.network import OUR_NETWORK, Connecting
 from rmqha.testing.sim.nodes import SimSlave
-from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import FLUSH_TYPES, MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.steps import Steps
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 
-FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 FAULTS = (
     "cut",
     "block",
@@ -66,6 +67,8 @@ class Story(Enum):
     """One master, its slaves and all faults."""
     FAILOVER = "failover"
     """Slaves are promoted, old masters rewound."""
+    CLUSTER = "cluster"
+    """Automatic failover: the nodes themselves find their leader, with a coordinator."""
 
     def __str__(self) -> str:
         return self.value
@@ -73,7 +76,12 @@ class Story(Enum):
 
 def run_seed(seed: int, story: Story = Story.REPLICATION) -> Outcome:
     """Simulate what this seed decides, to the end or to the first violation."""
-    walk: Walk | FailoverWalk = Walk(seed) if story is Story.REPLICATION else FailoverWalk(seed)
+    walks: dict[Story, Callable[[int], Walk | FailoverWalk | ClusterWalk]] = {
+        Story.REPLICATION: Walk,
+        Story.FAILOVER: FailoverWalk,
+        Story.CLUSTER: ClusterWalk,
+    }
+    walk = walks[story](seed)
     violation = None
     with walk.simulation.running():
         try:
@@ -87,7 +95,7 @@ def run_seed(seed: int, story: Story = Story.REPLICATION) -> Outcome:
     return Outcome(seed, walk.simulation.trace, violation, len(puts), ok, len(walk.simulation.trace))
 
 
-class Walk:
+class Walk(Steps):
     """One run. Each seed knows only some of the faults, so that each is seen with and without the others."""
 
     def __init__(self, seed: int) -> None:
@@ -135,20 +143,6 @@ class Walk:
         if self.simulation.master.runs and not self.simulation.master.stopping:
             size = self.random.randint(0, self._body_bytes)
             self.simulation.put(size, self.random.random() < 0.9, self.random.choice(self._kinds))
-
-    def _deliver(self) -> None:
-        news = self.simulation.network.news()
-        if news:
-            end = self.random.choice(news)
-            whole = self.random.random() < 0.6 or len(end.inbound) < 2
-            self.simulation.deliver(end, None if whole else self.random.randint(1, len(end.inbound)))
-
-    def _resolve(self) -> None:
-        if self.simulation.network.attempts:
-            self.simulation.resolve(self.random.choice(self.simulation.network.attempts))
-
-    def _flush(self) -> None:
-        self.simulation.flush_step(self._node())
 
     def _pause(self) -> None:
         seconds = self.random.choice(PAUSES)
