@@ -4,6 +4,7 @@ In reading order. Reading:
 
 - ``errors``: what can be wrong with a log that is read as data.
 - ``options``: the options of a query.
+- ``sqltypes``: types of columns, in Arrow and in Spark SQL.
 - ``schema``: the columns.
 - ``segments``: reads and proves the records of a split.
 - ``decode``: turns the bytes of records into Arrow arrays.
@@ -11,14 +12,22 @@ In reading order. Reading:
 - ``pagecache``: returns the page cache that a query has used.
 - ``boundaries``: finds offsets at which a segment can be split.
 - ``plan``: segments, splits and offsets.
-- ``jobs/``: work on a whole log: verify, compare, stats, archive, rebuild, restore.
+- ``network/``: the logs of brokers on other machines, over their HA ports.
+- ``sums``: sums of messages by group.
+- ``sql``: SQL in this process.
+- ``bodies/``: decodes bodies into columns.
+- ``jobs/``: work on a whole log: verify, compare, stats, archive, rebuild, restore, reconcile.
+- ``storeviews``: the rows of views of a store's queues and consumers.
 - ``views``: what the rows of a query are.
 
 Spark and the command line:
 
 - ``source``: ``format("rmqha")``: reads a log.
+- ``aggregate``: a query with GROUP BY, counted in the workers.
+- ``clusterstream``: a stream of the logs of all brokers of a cluster.
 - ``sink``: ``format("rmqha_archive")``: writes an archive.
 - ``session``: a Spark session for a log on this machine, and the Java that runs it.
+- ``workerdaemon``: starts Spark's Python workers.
 - ``sparkerrors``: shortens Spark's errors to one line.
 - ``cli``: ``rmqha job``.
 

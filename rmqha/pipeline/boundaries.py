@@ -19,9 +19,10 @@ import numpy as np
 
 from rmqha.pipeline.segments import (
     RECORD_START_BYTES,
-    SegmentReader,
+    Segment,
     Skipped,
     Split,
+    open_segment,
     plausible_starts,
     read_records,
 )
@@ -104,7 +105,7 @@ def cut_by_signs(piece: Split, split_bytes: int, queues: BoundaryQueues) -> list
     """
     starts = [piece.start]
     target = piece.start + split_bytes
-    with SegmentReader(piece.path, piece.base) as segment:
+    with open_segment(piece.path, piece.base) as segment:
         while target < piece.end:
             found = _start_by_queues(segment, piece, target, target + split_bytes, queues)
             if found is None:
@@ -115,9 +116,7 @@ def cut_by_signs(piece: Split, split_bytes: int, queues: BoundaryQueues) -> list
     return _between(piece, starts)
 
 
-def _start_by_queues(
-    segment: SegmentReader, piece: Split, target: int, limit: int, queues: BoundaryQueues
-) -> int | None:
+def _start_by_queues(segment: Segment, piece: Split, target: int, limit: int, queues: BoundaryQueues) -> int | None:
     """The nearest message from ``target`` to before ``limit`` that a queue names, if there is one."""
     named = [
         unit.physical_offset
@@ -128,7 +127,17 @@ def _start_by_queues(
     return min(named, default=None)
 
 
-def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: int) -> int | None:
+def start_before(piece: Split) -> int:
+    """A record start near the end of ``piece``, which starts with a record. Raises DataLossError, OSError."""
+    target = piece.end - MAX_RECORD_BYTES
+    if target <= piece.start:
+        return piece.start
+    with open_segment(piece.path, piece.base) as segment:
+        found = _start_by_chains(segment, piece, target, piece.start)
+    return piece.start if found is None else found
+
+
+def _start_by_chains(segment: Segment, piece: Split, target: int, known: int) -> int | None:
     """The first offset at or after ``target`` to which every plausible start leads. ``known`` is the start of a
     record.
     """
@@ -150,7 +159,7 @@ def _start_by_chains(segment: SegmentReader, piece: Split, target: int, known: i
     return None
 
 
-def _size_at(segment: SegmentReader, offset: int) -> int | None:
+def _size_at(segment: Segment, offset: int) -> int | None:
     """The size of what looks like the start of a record at this offset, or None."""
     starts, sizes = plausible_starts(segment.read(offset, RECORD_START_BYTES), offset)
     return int(sizes[0]) if len(starts) else None

@@ -1,8 +1,9 @@
 """``rmqha job NAME …``, and the same for ``spark-submit``: see ``__main__``. Exit codes are those of ``exitcodes``."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -20,10 +21,14 @@ from rmqha.exitcodes import ExitCode
 from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
 from rmqha.printing import printable_json
 from rmqha.progress import Show, Unit, from_offset, progress
+from rmqha.times import iso_time, parse_time
 
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
     from rmqha.pipeline.jobs.chart import Draw
+    from rmqha.pipeline.jobs.compact import Compacted
     from rmqha.pipeline.jobs.engine import Engine
+    from rmqha.pipeline.jobs.expire import Expired
+    from rmqha.pipeline.jobs.reconcile import Reconciled
     from rmqha.pipeline.jobs.restore import Restored
     from rmqha.pipeline.jobs.stats import Stats
     from rmqha.pipeline.options import Options
@@ -40,8 +45,17 @@ OPTIONS = {
     "topicPattern": "only topics whose whole name matches this regular expression",
     "queueId": "only these queues: 0,1",
     "tags": "only messages with these tags: A,B",
+    "queueOffset": "only these offsets in their queues: 100..200, 100.. or ..200; the end is left out",
+    "bornTimestamp": "only messages born in this time: FROM..BEFORE, as startingTimestamp",
+    "storeTimestamp": "only messages stored in this time: FROM..BEFORE",
     "columns": "the columns, in order: topic,keys,body; default: all",
-    "properties": "raw (default), map or none",
+    "properties": "raw (default): as stored; map or none",
+    "bodyFormat": "json, avro, protobuf or text: adds the columns value and bodyError",
+    "bodySchema": "of json: id bigint, name string; of avro: its JSON; or a file with it: /path",
+    "bodyDescriptor": "of protobuf: a file of protoc --descriptor_set_out --include_imports",
+    "bodyMessage": "of protobuf: the full name of the message",
+    "bodySchemas": "a JSON file with the format and schema of each topic, see docs/spark.md",
+    "bodyMaxBytes": "longer bodies are not decoded: 4m",
     "decompress": "true: decompress bodies that a producer has compressed",
     "verifyBody": "true: check the CRC of each body",
     "onCorrupt": "what to do with bytes that are not records: fail (default) or skip",
@@ -53,14 +67,32 @@ OPTIONS = {
     "boundaries": "how the log is split: auto (default), or hop: by the sizes of all records",
     "compression": "compression of the Parquet files: zstd (default), snappy, lz4, gzip or none",
     "dropBehind": "true: remove pages from the page cache that only this job has loaded",
+    "maxRate": "bytes a second that a task may read over the network; default: no limit",
+    "nodeTimeout": "how long a node may send nothing before another one is asked: 30s",
+    "tls": "true: the nodes use TLS",
+    "tlsCa": "PEM file of trusted authorities; default: the platform's",
+    "tlsCert": "PEM file of the certificate to show",
+    "tlsKey": "PEM file of its key; default: the file of tlsCert",
+    "aclFile": "credentials for brokers with access control, as RocketMQ's tools.yml has them",
 }
 """The options of ``format("rmqha")`` that jobs take, and their help."""
 
 RANGE = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy")
-CHOICE = ("topic", "topicPattern", "queueId", "tags")
+CHOICE = ("topic", "topicPattern", "queueId", "tags", "queueOffset", "bornTimestamp", "storeTimestamp")
 READING = ("readUpTo", "failOnDataLoss", "splitBytes", "minPartitions", "batchBytes")
 RECORDS = ("verifyBody", "onCorrupt", "dropBehind")
-COLUMNS = ("columns", "properties", "decompress")
+BODIES = ("bodyFormat", "bodySchema", "bodyDescriptor", "bodyMessage", "bodySchemas", "bodyMaxBytes")
+COLUMNS = ("columns", "properties", "decompress", *BODIES)
+NETWORK = ("maxRate", "nodeTimeout", "tls", "tlsCa", "tlsCert", "tlsKey", "aclFile")
+OVER_THE_NETWORK = ("stats", "archive", "reconcile")
+COMPARED = ("topic", "topicPattern", "tags", "endingTimestamp")
+RECONCILED = (*COMPARED, *READING, "boundaries", "onCorrupt", "dropBehind", *NETWORK)
+LOG_COLUMNS = ("topic", "key", "msgId", "time")
+FOLDER = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+BY_HELP = "What messages must share to be the same one. Default: id."
+PROBLEMS = {"missing": "missing", "changed": "with another body", "notConsumed": "not consumed"}
+FINDINGS_SHOWN = 20
 WIDE = 200
 """Characters in a line if the output is not a terminal."""
 MISSING = "{module} is not installed: pip install 'rmqha[spark]'"
@@ -158,9 +190,33 @@ def _with_log_options(command: Callable[..., None], source: str = "STORE") -> Ca
 
 
 def _options(asked: Asked, **paths: Path | None) -> "Options":
-    from rmqha.pipeline.options import parse_options
+    from rmqha.pipeline.network.address import is_network
     from rmqha.pipeline.plan import log_folder
 
+    options = _parsed(asked, **paths)
+    if not is_network(options.path):  # a missing store is reported before Spark starts
+        log_folder(options.path, options.settings.store_path_commit_log)
+    return options
+
+
+def _parsed(asked: Asked, **paths: Path | None) -> "Options":
+    """The options for ``asked.store``, which may also be an archive, or a broker for some commands."""
+    from rmqha.pipeline.network.address import is_network
+    from rmqha.pipeline.options import parse_options
+
+    given = _texts(asked)
+    paths["path"] = asked.store
+    options = parse_options({**given, **{name: str(path) for name, path in paths.items() if path is not None}})
+    if is_network(options.path):
+        command = str(click.get_current_context().command.name)
+        if command not in OVER_THE_NETWORK:
+            raise Trouble(ExitCode.USAGE, f"{command} needs a store; over the network: {', '.join(OVER_THE_NETWORK)}")
+        return options
+    return replace(options, settings=settings_of(asked.store, asked.conf, asked.sets))
+
+
+def _texts(asked: Asked) -> dict[str, str]:
+    """The values of -o by their names."""
     given = {}
     for text in asked.texts:
         name, separator, value = text.partition("=")
@@ -168,11 +224,7 @@ def _options(asked: Asked, **paths: Path | None) -> "Options":
             raise Trouble(ExitCode.USAGE, f"--option {text} is not NAME=VALUE")
         given[name] = value
     _refuse_what_is_not_taken(given)
-    paths["path"] = asked.store
-    options = parse_options({**given, **{name: str(path) for name, path in paths.items() if path is not None}})
-    settings = settings_of(asked.store, asked.conf, asked.sets)
-    log_folder(options.path, settings.store_path_commit_log)  # a missing store is reported before Spark starts
-    return replace(options, settings=settings)
+    return given
 
 
 def _refuse_what_is_not_taken(names: Iterable[str]) -> None:
@@ -277,7 +329,7 @@ def compare(asked: Asked, against: Path, exact: bool) -> None:
         raise Trouble(ExitCode.CORRUPT, problem)
 
 
-@job.command(cls=Job, takes=(*RANGE, *CHOICE, *READING, "boundaries", *RECORDS))
+@job.command(cls=Job, takes=(*RANGE, *CHOICE, *READING, "boundaries", *RECORDS, *NETWORK))
 @_with_log_options
 @click.option(
     "--chart",
@@ -286,7 +338,7 @@ def compare(asked: Asked, against: Path, exact: bool) -> None:
     help="Also draw a chart: FILE must end with .png, .svg or .html.",
 )
 def stats(asked: Asked, chart: Path | None) -> None:
-    """Count messages by topic.
+    """Count messages by topic. STORE may be a broker too: rmqha://HOST:PORT, its HA port.
 
     Shows messages, bytes, rates, queues, and quantiles of the latency from a message's birth to its store. A chart also
     shows them over time. An HTML page contains the table and the chart.
@@ -334,7 +386,7 @@ def _print_table(found: "Stats") -> None:
         say("(a wider terminal, or --json, shows more columns)", err=True)
 
 
-@job.command(cls=Job, takes=(*RANGE, *READING, "boundaries", *RECORDS, *COLUMNS, "compression"))
+@job.command(cls=Job, takes=(*RANGE, *CHOICE, *READING, "boundaries", *RECORDS, *COLUMNS, "compression", *NETWORK))
 @_with_log_options
 @click.option(
     "--output",
@@ -342,16 +394,27 @@ def _print_table(found: "Stats") -> None:
     required=True,
     help="The archive's folder. It is created if it is missing.",
 )
-def archive(asked: Asked, output: Path) -> None:
+@click.option("--topic", metavar="A,B", help="Archive only these topics. No store can be made from such an archive.")
+@click.option(
+    "--table",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    help="Also make it a table of Delta or Iceberg. It stays one in later runs. Default: parquet, which is only files.",
+)
+def archive(asked: Asked, output: Path, topic: str | None, table: str) -> None:
     """Add new messages to an archive in Parquet.
 
-    Each message is added exactly once. Run it as often as you like.
+    Each message is added exactly once. Run it as often as you like. An archive of some topics is always continued with
+    the same topics. STORE may be a broker too: rmqha://HOST:PORT, its HA port. rmqha job restore then leaves topics,
+    groups and offsets to you.
     """
     from rmqha.pipeline.jobs.archive import archive as archive_log
+    from rmqha.pipeline.jobs.tableformats import TableFormat
 
-    options = _options(asked, output=output)
+    chosen = asked if topic is None else replace(asked, texts=(*asked.texts, f"topic={topic}"))
+    options = _options(chosen, output=output)
     with _engine(asked) as running, _progress("archive") as shown:
-        done = archive_log(options, running, shown)
+        done = archive_log(options, running, shown, table=TableFormat(table))
     if asked.as_json:
         _print_json(done.as_json())
         return
@@ -364,6 +427,126 @@ def archive(asked: Asked, output: Path) -> None:
     say(f"{done.messages} messages from {done.start} to {done.end} in {done.files} new files of {output}")
     if done.skipped:
         say(f"{done.skipped} stretches of the log are not records, and were skipped")
+
+
+@job.command(cls=Job, takes=("compression",))
+@partial(_with_log_options, source="ARCHIVE")
+@click.option(
+    "--target",
+    default="128m",
+    metavar="SIZE",
+    help="Bytes of log in a large file: 128m. A task needs 300 MiB of memory, and twice this.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would become of how many files.")
+def compact(asked: Asked, target: str, dry_run: bool) -> None:
+    """Make large files of an archive's small ones, sorted by topic and time.
+
+    Only files of one hour become one file. Each is read back and compared before the old ones are removed. Streams may
+    archive meanwhile. A query that reads the archive meanwhile may miss its files, and must be repeated.
+    """
+    from rmqha.pipeline.jobs.compact import CompactChoices
+    from rmqha.pipeline.jobs.compact import compact as compact_archive
+
+    choices = CompactChoices(_size(target, "--target"), _parsed(asked).compression, dry_run)
+    with _engine(asked) as running, _progress("compact") as shown:
+        done = compact_archive(asked.store, running, choices, shown)
+    if asked.as_json:
+        _print_json(done.as_json())
+        return
+    if not done.files_before and done.manifests_before == done.manifests_after:
+        say(f"nothing to compact in {asked.store}")
+    else:
+        for line in _compacted_lines(asked.store, done):
+            say(line)
+    if done.left:
+        say(f"{done.left} files stay: they have no physicalOffset, or do not say the size of the log's segments")
+
+
+def _compacted_lines(root: Path, done: "Compacted") -> Iterator[str]:
+    verb = "became" if done.done else "would become"
+    yield (
+        f"{done.files_before} files of {root} {verb} {done.files_after}, and {done.manifests_before} manifests "
+        f"{done.manifests_after}: {done.messages} messages, {done.log_bytes >> 20} MiB of log"
+    )
+    if not done.done:
+        yield "nothing was changed"
+    elif done.files_after:
+        rate = done.log_bytes / 1e6 / max(done.seconds, 1e-9)
+        yield (
+            f"{done.bytes_before >> 20} MiB of Parquet became {done.bytes_after >> 20} MiB in {done.seconds:.1f} s: "
+            f"{rate:.0f} MB/s of log, with {done.processor_seconds:.1f} s of processor time"
+        )
+
+
+@job.command()
+@click.argument("archive", type=click.Path(path_type=Path), metavar="ARCHIVE")
+@click.option(
+    "--older-than",
+    "age",
+    required=True,
+    metavar="AGE",
+    help="An age with its unit (30d, 12h), or a time: 2026-10-01T00:00:00Z, or ms since 1970.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable, one JSON object.")
+def expire(archive: Path, age: str, dry_run: bool, as_json: bool) -> None:
+    """Remove the oldest messages of an archive. Nothing brings them back.
+
+    Files are removed from the begin of the archive on, as long as all messages of a file were stored before that time.
+    A file is never removed in part. They are not archived again, even if the store still has them. Nothing else ever
+    removes messages from an archive.
+    """
+    from rmqha.pipeline.jobs.expire import expire as expire_archive
+
+    before = _time_before(age)
+    with _progress("expire") as shown:
+        done = expire_archive(archive, before, dry_run, shown)
+    if as_json:
+        _print_json(done.as_json())
+        return
+    for line in _expired_lines(archive, done):
+        say(line)
+
+
+def _expired_lines(root: Path, done: "Expired") -> Iterator[str]:
+    if not done.files:
+        yield f"nothing of {root} is that old"
+    else:
+        verb = "removed" if done.done else "would remove"
+        yield (
+            f"{verb} {done.files} files with {done.messages} messages, {done.bytes >> 20} MiB, from {done.start} to "
+            f"{done.end}"
+        )
+    if done.oldest_left is None:
+        yield "no message is left" if done.done else "no message would be left"
+    else:
+        yield f"the oldest message left was stored at {iso_time(done.oldest_left)}"
+        if done.restorable is not None and done.restorable > done.end:
+            yield f"a restore needs --whole-segments now, and starts at {done.restorable}"
+        elif done.restorable is None:
+            yield "no store can be made from what is left: it does not hold the begin of a segment"
+
+
+def _time_before(age: str) -> int:
+    """The time that is so long ago, in milliseconds."""
+    from rmqha.pipeline.options import parse_duration
+
+    try:
+        with suppress(ValueError):
+            if age.strip()[-1:].isalpha() and "T" not in age:
+                return int((time.time() - parse_duration(age)) * 1000)
+        return parse_time(age)
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, f"--older-than {age}: it is neither an age such as 30d, nor a time") from error
+
+
+def _size(text: str, option: str) -> int:
+    from rmqha.pipeline.options import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise Trouble(ExitCode.USAGE, f"{option} {text}: {error}") from error
 
 
 @job.command(cls=Job, takes=READING)
@@ -401,8 +584,13 @@ def rebuild(asked: Asked, output: Path | None) -> None:
 @click.option(
     "--lossy", is_flag=True, help="Also take messages that the archive cannot prove, or does not keep exactly."
 )
+@click.option(
+    "--whole-segments",
+    is_flag=True,
+    help="If the archive starts inside a segment, as after expire: leave out the messages before the next one.",
+)
 @click.option("--dry-run", is_flag=True, help="Read and prove the whole archive; write nothing.")
-def restore(asked: Asked, output: Path, lossy: bool, dry_run: bool) -> None:
+def restore(asked: Asked, output: Path, lossy: bool, whole_segments: bool, dry_run: bool) -> None:
     """Make a store from a whole archive: its log, queues and index, topics, groups and offsets.
 
     The log gets the offsets and the bytes that it had, and each record is proved by its CRC or by the SHA-256 of its
@@ -422,7 +610,7 @@ def restore(asked: Asked, output: Path, lossy: bool, dry_run: bool) -> None:
             f"--option {asked.texts[0]}: a part of an archive cannot keep its offsets in a log, so restore takes all "
             "of it; 'rmqha job replay' sends the messages of a topic or of a time to a broker",
         )
-    plan = plan_restore(asked.store, settings_of(asked.store, asked.conf, asked.sets))
+    plan = plan_restore(asked.store, settings_of(asked.store, asked.conf, asked.sets), whole_segments)
     settings = settings_of(output, asked.conf, asked.sets)
     choices = RestoreChoices(lossy, dry_run)
     with _engine(asked) as running, _progress("restore") as progress:
@@ -448,3 +636,143 @@ def _restored_lines(done: "Restored") -> Iterator[str]:
         yield f"{done.queues} queues; {done.clamped} offsets were set back to the end of their queues"
     else:
         yield "nothing was written"
+
+
+def _moment(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _log_columns(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    columns = {}
+    for text in texts:
+        name, separator, column = text.partition("=")
+        if not separator or name not in LOG_COLUMNS:
+            raise click.BadParameter(f"{text} is not NAME=COLUMN, with one of {', '.join(LOG_COLUMNS)}")
+        columns[name] = column
+    return columns
+
+
+@job.command(cls=Job, takes=RECONCILED)
+@partial(_with_log_options, source="SOURCE")
+@click.option(
+    "--also", "others", multiple=True, type=FOLDER, metavar="SOURCE", help="Another broker of the same cluster."
+)
+@click.option(
+    "--against", multiple=True, type=FOLDER, metavar="SOURCE", help="The cluster that must have the messages."
+)
+@click.option(
+    "--sends", multiple=True, type=FILE, metavar="FILE", help="What a producer sent: .csv, .jsonl or .parquet."
+)
+@click.option("--by", multiple=True, type=click.Choice(["id", "keys", "born", "body"]), help=BY_HELP)
+@click.option("--group", "groups", multiple=True, help="With --sends: this group must have consumed all of them.")
+@click.option("--topic", help="With --sends: the topic of rows that name none.")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    callback=_log_columns,
+    metavar="NAME=COLUMN",
+    help="With --sends: the name of the column topic, key, msgId or time in FILE.",
+)
+@click.option("--from", "start", callback=_moment, metavar="TIME", help="Only messages born, or sent, from then on.")
+@click.option("--to", "end", callback=_moment, metavar="TIME", help="Only messages born, or sent, before then.")
+@click.option("--output", type=FILE, metavar="FILE", help="Write all findings to a file: .csv, .jsonl or .parquet.")
+@click.option(
+    "--scratch", type=FOLDER, metavar="FOLDER", help="For intermediate results. All workers must see it. Default: /tmp."
+)
+@click.option("--exact", is_flag=True, help="Exit code 1 also if --against has more messages.")
+def reconcile(asked: Asked, **given: Any) -> None:
+    """Find messages of SOURCE that --against does not have, or sends of --sends that SOURCE does not have.
+
+    A SOURCE is a store, an archive, or an address: rmqha://HOST:PORT of a broker, namesrv://HOST:PORT?cluster=NAME of
+    all brokers of a cluster. Otherwise name all of them: --also and --against may be given several times.
+    Two messages are the same if they share topic and message id (UNIQ_KEY). A message without an id is known by its
+    keys, its time of birth and the CRC of its body. With --by, messages are the same if they share these
+    columns; without id, copies are counted. Not compared: messages of system topics, half messages of transactions, and
+    messages that consumers have sent back.
+
+    A row of --sends is found by its msgId if it has one, or else by its first key. If a key was sent more often than it
+    is stored, the sends that are farthest in time from the stored messages are missing. With --group, the command also
+    finds what is stored but not consumed, by the offsets in SOURCE. With -o endingTimestamp, these are the offsets of
+    the last snapshot before that time.
+
+    Memory: about 1 GiB, and the messages that share one key. The scratch folder needs about 100 bytes for each message.
+    Exit code 1 if messages are missing or have other bodies; 6 if nothing is missing, but not all is consumed.
+    """
+    from rmqha.pipeline.jobs.entries import By
+    from rmqha.pipeline.jobs.reconcile import Asked as Question
+    from rmqha.pipeline.jobs.reconcile import reconcile as reconcile_sources
+    from rmqha.pipeline.jobs.sendlog import SendLog
+
+    if bool(given["against"]) == bool(given["sends"]):
+        raise Trouble(ExitCode.USAGE, "give either --against, another cluster, or --sends, what a producer has sent")
+    if given["groups"] and not given["sends"]:
+        raise Trouble(ExitCode.USAGE, "--group needs --sends")
+    ours = _sources(asked, (asked.store, *given["others"]))
+    theirs = _sources(asked, given["against"])
+    question = Question(
+        found=theirs or ours,
+        expected=ours if theirs else (),
+        logs=given["sends"],
+        by=tuple(map(By, given["by"])) or (By.ID,),
+        log=SendLog(given["columns"], given["topic"]),
+        groups=given["groups"],
+        period=(given["start"], given["end"]),
+        output=given["output"],
+        scratch=given["scratch"],
+    )
+    with _engine(asked) as running, _progress("reconcile") as shown:
+        done = reconcile_sources(question, running, shown)
+    if asked.as_json:
+        _print_json(done.as_json())
+    else:
+        for line in _reconciled_lines(done):
+            say(line)
+    _judge(done, given["exact"])
+
+
+def _judge(done: "Reconciled", exact: bool) -> None:
+    """Raises Trouble if something is missing, changed or late."""
+    from rmqha.pipeline.jobs.reconcile import Problem
+
+    missing, changed = done.count(Problem.MISSING), done.count(Problem.CHANGED)
+    if missing or changed or (exact and done.more):
+        more = f", {done.more} are there besides" if done.more else ""
+        raise Trouble(ExitCode.CORRUPT, f"{missing} messages are missing, {changed} have other bodies{more}")
+    if late := done.count(Problem.NOT_CONSUMED):
+        raise Trouble(ExitCode.STALLED, f"nothing is missing, but {late} messages are not consumed")
+
+
+def _sources(asked: Asked, paths: Iterable[Path]) -> "tuple[Options, ...]":
+    """The options of sources. A store other than the first has no --conf: it may be made otherwise."""
+    from rmqha.pipeline.jobs.messages import is_archive
+    from rmqha.pipeline.jobs.origin import broker_folders
+
+    found = []
+    for path in paths:
+        one = replace(asked, store=path, conf=asked.conf if path == asked.store else None)
+        is_kept = is_archive(path) or bool(broker_folders(path))
+        options = _parsed(one) if is_kept else _options(one)
+        if is_kept and options.ending_timestamp is not None:
+            raise Trouble(ExitCode.USAGE, f"{path} is an archive: endingTimestamp is for stores")
+        found.append(options)
+    return tuple(found)
+
+
+def _reconciled_lines(done: "Reconciled") -> Iterator[str]:
+    from rmqha.pipeline.jobs.reconcile import FIRST_FINDINGS, Problem, shown_time
+
+    for topic, one in done.topics.items():
+        problems = "".join(f", {one.problems[each]} {PROBLEMS[each.value]}" for each in Problem if one.problems[each])
+        more = f", {one.more} besides" if one.more else ""
+        yield f"{topic}: {one.found} of {one.expected} messages are there{problems}{more}"
+    for row in done.first[:FINDINGS_SHOWN]:
+        names = " ".join(f"{title} {row[name]}" for title, name in (("keys", "keys"), ("id", "msgId")) if row[name])
+        late = f" by {row['groups']}" if row["groups"] else ""
+        time = shown_time(row) or "at an unknown time"
+        yield f"{PROBLEMS[row['problem']]}{late}: {row['topic']} {names} {time} ({row['source']} at {row['place']})"
+    if len(done.first) > FINDINGS_SHOWN:
+        yield f"… and more: --json shows {FIRST_FINDINGS}, --output FILE gets all"

@@ -6,7 +6,7 @@ in C, out of an Arrow array that covers the whole buffer.
 
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 
 import numpy as np
@@ -25,6 +25,7 @@ MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999. A time outside of them, which a producer may have made up, is null."""
 MAX_INFLATED_BYTES = 64 << 20
 ARROW_CODECS = {0x100: "lz4", 0x200: "zstd"}
+NOTHING: Mapping[str, pa.Array] = {}
 
 
 def slices(buffer: Bytes, begins: Ints, lengths: Ints) -> pa.BinaryArray:
@@ -102,9 +103,10 @@ def _offsets_of(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
 class _Columns:
     """Makes the columns of some messages. Intermediate results that several columns need are computed once."""
 
-    def __init__(self, records: Records, decompress: bool) -> None:
+    def __init__(self, records: Records, decompress: bool, ready: Mapping[str, pa.Array] = NOTHING) -> None:
         self._records = records
         self._decompress = decompress
+        self._ready = ready
 
     @cached_property
     def _stored(self) -> pa.BinaryArray:
@@ -116,6 +118,8 @@ class _Columns:
 
     def make(self, field: pa.Field) -> pa.Array:
         name: str = field.name
+        if name in self._ready:
+            return self._ready[name]
         if field.type == STRING_MAP:
             return self._pairs.maps()
         special = SPECIAL_COLUMNS.get(name)
@@ -170,30 +174,64 @@ SPECIAL_COLUMNS: dict[str, Callable[[_Columns], pa.Array]] = {
 assert PROPERTIES_MAP not in SPECIAL_COLUMNS
 
 
-def decode(records: Records, schema: pa.Schema, decompress: bool = False) -> pa.RecordBatch:
-    """The messages as a batch with this schema: columns of ``schema.COLUMNS``, and the map of properties.
+def decode(
+    records: Records, schema: pa.Schema, decompress: bool = False, ready: Mapping[str, pa.Array] = NOTHING
+) -> pa.RecordBatch:
+    """The messages as a batch with this schema: columns of ``schema.COLUMNS``, the map of properties, and those that
+    are ``ready``.
 
     With ``decompress``, a compressed body is decompressed if possible, and left unchanged otherwise.
     """
-    columns = _Columns(records, decompress)
+    columns = _Columns(records, decompress, ready)
     return pa.RecordBatch.from_arrays([columns.make(field) for field in schema], schema=schema)
+
+
+def topics_of(records: Records) -> pa.StringArray:
+    """The topics of the messages."""
+    return _Columns(records, False).topics()
+
+
+class NotInflated(ValueError):
+    """A compressed body cannot be decompressed. The text is the reason."""
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
     """The content of a compressed body. Returns the body itself if it is not compressed, or its content exceeds 64
     MiB.
     """
-    kind = sys_flag & record.COMPRESSION_TYPE_MASK
     try:
-        if kind in record.ZLIB_COMPRESSION_TYPES:
-            stream = zlib.decompressobj()
-            content = stream.decompress(body, MAX_INFLATED_BYTES)
-            return content if stream.eof else body
-        with pa.CompressedInputStream(pa.BufferReader(body), ARROW_CODECS[kind]) as compressed:
-            content = compressed.read(MAX_INFLATED_BYTES + 1)
-        return body if len(content) > MAX_INFLATED_BYTES else content
-    except (zlib.error, OSError, KeyError, ValueError):
+        return content_of(body, sys_flag, MAX_INFLATED_BYTES)
+    except NotInflated:
         return body
+
+
+def content_of(body: bytes, sys_flag: int, max_bytes: int) -> bytes:
+    """The content of a compressed body. No more than ``max_bytes`` are decompressed. Raises NotInflated."""
+    kind = sys_flag & record.COMPRESSION_TYPE_MASK
+    name = "zlib" if kind in record.ZLIB_COMPRESSION_TYPES else ARROW_CODECS.get(kind)
+    if name is None:
+        raise NotInflated(f"it is compressed in an unknown way ({kind:#x})")
+    try:
+        if name == "zlib":
+            stream = zlib.decompressobj()
+            content = stream.decompress(body, max_bytes + 1)
+            is_whole = stream.eof
+        else:
+            with pa.CompressedInputStream(pa.BufferReader(body), name) as compressed:
+                content = compressed.read(max_bytes + 1)
+            is_whole = True
+    except (zlib.error, OSError, ValueError) as error:
+        raise NotInflated(f"it is not compressed with {name}, as its sysFlag says: {error}") from error
+    if len(content) > max_bytes:
+        raise NotInflated(f"its decompressed content is longer than {max_bytes} bytes (bodyMaxBytes)")
+    if not is_whole:
+        raise NotInflated(f"its content, compressed with {name}, has no end")
+    return content
+
+
+def microseconds_of(milliseconds: int) -> int | None:
+    """The value of a column of times, for one time in the log; None outside of the years 1 to 9999."""
+    return milliseconds * 1000 if MIN_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS else None
 
 
 def _timestamps(milliseconds: Ints) -> pa.Array:
@@ -245,9 +283,9 @@ def _masks(selection: Selection) -> Iterator[Callable[[Records], Mask]]:
         if limits is not None:
             yield partial(_is_within, name, limits)
     if (topics := selection.topics) is not None:
-        yield lambda records: _is_in(_Columns(records, False).topics(), topics)
+        yield lambda records: _is_in(topics_of(records), topics)
     if (pattern := selection.topic_pattern) is not None:
-        yield lambda records: _matches(_Columns(records, False).topics(), pattern)
+        yield lambda records: _matches(topics_of(records), pattern)
     if (tags := selection.tags) is not None:
         yield lambda records: _is_in(_Columns(records, False).tags(), tags)
 

@@ -4,7 +4,7 @@ A record is the join of its parts, and Arrow joins them for many rows at once. P
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
+from rmqha.times import EPOCH, MILLISECOND
 from rmqha.wire import layout
 from rmqha.wire.columns import HEADER, Bytes, Ints, Mask, Records
 from rmqha.wire.layout import BORN_HOST_AT, FIELD_AT, INT32
@@ -40,7 +41,6 @@ NEEDED_COLUMNS = (
 )
 """The columns that hold a whole record, except for what they cannot represent."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HEAD = np.dtype([(name, HEADER[name]) for name, at in FIELD_AT.items() if at < BORN_HOST_AT])
 TAIL = np.dtype([(name, HEADER[name]) for name in ("reconsumeTimes", "preparedTransactionOffset", "bodyLength")])
 STORED_AT = np.dtype([("storeTimestamp", HEADER["storeTimestamp"])])
@@ -169,7 +169,7 @@ def forced_record(values: Mapping[str, Any]) -> bytes | None:
 
 def milliseconds_of(time: datetime | None) -> int:
     """A time of a column in milliseconds; 0 for null."""
-    return 0 if time is None else (time - EPOCH) // timedelta(milliseconds=1)
+    return 0 if time is None else (time - EPOCH) // MILLISECOND
 
 
 def host_of(text: str) -> Host | None:

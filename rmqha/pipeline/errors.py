@@ -3,6 +3,11 @@
 from rmqha.store.errors import StoreError
 
 
+def one_line(error: Exception) -> str:
+    """The text of an error, which may have several lines, as one: a library's error becomes a part of a sentence."""
+    return " ".join(str(error).split())
+
+
 class OptionError(ValueError):
     """An option has an invalid value. The text names the valid ones."""
 

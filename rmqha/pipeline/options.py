@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -10,7 +10,16 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from rmqha.confkeys import with_nearest
+from rmqha.pipeline.bodies.formats import (
+    DEFAULT_MAX_BODY_BYTES,
+    KEYS,
+    BodyFormat,
+    Format,
+    body_format,
+    formats_by_topic,
+)
 from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.network.address import Access, TLSPaths, is_network, parse_address
 from rmqha.settings import Settings
 from rmqha.times import parse_time
 
@@ -20,8 +29,10 @@ MAX_BATCH_BYTES = 1 << 30
 """The limit of a batch: Arrow's offsets inside a batch have 31 bits."""
 
 SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-DURATION_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+DURATION_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 EARLIEST, LATEST = "earliest", "latest"
+INT64_RANGE = (-(1 << 63), 1 << 63)
+RANGE_MARK = ".."
 
 
 class View(Enum):
@@ -33,6 +44,8 @@ class View(Enum):
     VERIFY = "verify"
     COMPARE = "compare"
     QUEUES = "queues"
+    QUEUE_OFFSETS = "queueOffsets"
+    CONSUMERS = "consumers"
 
 
 class ReadUpTo(Enum):
@@ -94,13 +107,46 @@ class Selection:
     born_timestamps: tuple[int, int] | None = None
     store_timestamps: tuple[int, int] | None = None
 
+    def as_texts(self) -> dict[str, str]:
+        """The options that select so."""
+        texts = {
+            "topic": _joined(self.topics),
+            "topicPattern": self.topic_pattern,
+            "queueId": _joined(self.queue_ids),
+            "tags": _joined(self.tags),
+            "queueOffset": range_text(self.queue_offsets),
+            "bornTimestamp": range_text(self.born_timestamps),
+            "storeTimestamp": range_text(self.store_timestamps),
+        }
+        return {name: text for name, text in texts.items() if text is not None}
+
+
+def _joined(values: Iterable[object] | None) -> str | None:
+    return None if values is None else ",".join(sorted(map(str, values)))
+
+
+def range_text(limits: tuple[int, int] | None) -> str | None:
+    """A half-open range as an option gives it; a limit that no number exceeds is left out."""
+    if limits is None:
+        return None
+    return RANGE_MARK.join(
+        "" if limit == bound else str(limit) for limit, bound in zip(limits, INT64_RANGE, strict=True)
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options, with their defaults. Offsets are numbers, or None for earliest and latest. Times are in
     milliseconds.
 
+    ``properties`` is None if it was not given: readers get a map, and archives what is stored. ``bodies`` says what the
+    bodies of all messages are, ``body_schemas`` those of each topic; a body longer than ``max_body_bytes`` is not
+    decoded.
+
     ``settings`` are the settings of the store's node, if they are known: where its log is, and how its files are made.
+
+    ``pushdown`` lets Spark's filters select messages here. It is off by default: Spark 4.3 keeps what the last filter
+    has selected for all other queries of the same DataFrame (spec/pipeline.md 2).
 
     ``drop_behind`` is for a long scan next to a busy broker: pages of the log that were not in the page cache before
     are removed from it after they were read, except for the last two segments. A second query then reads from the disk
@@ -110,7 +156,10 @@ class Options:
     path: Path
     view: View = View.RECORDS
     columns: tuple[str, ...] = ()
-    properties: Properties = Properties.RAW
+    properties: Properties | None = None
+    bodies: BodyFormat | None = None
+    body_schemas: tuple[tuple[str, BodyFormat], ...] = ()
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     selection: Selection = Selection()
     starting_offset: int | str = EARLIEST
     ending_offset: int | str = LATEST
@@ -132,11 +181,13 @@ class Options:
     on_corrupt: OnCorrupt = OnCorrupt.FAIL
     drop_behind: bool = False
     boundaries: Boundaries = Boundaries.AUTO
-    pushdown: bool = True
+    pushdown: bool = False
     replica: Path | None = None
     output: Path | None = None
     compression: Compression = Compression.ZSTD
     settings: Settings = Settings()
+    access: Access = Access()
+    acl_file: Path | None = None
 
 
 Value = TypeVar("Value")
@@ -201,6 +252,22 @@ def _numbers(text: str) -> frozenset[int]:
     return frozenset(int(word) for word in _words(text))
 
 
+def _range(parse: Callable[[str], int]) -> Callable[[str], tuple[int, int]]:
+    def parse_range(text: str) -> tuple[int, int]:
+        limits = text.split(RANGE_MARK)
+        if len(limits) != 2:
+            raise ValueError("it must be two limits, of which one may be left out: FROM..BEFORE")
+        low, high = (parse(limit) if limit.strip() else bound for limit, bound in zip(limits, INT64_RANGE, strict=True))
+        return low, high
+
+    return parse_range
+
+
+def _time(text: str) -> int:
+    """A time of a message. Its number may be below 0, as a producer may have made it up."""
+    return int(text) if text.strip().removeprefix("-").isdecimal() else parse_time(text)
+
+
 def _pattern(text: str) -> str:
     re.compile(text)
     return text
@@ -216,10 +283,12 @@ def _offset(text: str) -> int | str:
 
 
 def _choice(choices: type[Choice]) -> Callable[[str], Choice]:
+    known = {choice.value.lower(): choice for choice in choices}
+
     def parse(text: str) -> Choice:
         try:
-            return choices(text.strip().lower())
-        except ValueError:
+            return known[text.strip().lower()]
+        except KeyError:
             raise ValueError(f"it must be one of {', '.join(choice.value for choice in choices)}") from None
 
     return parse
@@ -235,12 +304,27 @@ def _local_path(text: str) -> Path:
     return Path(os.path.abspath(text))
 
 
-def _pushdown(text: str) -> bool:
-    return text.strip().lower() == "auto" or _flag(text)
+def _store(text: str) -> Path:
+    """The path of a store, or the address of brokers."""
+    if is_network(text):
+        parse_address(text)
+        return Path(text)
+    return _local_path(text)
+
+
+def _seconds(text: str) -> float:
+    seconds = parse_duration(text)
+    if not seconds:
+        raise ValueError("it must be more than 0")
+    return seconds
+
+
+def _schemas_of_topics(text: str) -> tuple[tuple[str, BodyFormat], ...]:
+    return formats_by_topic(text, _choice(Format))
 
 
 PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "path": ("path", _local_path),
+    "path": ("path", _store),
     "view": ("view", _choice(View)),
     "columns": ("columns", _words),
     "properties": ("properties", _choice(Properties)),
@@ -260,21 +344,42 @@ PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "maxTriggerDelay": ("max_trigger_delay", parse_duration),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "verifyBody": ("verify_body", _flag),
+    "bodySchemas": ("body_schemas", _schemas_of_topics),
+    "bodyMaxBytes": ("max_body_bytes", _positive_size),
     "decompress": ("decompress", _flag),
     "onCorrupt": ("on_corrupt", _choice(OnCorrupt)),
     "dropBehind": ("drop_behind", _flag),
     "boundaries": ("boundaries", _choice(Boundaries)),
-    "pushdown": ("pushdown", _pushdown),
+    "pushdown": ("pushdown", _flag),
     "replica": ("replica", _local_path),
     "output": ("output", _local_path),
     "compression": ("compression", _choice(Compression)),
+    "aclFile": ("acl_file", _local_path),
 }
+ACCESS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "maxRate": ("max_rate", _positive_size),
+    "nodeTimeout": ("silence_seconds", _seconds),
+}
+USES_TLS: dict[str, tuple[str, Callable[[str], object]]] = {"tls": ("tls", _flag)}
+TLS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "tlsCa": ("authorities", str),
+    "tlsCert": ("certificate", str),
+    "tlsKey": ("key", str),
+}
+"""Paths on each executor."""
 SELECTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "topic": ("topics", _texts),
     "topicPattern": ("topic_pattern", _pattern),
     "queueId": ("queue_ids", _numbers),
     "tags": ("tags", _texts),
+    "queueOffset": ("queue_offsets", _range(int)),
+    "bornTimestamp": ("born_timestamps", _range(_time)),
+    "storeTimestamp": ("store_timestamps", _range(_time)),
 }
+BODIES = dict(zip(("bodyFormat", "bodySchema", "bodyDescriptor", "bodyMessage"), KEYS, strict=True))
+"""Options that describe bodies, with their names in ``bodies.formats``."""
+KNOWN = (*PARSERS, *SELECTIONS, *BODIES, *ACCESS, *USES_TLS, *TLS)
+"""All options."""
 
 
 TABLE_REMEDY = (
@@ -299,11 +404,40 @@ def parse_options(given: Mapping[str, str]) -> Options:
     # What the parsers give has the types of the fields that they are named by; mypy cannot know that.
     values = _parsed(texts, PARSERS)
     selection = Selection(**_parsed(texts, SELECTIONS))  # type: ignore[arg-type]
+    bodies = _body_format(texts)
+    if bodies is not None and "body_schemas" in values:
+        raise OptionError("bodyFormat is for the messages of all topics, bodySchemas for each topic: give one of them")
+    access = _access(texts)
     if texts:
         strange = [name for name in given if name.lower() in texts]
-        known = PARSERS | SELECTIONS
-        raise OptionError(f"there is no option {with_nearest(strange, known)}; the options are {', '.join(known)}")
-    return Options(selection=selection, **values)  # type: ignore[arg-type]
+        raise OptionError(f"there is no option {with_nearest(strange, KNOWN)}; the options are {', '.join(KNOWN)}")
+    return Options(selection=selection, bodies=bodies, access=access, **values)  # type: ignore[arg-type]
+
+
+def _body_format(texts: dict[str, str]) -> BodyFormat | None:
+    """What the options say of bodies; takes them from ``texts``. Raises OptionError."""
+    given = {key: texts.pop(option.lower()) for option, key in BODIES.items() if option.lower() in texts}
+    if not given:
+        return None
+    if "format" not in given:
+        raise OptionError(f"bodyFormat is not given: it must be one of {', '.join(one.value for one in Format)}")
+    try:
+        return body_format(given, _choice(Format))
+    except ValueError as error:
+        said = " ".join(f"{option}={given[key][:100]}" for option, key in BODIES.items() if key in given)
+        raise OptionError(f"{said}: {error}") from error
+
+
+def _access(texts: dict[str, str]) -> Access:
+    """How nodes are reached over the network. A PEM file means TLS."""
+    uses_tls = _parsed(texts, USES_TLS).get("tls")
+    files = _parsed(texts, TLS)
+    if files and uses_tls is False:
+        raise OptionError(
+            f"tls=false: {', '.join(name for name, (field, _) in TLS.items() if field in files)} need TLS"
+        )
+    tls = TLSPaths(**files) if files or uses_tls else None  # type: ignore[arg-type]  # as above
+    return Access(tls=tls, **_parsed(texts, ACCESS))  # type: ignore[arg-type]  # as above
 
 
 def _parsed(texts: dict[str, str], parsers: Mapping[str, tuple[str, Callable[[str], object]]]) -> dict[str, object]:

@@ -15,17 +15,19 @@ import numpy as np
 
 from rmqha.pipeline.boundaries import HOP_BYTES, BoundaryQueues, cut_by_hop, cut_by_signs
 from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError, OptionError
+from rmqha.pipeline.network.address import is_network
 from rmqha.pipeline.options import EARLIEST, Boundaries, OnCorrupt, Options, TimestampStrategy
 from rmqha.pipeline.segments import (
     MAGICS,
     RECORD_START_BYTES,
-    SegmentReader,
     Skipped,
     Split,
     log_skipped,
+    open_segment,
     plausible_starts,
     read_records,
 )
+from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import segment_size_of
@@ -45,7 +47,7 @@ DLEDGER_MAGIC = 1
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """The file of a segment. It holds the log's bytes from ``base`` to before ``end``."""
+    """The file of a segment, or a segment of a remote log. It holds the log's bytes from ``base`` to before ``end``."""
 
     path: str
     base: int
@@ -61,7 +63,8 @@ class LogPlan:
     """A log at the time when it was opened. For readers it ends at ``end``.
 
     ``store`` is the folder above it, which contains queues, index and state. ``state`` is None if no node of ours has
-    run there.
+    run there. Of a remote log ``store`` and ``folder`` are its address, and ``broker`` is its brokerName. A query may
+    read several logs, ``read_together`` bytes of all of them: then each needs fewer splits.
     """
 
     store: Path
@@ -70,6 +73,13 @@ class LogPlan:
     end: int
     state: NodeState | None
     options: Options
+    broker: str | None = None
+    read_together: int = 0
+
+    @property
+    def name(self) -> str:
+        """The log's name for people."""
+        return str(self.folder) if self.broker is None else self.broker
 
     @property
     def min_offset(self) -> int:
@@ -104,7 +114,7 @@ class LogPlan:
         found: list[Split] = []
         with BoundaryQueues(self.store / CONSUME_QUEUE_FOLDER) as queues:
             for piece in self.pieces(start, end):
-                split_bytes = self._split_bytes(end - start, piece)
+                split_bytes = self._split_bytes(max(end - start, self.read_together), piece)
                 try:
                     if by_hop:
                         found += cut_by_hop(piece, split_bytes, self._skipped)
@@ -130,7 +140,7 @@ class LogPlan:
 
     def _expect(self, at: int, following: int) -> None:
         if at < following:
-            problem = f"{self.folder} has no bytes from {at} to {following}"
+            problem = f"{self.name} has no bytes from {at} to {following}"
             if self.options.fail_on_data_loss:
                 raise DataLossError(problem)
             log.warning("%s", problem)
@@ -249,6 +259,10 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
     records before it are not proved again. With ``to_last_file`` it ends with the last file, sound or not. Raises
     StoreError, OSError.
     """
+    if is_network(options.path):
+        from rmqha.pipeline.network.brokers import open_one
+
+        return open_one(options)
     store, folder = _folders(options.path, options.settings.store_path_commit_log)
     state = NodeState.read(store)  # before the files are listed, so that the files it mentions exist
     files = log_files(folder, options.settings.mapped_file_size_commit_log)
@@ -271,6 +285,11 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
 def log_folder(path: Path, configured: Path | None = None) -> Path:
     """The folder of a store's segments. ``configured`` is storePathCommitLog. Raises StoreError, OSError."""
     return _folders(path, configured)[1]
+
+
+def store_folder(path: Path, settings: Settings) -> Path:
+    """The folder above a log, which has the queues and tables. Raises StoreError, OSError."""
+    return _folders(path, settings.store_path_commit_log)[0]
 
 
 def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
@@ -302,7 +321,7 @@ def log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
 
 def _starts_a_record(file: LogFile, offset: int) -> bool:
     room = file.end - offset
-    with SegmentReader(file.path, file.base) as segment:
+    with open_segment(file.path, file.base) as segment:
         head = segment.read(offset, min(room, RECORD_START_BYTES))
         if len(head) < layout.BLANK_HEADER.size:
             return False
@@ -345,7 +364,7 @@ def _unfinished_record(file: LogFile, start: int, limit: int) -> int:
 
     Its last bytes may not have been written yet, so only its start is judged. Raises OSError.
     """
-    with SegmentReader(file.path, file.base) as segment:
+    with open_segment(file.path, file.base) as segment:
         while (found := segment.find_start(start, limit)) is not None:
             (size,) = plausible_starts(segment.read(found, RECORD_START_BYTES), found)[1]
             if limit - found < size <= file.end - found:
@@ -377,7 +396,7 @@ def _refuse_another_frame(file: LogFile) -> None:
 
 def _refuse_dledger(file: LogFile) -> int:
     """The magic code at the start of the file. Raises StoreError if the log is DLedger's."""
-    with SegmentReader(file.path, file.base) as segment:
+    with open_segment(file.path, file.base) as segment:
         start = segment.read(file.base, layout.BLANK_HEADER.size)
     size, magic = layout.BLANK_HEADER.unpack(start.tobytes().ljust(layout.BLANK_HEADER.size, b"\0"))
     if size == DLEDGER_MAGIC and magic not in (0, layout.BLANK_MAGIC_CODE, *MAGICS):

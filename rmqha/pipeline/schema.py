@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from rmqha.pipeline.errors import OptionError
-
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-STRING_MAP = pa.map_(pa.string(), pa.string())
+from rmqha.pipeline.sqltypes import STRING_MAP as STRING_MAP
+from rmqha.pipeline.sqltypes import TIMESTAMP as TIMESTAMP
+from rmqha.pipeline.sqltypes import quoted, sql_type
 
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -31,45 +31,61 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 PROPERTIES_MAP = "propertiesMap"
 """A column on demand: the properties as a map, in addition to the stored string."""
+VALUE, BODY_ERROR = "value", "bodyError"
+"""The decoded body, if the options say what bodies are, and why it could not be decoded."""
+BROKER_COLUMNS = {"brokerName": pa.string(), "brokerId": pa.int32()}
+"""The broker of a message, and the id of the node that has sent it. Only rows that come over the network have them."""
 RECORD_CRC, RAW_RECORD = "recordCRC", "rawRecord"
 PROOF_COLUMNS = {RECORD_CRC: pa.int32(), RAW_RECORD: pa.binary()}
 """The last columns of an archive: the CRC-32 of each record as a signed number, and the record's bytes where the other
 columns cannot represent them, else null. With them an archive can be turned into a store again.
 """
 
-SQL_TYPES: dict[pa.DataType, str] = {
-    pa.string(): "string",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.bool_(): "boolean",
-    TIMESTAMP: "timestamp",
-    pa.binary(): "binary",
-    STRING_MAP: "map<string,string>",
-}
-ARROW_TYPES = {sql: arrow for arrow, sql in SQL_TYPES.items()}
 
-
-def column_type(name: str, properties: str = "raw") -> pa.DataType:
-    """The Arrow type of a column; ``properties`` says whether its column is ``raw`` or ``map``. Raises OptionError."""
+def column_type(
+    name: str, properties: str = "raw", value: pa.DataType | None = None, is_remote: bool = False
+) -> pa.DataType:
+    """The Arrow type of a column; ``properties`` says whether its column is ``raw`` or ``map``, and ``value`` is the
+    type of decoded bodies, if they are decoded. Remote rows have ``BROKER_COLUMNS``, too. Raises OptionError.
+    """
+    if name in BROKER_COLUMNS:
+        if not is_remote:
+            raise OptionError(f"there is no column {name} in a store: only rows that come over the network have it")
+        return BROKER_COLUMNS[name]
     if name == PROPERTIES_MAP or (name == "properties" and properties == "map"):
         return STRING_MAP
+    if name in (VALUE, BODY_ERROR):
+        if value is None:
+            raise OptionError(f"the column {name} needs bodyFormat= or bodySchemas=")
+        return value if name == VALUE else pa.string()
     try:
         return COLUMNS[name]
     except KeyError:
         raise OptionError(f"there is no column {name!r}: there are {', '.join(COLUMNS)} and {PROPERTIES_MAP}") from None
 
 
-def records_schema(columns: Sequence[str] = (), properties: str = "raw") -> pa.Schema:
-    """The schema of these columns, in this order; by default all but the map. Raises OptionError."""
-    names = columns or [name for name in COLUMNS if name != "properties" or properties != "none"]
-    return pa.schema([pa.field(name, column_type(name, properties)) for name in names])
-
-
-def archive_schema(columns: Sequence[str] = (), properties: str = "raw") -> pa.Schema:
-    """The schema of an archive's files. They prove their records unless only some columns were chosen, or properties
-    as a map. Raises OptionError.
+def records_schema(
+    columns: Sequence[str] = (), properties: str = "raw", value: pa.DataType | None = None, is_remote: bool = False
+) -> pa.Schema:
+    """The schema of these columns, in this order; by default all but the map. If bodies are decoded, the decoded ones
+    take the place of the body by default. Raises OptionError.
     """
-    schema = records_schema(columns, properties)
+    names = columns or [name for name in COLUMNS if name != "properties" or properties != "none"]
+    if value is not None and not columns:
+        names = [name for name in names if name != "body"] + [VALUE, BODY_ERROR]
+    if is_remote and not columns:
+        names = [*names, *BROKER_COLUMNS]
+    return pa.schema([pa.field(name, column_type(name, properties, value, is_remote)) for name in names])
+
+
+def archive_schema(columns: Sequence[str] = (), properties: str = "raw", value: pa.DataType | None = None) -> pa.Schema:
+    """The schema of an archive's files. They prove their records unless only some columns were chosen, or properties
+    as a map. Decoded bodies, of the type ``value``, are there besides the stored ones. Raises OptionError.
+    """
+    if value is not None and not columns:
+        whole = archive_schema((), properties)
+        return pa.schema([*whole, pa.field(VALUE, value), pa.field(BODY_ERROR, pa.string())])
+    schema = records_schema(columns, properties, value)
     if columns or properties != "raw":
         return schema
     return pa.schema([*schema, *(pa.field(name, kind) for name, kind in PROOF_COLUMNS.items())])
@@ -77,17 +93,18 @@ def archive_schema(columns: Sequence[str] = (), properties: str = "raw") -> pa.S
 
 def to_ddl(schema: pa.Schema) -> str:
     """The schema in the syntax of Spark SQL."""
-    return ", ".join(f"`{field.name}` {SQL_TYPES[field.type]}" for field in schema)
+    return ", ".join(f"{quoted(field.name)} {sql_type(field.type)}" for field in schema)
 
 
-def check_records_schema(fields: Sequence[tuple[str, str]]) -> pa.Schema:
-    """The Arrow schema of fields with these names and SQL types. Raises OptionError if a record has no such column."""
-    found = []
-    for name, sql_type in fields:
-        arrow_type = ARROW_TYPES.get(sql_type)
-        is_map = name == "properties" and arrow_type == STRING_MAP
-        expected = STRING_MAP if is_map else column_type(name)
-        if arrow_type != expected:
-            raise OptionError(f"column {name} is {SQL_TYPES[expected]}, not {sql_type}")
-        found.append(pa.field(name, expected))
-    return pa.schema(found)
+def check_records_schema(
+    fields: Sequence[tuple[str, pa.DataType]], value: pa.DataType | None = None, is_remote: bool = False
+) -> pa.Schema:
+    """The schema of fields with these names and types. ``value`` is the type of decoded bodies. Raises OptionError if a
+    record has no such column.
+    """
+    for name, kind in fields:
+        properties = "map" if name == "properties" and kind == STRING_MAP else "raw"
+        expected = column_type(name, properties, value, is_remote)
+        if kind != expected:
+            raise OptionError(f"column {name} is {sql_type(expected)}, not {sql_type(kind)}")
+    return pa.schema([pa.field(name, kind) for name, kind in fields])

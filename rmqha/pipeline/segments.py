@@ -7,13 +7,18 @@ signal.
 import logging
 import mmap
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 from isal.isal_zlib import crc32
 
 from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
+from rmqha.pipeline.network.address import is_network
 from rmqha.pipeline.options import OnCorrupt, Options
 from rmqha.pipeline.pagecache import PagesBehind, is_hot
 from rmqha.wire import layout
@@ -34,7 +39,8 @@ MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
 class Split:
     """A part of a segment, by offsets in the log: from the start of a record to the end of another one or of a blank.
 
-    ``path`` is the segment's file. Its first byte has the offset ``base``, and ``segment_end`` follows its last byte.
+    ``path`` is the segment's file, or says who has it (``network.address.RemoteLog``). The segment's first byte has the
+    offset ``base``, and ``segment_end`` follows its last byte.
     """
 
     path: str
@@ -49,22 +55,56 @@ class Split:
         return self.end - self.start
 
 
-class SegmentReader:
-    """The file of a segment, open for reading. A context manager."""
+class Segment(ABC):
+    """A segment of a log, open for reading. A context manager. ``path`` is its name for people."""
+
+    def __init__(self, path: str, base: int) -> None:
+        self.path = path
+        self.base = base
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is read."""
+
+    @abstractmethod
+    def read(self, offset: int, size: int) -> Bytes:
+        """The bytes from ``offset`` of the log on; fewer if the segment ends before. Raises StoreError, OSError."""
+
+    def find_start(self, offset: int, end: int) -> int | None:
+        """The first offset from ``offset`` to before ``end`` that looks like the start of a record, by magic code and
+        own offset.
+
+        A body can be made to look like one. Raises OSError.
+        """
+        while offset < end:
+            window = self.read(offset, min(SEARCH_BYTES, end - offset) + RECORD_START_BYTES)
+            found, _ = plausible_starts(window, offset)
+            if len(found):
+                return int(found[0]) if found[0] < end else None
+            offset += SEARCH_BYTES
+        return None
+
+
+class SegmentReader(Segment):
+    """The file of a segment, open for reading."""
 
     def __init__(self, path: str, base: int) -> None:
         """Raises DataLossError if there is no such file, and OSError."""
-        self.path = path
-        self.base = base
+        super().__init__(path, base)
         try:
             self._fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise DataLossError(f"{path} is missing: it was deleted, or is not visible on this machine") from None
 
-    def __enter__(self) -> "SegmentReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         os.close(self._fd)
 
     def pages_behind(self, start: int, end: int) -> PagesBehind:
@@ -86,19 +126,14 @@ class SegmentReader:
         """The whole file, mapped. It stays so until nobody uses it any more. Raises OSError."""
         return mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
 
-    def find_start(self, offset: int, end: int) -> int | None:
-        """The first offset from ``offset`` to before ``end`` that looks like the start of a record, by magic code and
-        own offset.
 
-        A body can be made to look like one. Raises OSError.
-        """
-        while offset < end:
-            window = self.read(offset, min(SEARCH_BYTES, end - offset) + RECORD_START_BYTES)
-            found, _ = plausible_starts(window, offset)
-            if len(found):
-                return int(found[0]) if found[0] < end else None
-            offset += SEARCH_BYTES
-        return None
+def open_segment(path: str, base: int) -> Segment:
+    """Open the segment that a split lies in: a file, or that of a remote log. Raises StoreError, OSError."""
+    if not is_network(path):
+        return SegmentReader(path, base)
+    from rmqha.pipeline.network.segment import NetworkSegment
+
+    return NetworkSegment(path, base)
 
 
 def plausible_starts(buffer: Bytes, base: int) -> tuple[Ints, Ints]:
@@ -131,19 +166,22 @@ def read_records(
     skipped: Skipped | None = None,
     drop_behind: bool = False,
     passed: Callable[[Bytes], None] | None = None,
+    segment: Segment | None = None,
 ) -> Iterator[Records]:
     """Read all messages of the split, in parts of about ``batch_bytes`` of log, with at least one message each.
 
     ``passed`` gets all bytes of the split, in order, also those that are not records. With ``skipped``, bytes that are
     not records are skipped and reported. With ``drop_behind``, pages of a cold segment that only this call has loaded
-    are removed from the page cache.
+    are removed from the page cache. ``segment`` is the split's, if it is open already; it stays open.
 
     Raises CorruptLogError; BoundaryError if the last message continues after the split's end; DataLossError if the file
     is missing or too short; OSError.
     """
-    with SegmentReader(split.path, split.base) as segment:
-        behind = segment.pages_behind(split.start, split.end) if drop_behind and not is_hot(split.path) else None
-        reading = _Reading(segment, split, batch_bytes, verify_body)
+    with open_segment(split.path, split.base) if segment is None else nullcontext(segment) as opened:
+        behind = None
+        if drop_behind and isinstance(opened, SegmentReader) and not is_hot(split.path):
+            behind = opened.pages_behind(split.start, split.end)
+        reading = _Reading(opened, split, batch_bytes, verify_body)
         while (start := reading.at) < split.end:
             try:
                 records = reading.next()
@@ -160,13 +198,18 @@ def read_records(
                 yield records
 
 
-def read_selected(split: Split, options: Options) -> Iterator[Records]:
-    """Read the messages of the split that the options select. Raises StoreError, OSError. Needs pyarrow."""
+def read_selected(split: Split, options: Options, segment: Segment | None = None) -> Iterator[Records]:
+    """Read the messages of the split that the options select, from ``segment`` if it is open already.
+
+    Raises StoreError, OSError. Needs pyarrow.
+    """
     from rmqha.pipeline.decode import select
 
     skipped = log_skipped if options.on_corrupt is OnCorrupt.SKIP else None
     try:
-        for records in read_records(split, options.batch_bytes, options.verify_body, skipped, options.drop_behind):
+        for records in read_records(
+            split, options.batch_bytes, options.verify_body, skipped, options.drop_behind, segment=segment
+        ):
             wanted = select(records, options.selection)
             if len(wanted):
                 yield wanted
@@ -200,7 +243,7 @@ def explain(buffer: Bytes, base: int, position: int, segment_room: int) -> Corru
 class _Reading:
     """The progress of reading a split: ``at`` is the offset reached."""
 
-    def __init__(self, segment: SegmentReader, split: Split, batch_bytes: int, verify_body: bool) -> None:
+    def __init__(self, segment: Segment, split: Split, batch_bytes: int, verify_body: bool) -> None:
         self.at = split.start
         self._segment = segment
         self._split = split
@@ -242,7 +285,7 @@ class _Reading:
         self._buffer, self._buffer_at = buffer, self.at
         records = lay_out(buffer, self.at, np.array(hop(buffer, 0, len(buffer))[0], np.int64))
         if len(buffer) < size and not len(records):
-            raise DataLossError(f"{self._split.path} ends at {self.at + len(buffer)}, before {self._split.end}")
+            raise DataLossError(f"{self._segment.path} ends at {self.at + len(buffer)}, before {self._split.end}")
         return buffer, records
 
     def _needed(self, buffer: Bytes) -> int | None:
@@ -271,7 +314,9 @@ class _Reading:
         try:
             check_record(buffer.data, 0, self.at, room)
         except IncompleteRecord:
-            return DataLossError(f"{self._split.path} ends at {self.at + len(buffer)}, within a record of {size} bytes")
+            return DataLossError(
+                f"{self._segment.path} ends at {self.at + len(buffer)}, within a record of {size} bytes"
+            )
         except RecordError as error:
             return CorruptLogError(self.at, str(error))
         return BoundaryError(self.at, self._split.end)

@@ -31,6 +31,7 @@ DEFAULT_CONF = {
     "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.python.daemon.module": "rmqha.pipeline.workerdaemon",  # show() and limit without tracebacks
     "spark.python.unix.domain.socket.enabled": "false",  # PySpark 4.3's workers end with tracebacks if it is on
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

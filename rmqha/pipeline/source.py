@@ -6,9 +6,10 @@ back, or that is another log, is never continued silently.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -25,19 +26,22 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from rmqha.pipeline.errors import DataLossError, OptionError
-from rmqha.pipeline.options import Boundaries, Options, Selection, View, parse_options
+from rmqha.pipeline.network.address import is_network
+from rmqha.pipeline.network.brokers import check_offsets, open_logs
+from rmqha.pipeline.options import INT64_RANGE, Boundaries, Options, Selection, View, parse_options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import to_ddl
 from rmqha.pipeline.segments import Split, log
 from rmqha.pipeline.views import ViewReader, view_reader, view_schema
+from rmqha.times import EPOCH
 
 NO_LIMIT_BYTES = 1 << 62
-INT64_RANGE = (-(1 << 63), 1 << 63)
 SELECTED_BY_VALUE = {"topic": "topics", "queueId": "queue_ids", "tags": "tags"}
 SELECTED_BY_RANGE = {
     "queueOffset": "queue_offsets",
@@ -45,7 +49,7 @@ SELECTED_BY_RANGE = {
     "storeTimestamp": "store_timestamps",
 }
 PHYSICAL_OFFSET = "physicalOffset"
-EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 
 Offset = dict[str, Any]
 Range = tuple[int, int]
@@ -64,7 +68,7 @@ class RmqhaDataSource(DataSource):
         return parse_options(dict(self.options))
 
     def schema(self) -> str:
-        """Raises OptionError."""
+        """Raises OptionError, and StoreError and OSError if the type of bodies is inferred."""
         return to_ddl(view_schema(self._parsed))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -73,10 +77,19 @@ class RmqhaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Raises OptionError."""
-        return LogStreamReader(self._view_reader(schema))
+        reader = self._view_reader(schema)
+        if reader.is_of_store:
+            raise OptionError(f"view={reader.options.view.value} shows a store as it is now: read it in a batch query")
+        if is_network(reader.options.path):
+            from rmqha.pipeline.clusterstream import ClusterStreamReader
+
+            return ClusterStreamReader(reader)
+        return LogStreamReader(reader)
 
     def _view_reader(self, schema: StructType) -> ViewReader:
-        return view_reader(self._parsed, [(field.name, field.dataType.simpleString()) for field in schema.fields])
+        return view_reader(
+            self._parsed, [(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in schema.fields]
+        )
 
 
 class SplitPartition(InputPartition):
@@ -87,10 +100,19 @@ class SplitPartition(InputPartition):
         self.split = split
 
 
-def _read(reader: ViewReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+class StorePartition(InputPartition):
+    """The whole store, for one task."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+def read_partition(reader: ViewReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of a partition. If there are no partitions, Spark makes one of its own, which has no rows."""
     if isinstance(partition, SplitPartition):
         yield from reader.read(partition.split)
+    elif isinstance(partition, StorePartition):
+        yield from reader.read_store()
 
 
 class LogReader(DataSourceReader):
@@ -109,10 +131,8 @@ class LogReader(DataSourceReader):
         if column in SELECTED_BY_VALUE and isinstance(one, EqualTo | In):
             return self._push_values(SELECTED_BY_VALUE[column], one.value if isinstance(one, In) else (one.value,))
         if column in (PHYSICAL_OFFSET, *SELECTED_BY_RANGE) and isinstance(one, Comparison):
-            if isinstance(one.value, int):
-                return self._push_range(column, _passing(one, one.value, one.value))
-            if isinstance(one.value, datetime):
-                return self._push_range(column, _milliseconds(one, one.value))
+            limits = range_of(one)
+            return limits is not None and self._push_range(column, limits)
         return False
 
     def _push_values(self, name: str, given: tuple[Any, ...]) -> bool:
@@ -125,11 +145,11 @@ class LogReader(DataSourceReader):
 
     def _push_range(self, column: str, limits: Range) -> bool:
         if column == PHYSICAL_OFFSET:
-            self._range = _common(self._range, limits)
+            self._range = common_range(self._range, limits)
             return False
         name = SELECTED_BY_RANGE[column]
         selection = self._reader.options.selection
-        chosen: Any = _common(getattr(selection, name) or INT64_RANGE, limits)
+        chosen: Any = common_range(getattr(selection, name) or INT64_RANGE, limits)
         self._choose(replace(selection, **{name: chosen}))
         return True
 
@@ -138,18 +158,49 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Raises OptionError, StoreError, OSError."""
-        plan = open_log(self._reader.options)
+        options = self._reader.options
+        if self._reader.is_of_store:
+            return [StorePartition()]
+        if not is_network(options.path):
+            return self._partitions_of([open_log(options)])
+        plans = open_logs(options)
+        check_offsets(options, plans)
+        return self._partitions_of(plans)
+
+    def _partitions_of(self, plans: Sequence[LogPlan]) -> list[InputPartition]:
+        ranges = [(plan, *self._range_of(plan)) for plan in plans]
+        whole = sum(max(0, stop - start) for _, start, stop in ranges)
+        return taking_turns(
+            [
+                [SplitPartition(split) for split in replace(plan, read_together=whole).splits(start, stop)]
+                for plan, start, stop in ranges
+            ]
+        )
+
+    def _range_of(self, plan: LogPlan) -> Range:
         start, stop = plan.start(), plan.stop()
         low, high = self._range
         if low > start:
             start = plan.record_start(min(low, plan.end))
         if high < stop:
             stop = plan.record_start(max(high, plan.min_offset))
-        return [SplitPartition(split) for split in plan.splits(start, stop)] if start < stop else []
+        return start, stop
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises StoreError, OSError."""
-        return _read(self._reader, partition)
+        return read_partition(self._reader, partition)
+
+
+def taking_turns(partitions: Sequence[Sequence[InputPartition]]) -> list[InputPartition]:
+    """The partitions of several brokers, one of each in turn: so tasks that run together read different brokers."""
+    return [one for turn in zip_longest(*partitions) for one in turn if one is not None]
+
+
+def range_of(one: Comparison) -> Range | None:
+    """The numbers, or the times in milliseconds, that pass a comparison; half open. None if it is of another type."""
+    if isinstance(one.value, int):
+        return _passing(one, one.value, one.value)
+    return _milliseconds(one, one.value) if isinstance(one.value, datetime) else None
 
 
 def _milliseconds(one: Comparison, value: datetime) -> Range:
@@ -158,7 +209,7 @@ def _milliseconds(one: Comparison, value: datetime) -> Range:
     """
     microseconds = (value - EPOCH) // MICROSECOND
     limits = _passing(one, microseconds // 1000, -(-microseconds // 1000))
-    return _common(limits, (MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1))
+    return common_range(limits, (MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1))
 
 
 def _passing(one: Comparison, floor: int, ceiling: int) -> Range:
@@ -180,7 +231,8 @@ def _passing(one: Comparison, floor: int, ceiling: int) -> Range:
     return low, high
 
 
-def _common(one: Range, other: Range) -> Range:
+def common_range(one: Range, other: Range) -> Range:
+    """What lies in both ranges."""
     return max(one[0], other[0]), min(one[1], other[1])
 
 
@@ -203,6 +255,8 @@ class _Pushed:
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the log as it grows."""
 
+    boundaries: Boundaries | None = Boundaries.HOP
+
     def __init__(self, reader: ViewReader) -> None:
         self._reader = reader
         self._initial: Offset | None = None
@@ -216,8 +270,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             plan = self._open()
             asked = self._reader.options.starting_offset
             if isinstance(asked, int) and asked > plan.end:
-                raise OptionError(f"startingOffset={asked}: {plan.folder} ends at {plan.end} (latest starts there)")
-            self._initial = _offset(plan, plan.start())
+                raise OptionError(f"startingOffset={asked}: {plan.name} ends at {plan.end} (latest starts there)")
+            self._initial = self.offset_of(plan, plan.start())
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -237,35 +291,35 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if plan.end < start["offset"]:
             return start  # with its epoch: once the log is as long again, that tells that it is another
         if plan.end <= at:
-            return _offset(plan, at)
+            return self.offset_of(plan, at)
         if isinstance(limit, ReadAllAvailable):
-            return _offset(plan, plan.end)
+            return self.offset_of(plan, plan.end)
         if self._waits_for_more(plan.end - at):
             return start
         options = self._reader.options
         reached = plan.advance(
             at, options.max_bytes_per_trigger, options.max_records_per_trigger, options.max_files_per_trigger
         )
-        return _offset(plan, reached)
+        return self.offset_of(plan, reached)
 
     def reportLatestOffset(self) -> Offset:
         """The end of the log. Raises StoreError, OSError."""
         plan = self._open()
-        return _offset(plan, plan.end)
+        return self.offset_of(plan, plan.end)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Raises StoreError, OSError."""
         plan = self._open()
         at, stop = self._resume(plan, start), end["offset"]
         if stop > plan.end:
-            self._lost(f"{plan.folder} ends at {plan.end}; the batch ends at {stop}")
+            self._lost(f"{plan.name} ends at {plan.end}; the batch ends at {stop}")
             stop = plan.end
         stop = self._resume(plan, {**end, "offset": stop})
-        return [SplitPartition(split) for split in plan.splits(at, stop, Boundaries.HOP)] if at < stop else []
+        return [SplitPartition(split) for split in plan.splits(at, stop, self.boundaries)] if at < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises StoreError, OSError."""
-        return _read(self._reader, partition)
+        return read_partition(self._reader, partition)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """All batches together read what the log contains now. Raises StoreError, OSError."""
@@ -298,21 +352,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state = plan.state
         if state is None and start["storeId"]:
             self._lost(
-                f"{plan.folder} has no state of a node any more; the checkpoint belongs to store {start['storeId']}"
+                f"{plan.name} has no state of a node any more; the checkpoint belongs to store {start['storeId']}"
             )
             return plan.record_start(max(at, plan.min_offset))
         if state is not None and start["storeId"] and start["storeId"] != state.store_id:
-            self._lost(f"{plan.folder} is store {state.store_id}; the checkpoint belongs to store {start['storeId']}")
+            self._lost(f"{plan.name} is store {state.store_id}; the checkpoint belongs to store {start['storeId']}")
             return plan.record_start(max(at, plan.min_offset))
         if state is not None and start["epoch"] and state.took_back(start["epoch"], at):
-            self._lost(
-                f"{plan.folder} has taken back confirmed messages; the checkpoint's offset {at} may be among them"
-            )
+            self._lost(f"{plan.name} has taken back confirmed messages; the checkpoint's offset {at} may be among them")
             return plan.record_start(max(at, plan.min_offset))
         if at > plan.end:
-            self._lost(f"{plan.folder} ends at {plan.end}; the checkpoint is at {at}")
+            self._lost(f"{plan.name} ends at {plan.end}; the checkpoint is at {at}")
         elif at < plan.min_offset:
-            self._lost(f"{plan.folder} starts at {plan.min_offset}; the checkpoint is at {at}")
+            self._lost(f"{plan.name} starts at {plan.min_offset}; the checkpoint is at {at}")
             return plan.min_offset
         return plan.whole_records(at)  # checkpoints of earlier versions may be inside a record
 
@@ -321,12 +373,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLossError(problem)
         log.warning("%s", problem)
 
-
-def _offset(plan: LogPlan, offset: int) -> Offset:
-    """An offset for the checkpoint. Without a node of ours, store and epoch are unknown."""
-    state = plan.state
-    return {
-        "offset": offset,
-        "storeId": "" if state is None else state.store_id,
-        "epoch": 0 if state is None else state.epoch,
-    }
+    def offset_of(self, plan: LogPlan, offset: int) -> Offset:
+        """An offset for the checkpoint. Without a node of ours, store and epoch are unknown."""
+        state = plan.state
+        return {
+            "offset": offset,
+            "storeId": "" if state is None else state.store_id,
+            "epoch": 0 if state is None else state.epoch,
+        }

@@ -1,15 +1,21 @@
-"""One Spark session for all tests, with a JVM that starts fast."""
+"""One Spark session for all tests, with a JVM that starts fast; and a store and an archive for each test."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from rmqha.pipeline.jobs.tableformats import TableFormat
 from rmqha.pipeline.session import JavaError, find_java, session
 from tests.needs import need
+from tests.pipeline.lake import make_store
+from tests.pipeline.nodes import Cluster
+from tests.pipeline.tables import PACKAGES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +29,42 @@ def java() -> Path:
     except JavaError as error:
         need(str(error))
         raise
+
+
+TABLES = [TableFormat.DELTA, TableFormat.ICEBERG]
+
+
+@pytest.fixture(params=TABLES, ids=lambda kind: kind.value)
+def kind(request: pytest.FixtureRequest) -> TableFormat:
+    """A format of tables, whose package is there."""
+    return _with_package(request.param)
+
+
+@pytest.fixture(params=[TableFormat.PARQUET, *TABLES], ids=lambda kind: kind.value)
+def any_kind(request: pytest.FixtureRequest) -> TableFormat:
+    """The same, or no table."""
+    return _with_package(request.param)
+
+
+def _with_package(table: TableFormat) -> TableFormat:
+    try:
+        if table in PACKAGES:
+            importlib.import_module(PACKAGES[table])
+    except ModuleNotFoundError as error:
+        need(f"{error.name} is not installed: pip install 'rmqha[{table.value}]'")
+    return table
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store of several small segments; a module may have another."""
+    return make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Where an archive is to be made."""
+    return tmp_path / "lake"
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +85,10 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Nodes of ours with logs."""
+    with ExitStack() as stack:
+        yield Cluster(tmp_path, stack)

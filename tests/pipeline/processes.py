@@ -11,9 +11,9 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from rmqha.pipeline.jobs.manifest import Archive
+from rmqha.pipeline.jobs.origin import archives_in, broker_folder
 from tests.freezing import freeze, thaw
 from tests.waiting import wait_until
 
@@ -21,7 +21,10 @@ EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "stream_into_parquet.p
 POLL_SECONDS: Final = 0.005
 STEPS: Final = 200
 """Of workers, between two looks at which there are."""
-WAIT_SECONDS: Final = 300.0
+WAIT_SECONDS: Final = 900.0
+"""Spark may have to start several times: see TOO_SLOW_FOR_SPARK."""
+TOO_SLOW_FOR_SPARK: Final = "Python worker failed to connect back"
+"""What Spark says as it ends a query because a process of Python took more than 10 s to start; no option changes it."""
 
 
 look_often_until = partial(wait_until, seconds=WAIT_SECONDS, interval=POLL_SECONDS)
@@ -91,10 +94,12 @@ class StreamProcess:
     A context manager: leaving it kills what still runs.
     """
 
-    def __init__(self, work: Path, store: Path, lake: Path, interval: str = "100 milliseconds") -> None:
+    def __init__(self, work: Path, store: Path | str, lake: Path, interval: str = "100 milliseconds") -> None:
+        """``store`` may be an address of brokers."""
         self.lake = lake
         self._checkpoint = lake.with_name(f"{lake.name}.checkpoint")
         self._log_path = work / "stream.log"
+        self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         conf = {
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -113,6 +118,7 @@ class StreamProcess:
     def start(self) -> Self:
         """Start it, on its checkpoint if there is one."""
         with self._log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -136,7 +142,18 @@ class StreamProcess:
 
     def log_tail(self) -> str:
         """What it printed last."""
-        return self._log_path.read_text("utf-8", "replace")[-5000:]
+        return self._log()[-5000:]
+
+    def _log(self) -> str:
+        """What it printed since its last start."""
+        return self._log_path.read_bytes()[self._log_start :].decode("utf-8", "replace")
+
+    def keep_running(self) -> None:
+        """It must run. If it has ended because the machine was too slow for Spark, start it again, as after a kill."""
+        if not self.is_running:
+            assert TOO_SLOW_FOR_SPARK in self._log(), self.log_tail()
+            self.kill()
+            self.start()
 
     def kill(self) -> None:
         """SIGKILL for all its processes, and wait for their end."""
@@ -166,7 +183,7 @@ class StreamProcess:
 
     def _is_frozen_at(self, stage: Stage) -> bool:
         """Whether the processes are frozen now, because a batch has come so far and is not done."""
-        assert self.is_running, self.log_tail()
+        self.keep_running()
         if not self._is_at(stage):
             return False
         pids = self._pids()
@@ -183,16 +200,22 @@ class StreamProcess:
         if stage is Stage.STAGED:
             return bool(self._files("staged")) and bool(ends)
         if stage is Stage.COMMITTED:
-            covered = Archive(self.lake).covered()
-            return any(covered and end <= covered[-1][1] for end in ends)
+            covered = {one.root: one.covered() for one in archives_in(self.lake)}
+            return any(found and end.get(root, 0) <= found[-1][1] for end in ends for root, found in covered.items())
         return bool(ends)
 
-    def _batch_ends(self) -> list[int]:
-        """Up to where in the log batches reach that Spark has noted, but not yet as done."""
+    def _batch_ends(self) -> list[dict[Path, int]]:
+        """Up to where in the log of each archive batches reach that Spark has noted, but not yet as done."""
         noted = {path.name: path for path in (self._checkpoint / "offsets").glob("[0-9]*")}
         done = {path.name for path in (self._checkpoint / "commits").glob("[0-9]*")}
         last_lines = [noted[name].read_text().splitlines()[-1] for name in noted.keys() - done]
-        return [json.loads(line)["offset"] for line in last_lines]
+        return [self._ends_of(json.loads(line)) for line in last_lines]
+
+    def _ends_of(self, offset: dict[str, Any]) -> dict[Path, int]:
+        """The ends of one batch; over the network its offset has one for each broker."""
+        if "offset" in offset:
+            return {self.lake: offset["offset"]}
+        return {broker_folder(self.lake, name): json.loads(text)["offset"] for name, text in offset.items()}
 
     def _files(self, kind: str) -> list[Path]:
         return list(self.lake.rglob(f".*.parquet.{kind}"))
@@ -205,7 +228,7 @@ class StreamProcess:
         killed: list[int] = []
 
         def has_killed() -> bool:
-            assert self.is_running, self.log_tail()
+            self.keep_running()
             workers = spark_workers(self.pid)
             for _ in range(STEPS):
                 if killed or not self._batch_ends():

@@ -41,16 +41,6 @@ with Archive(Path(sys.argv[1])).locked():
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
-@pytest.fixture
 def offsets(store: Path) -> list[int]:
     """Where all messages lie."""
     reader = StoreReader(store)

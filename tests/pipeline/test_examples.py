@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,3 +55,15 @@ def test_a_message_is_found_by_key_and_time(spark: SparkSession) -> None:
         found = [row.physicalOffset for row in run(*arguments, before, after).collect()]
         assert sought["physicalOffset"] in found
         assert sought["physicalOffset"] not in [row.physicalOffset for row in run(*arguments, after).collect()]
+
+
+def test_the_notebook_runs_and_draws(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["notebook.py", str(unpacked("slave")), str(tmp_path)])
+    found = runpy.run_path(str(EXAMPLES / "notebook.py"))
+    assert found["spark"].sparkContext is spark.sparkContext
+    assert found["topics"]["sum(messages)"].sum() == found["times"]["messages"].sum() == facts()["records"]
+    for name in ("topics", "rate", "latency"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "99%" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import DataLossError
 from rmqha.pipeline.jobs.archive import Archived, archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import (
@@ -210,10 +210,6 @@ class ArchiveTests(SynchronousTestCase):
         overwrite(self.store, offsets[60] + 28, b"\x7f")
         self.assertEqual(self.archive(onCorrupt="skip").skipped, 1)
         self.assertEqual(archived_offsets(self.lake), offsets[:60] + offsets[61:])
-
-    def test_an_archive_is_of_all_messages(self) -> None:
-        with self.assertRaisesRegex(OptionError, "all messages"):
-            self.archive(topic="T")
 
     @pytest.mark.process
     def test_no_kill_at_some_steps_of_a_job_loses_or_doubles_a_message(self) -> None:

@@ -19,10 +19,11 @@ from rmqha.cli import main
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive
-from rmqha.pipeline.options import PARSERS, SELECTIONS
+from rmqha.pipeline.options import KNOWN, PARSERS
 from rmqha.pipeline.session import SUBMITTED, JavaError
 from rmqha.testing.records import make_record
 from rmqha.times import iso_time
+from tests.fixtures import expected as read_by_java
 from tests.fixtures import facts, max_offset, new_folder, unpacked
 from tests.pipeline import stores
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, overwrite
@@ -115,6 +116,16 @@ class JobTests(SynchronousTestCase):
         self.assertEqual(len(archived_offsets(lake)), facts()["records"])
         self.assertIn("0 messages", self.output_of(*arguments))
 
+    def test_an_archive_of_topics_is_no_whole_archive(self) -> None:
+        lake = new_folder(self) / "lake"
+        offsets = [one["physicalOffset"] for one in read_by_java() if one.get("topic") == "TOrder1"]
+        arguments = ("archive", unpacked("slave"), "--output", lake)
+        self.assertIn(f"{len(offsets)} messages", self.output_of(*arguments, "--topic", "TOrder1"))
+        self.assertEqual(archived_offsets(lake), offsets)
+        self.assertIn("topic=TOrder1, and not all messages", self.complaint(2, *arguments))
+        told = self.complaint(1, "restore", lake, "--output", lake.parent / "again", "--lossy")
+        self.assertIn("holds only messages with topic=TOrder1", told)
+
     def test_an_archive_of_another_store_is_told_of(self) -> None:
         folder = new_folder(self)
         store = folder / "store"
@@ -165,12 +176,18 @@ class JobTests(SynchronousTestCase):
         told = set()
         for command in JOBS:
             words = self.output_of(command, "--help").split()
-            heeded = {name for name in PARSERS | SELECTIONS if name in words}
+            heeded = {name for name in KNOWN if name in words}
             self.assertLessEqual({"splitBytes"} if command == "verify" else {"readUpTo", "splitBytes"}, heeded)
             told |= heeded
         streams = {name for name in PARSERS if name.endswith(("PerTrigger", "TriggerDelay"))}
         told_by_the_command_itself = {"path", "view", "replica", "output", "pushdown"}
-        self.assertEqual(told | streams | told_by_the_command_itself, set(PARSERS | SELECTIONS))
+        self.assertEqual(told | streams | told_by_the_command_itself, set(KNOWN))
+
+    def test_jobs_that_read_files_refuse_brokers(self) -> None:
+        for command in ("verify", "rebuild"):
+            said = self.complaint(2, command, "rmqha://127.0.0.1:1")
+            self.assertIn(f"{command} needs a store; over the network: stats, archive", said)
+        self.assertIn("cannot connect to 127.0.0.1:1", self.complaint(1, "stats", "rmqha://127.0.0.1:2"))
 
     def test_the_default_engine_is_sparks_where_spark_is_meant(self) -> None:
         for environ, arguments, expected in (
@@ -198,6 +215,53 @@ class JobTests(SynchronousTestCase):
         one, other = (make_store(folder / str(seed), seed=seed) for seed in (1, 2))
         self.output_of("archive", one, "--output", folder / "lake", "-o", "endingOffset=16384")
         self.assertIn("differs from it at 0", self.complaint(2, "archive", other, "--output", folder / "lake"))
+
+    def test_compact_says_what_became_of_what(self) -> None:
+        lake = self.archived()
+        before = sorted(lake.rglob("*.parquet"))
+        told = self.output_of("compact", lake, "--dry-run")
+        self.assertRegex(told, rf"{len(before)} files of {lake} would become 4, and 1 manifests 1: 122 messages, ")
+        self.assertIn("nothing was changed", told)
+        self.assertEqual(sorted(lake.rglob("*.parquet")), before)
+        told = self.output_of("compact", lake, "--target", "1m", "-o", "compression=snappy")
+        self.assertRegex(
+            told, r"files of .* became 4, .*\n.* MiB of Parquet became .*MB/s of log, with .* processor time\n$"
+        )
+        self.assertEqual(self.output_of("compact", lake), f"nothing to compact in {lake}\n")
+        self.assertEqual(self.json_of("compact", lake)["filesBefore"], 0)
+        self.assertIn("--target 1x: it is not a number", self.complaint(2, "compact", lake, "--target", "1x"))
+        self.assertIn("between 1 byte and 1g", self.complaint(2, "compact", lake, "--target", "2g"))
+        self.assertIn("has no option", self.complaint(2, "compact", lake, "-o", "topic=T"))
+        self.assertIn("is not an archive", self.complaint(2, "compact", lake / "none"))
+
+    def archived(self) -> Path:
+        folder = new_folder(self)
+        lake = folder / "lake"
+        self.output_of("archive", make_store(folder / "store"), "--output", lake, "-o", "splitBytes=5000")
+        return lake
+
+    def test_expire_says_what_goes_and_where_a_restore_begins(self) -> None:
+        lake = self.archived()
+        files = [file for one in Archive(lake).manifests() for file in one.files]
+        at = iso_time(files[0].max_store_timestamp + 1)
+        oldest = iso_time(min(file.min_store_timestamp for file in files[1:]))
+        told = self.output_of("expire", lake, "--older-than", at, "--dry-run")
+        self.assertIn(f"would remove 1 files with {files[0].rows} messages, 0 MiB, from 0 to {files[1].start}\n", told)
+        self.assertIn(f"the oldest message left was stored at {oldest}\n", told)
+        self.assertIn(f"a restore needs --whole-segments now, and starts at {SEGMENT_SIZE}\n", told)
+        self.assertEqual(self.json_of("expire", lake, "--older-than", at)["messages"], files[0].rows)
+        self.assertIn(f"nothing of {lake} is that old", self.output_of("expire", lake, "--older-than", at))
+        self.assertIn("no message is left", self.output_of("expire", lake, "--older-than", "0d"))
+        for wrong in ("30x", "soon", "d"):
+            complaint = self.complaint(2, "expire", lake, "--older-than", wrong)
+            self.assertIn("it is neither an age such as 30d, nor a time", complaint)
+
+    def test_a_table_whose_package_is_missing_ends_with_2_and_the_remedy(self) -> None:
+        folder = new_folder(self)
+        arguments = ("archive", make_store(folder / "store"), "--output", folder / "lake", "--table", "delta")
+        with mock.patch.dict(sys.modules, {"deltalake": None}):
+            sys.modules.pop("rmqha.pipeline.jobs.delta", None)
+            self.assertIn("pip install 'rmqha[delta]'", self.complaint(2, *arguments))
 
     def test_times_are_taken_as_people_write_them(self) -> None:
         store = unpacked("slave")

@@ -77,7 +77,7 @@ class Live:
         """Wait until the archive reaches an offset."""
 
         def is_archived() -> bool:
-            assert self.stream.is_running, self.stream.log_tail()
+            self.stream.keep_running()
             return self.archived >= offset
 
         wait_until(is_archived, f"the archive to reach {offset}, it is at {self.archived}", WAIT_SECONDS)
@@ -184,7 +184,7 @@ def test_each_message_is_archived_once_although_processes_are_killed(
     lake = tmp_path / "lake"
     with StreamProcess(tmp_path, slave.store, lake) as stream:
         driver.create_topic(master.cluster, TOPIC)
-        with driver.start_send(TOPIC, 0, BODY_BYTES, threads=4, rate=RATE) as run:
+        with driver.start_send(TOPIC, 0, BODY_BYTES, threads=4, rate=RATE, send_timeout_ms=10_000) as run:
             live = Live(master, slave, stream, run, rng, rng.sample(list(Stage), kills.count("driver")))
             live.wait_for_progress()
             for kind in rng.sample(kills, len(kills)):
@@ -255,7 +255,7 @@ def test_spark_and_a_job_count_at_our_slave_what_java_counts_at_its_broker(
     master = java_master()
     slave = our_slave(master)
     driver.create_topics(master.cluster, TOPICS)
-    clients = driver.clients({"producers": PRODUCERS, "until": [], "seconds": 60})
+    clients = driver.clients({"producers": PRODUCERS, "until": [], "seconds": 300})
     assert clients.troubles == []
     end = master.commit_log_range()[1]
     slave.wait_for_state(lambda state: state.offsets.confirmed == end, f"all to be confirmed, up to {end}")

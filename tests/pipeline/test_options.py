@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.options import Options, Properties, Selection, View, parse_duration, parse_options, parse_size
-from rmqha.pipeline.schema import COLUMNS, check_records_schema, records_schema, to_ddl
+from rmqha.pipeline.schema import COLUMNS, STRING_MAP, check_records_schema, records_schema, to_ddl
 from rmqha.pipeline.views import view_reader
 
 
@@ -58,6 +59,9 @@ def test_names_come_in_any_case() -> None:
         ({"path": "/s", "startingTimestamp": "yesterday"}, "startingTimestamp=yesterday"),
         ({"path": "/s", "startingTimestamp": "-5"}, "milliseconds since 1970"),
         ({"path": "/s", "topicPattern": "("}, "topicPattern"),
+        ({"path": "/s", "queueOffset": "7"}, "queueOffset=7: it must be two limits, .* FROM..BEFORE"),
+        ({"path": "/s", "queueOffset": "a..b"}, "queueOffset=a..b"),
+        ({"path": "/s", "storeTimestamp": "2026-11-21T01:30:00.."}, "it has no zone"),
         ({"path": "/s", "failOnDataLoss": "perhaps"}, "true or false"),
         ({"path": "/s", "maxTriggerDelay": "1 fortnight"}, "maxTriggerDelay"),
     ],
@@ -65,6 +69,29 @@ def test_names_come_in_any_case() -> None:
 def test_what_cannot_be_used_is_refused_with_the_reason(texts: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         parse_options(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("..", (-(2**63), 2**63)),
+        ("5..7", (5, 7)),
+        (" 5 .. 7 ", (5, 7)),
+        ("-3..", (-3, 2**63)),
+        ("..-62135596800000", (-(2**63), -62135596800000)),
+    ],
+)
+def test_a_range_is_half_open_and_may_lack_a_limit(text: str, limits: tuple[int, int]) -> None:
+    """What an archive notes of it selects the same again."""
+    for option in ("queueOffset", "bornTimestamp", "storeTimestamp"):
+        selection = parse_options({"path": "/s", option: text}).selection
+        assert limits in (selection.queue_offsets, selection.born_timestamps, selection.store_timestamps)
+        assert parse_options({"path": "/s", **selection.as_texts()}).selection == selection
+
+
+def test_a_range_of_times_is_iso_8601_too() -> None:
+    selection = parse_options({"path": "/s", "storeTimestamp": "2026-11-21T01:30:00Z..1795225200000"}).selection
+    assert selection == Selection(store_timestamps=(1795224600000, 1795225200000))
 
 
 @pytest.mark.parametrize(
@@ -96,14 +123,14 @@ def test_columns_are_chosen_by_name_and_in_order() -> None:
 
 
 def test_a_users_own_schema_must_be_of_our_columns() -> None:
-    assert check_records_schema([("queueId", "int"), ("properties", "map<string,string>")]).names == [
+    assert check_records_schema([("queueId", pa.int32()), ("properties", STRING_MAP)]).names == [
         "queueId",
         "properties",
     ]
     with pytest.raises(OptionError, match="queueId is int, not bigint"):
-        check_records_schema([("queueId", "bigint")])
+        check_records_schema([("queueId", pa.int64())])
     with pytest.raises(OptionError, match="no column 'a'"):
-        check_records_schema([("a", "int")])
+        check_records_schema([("a", pa.int32())])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +138,9 @@ def test_a_users_own_schema_must_be_of_our_columns() -> None:
     [
         ({"view": "splits", "columns": "topic"}, "columns="),
         ({"view": "verify", "topic": "A"}, "cannot be selected"),
+        ({"view": "verify", "queueOffset": "..9"}, "cannot be selected"),
+        ({"view": "stats", "columns": "topic,keys"}, "view=stats has no column 'keys'"),
+        ({"view": "stats", "columns": "brokerName"}, "view=stats has no column 'brokerName'"),
         ({"view": "compare"}, "needs replica="),
         ({"view": "queues"}, "needs output="),
         ({"view": "queues", "output": "/s/../s"}, "other than the store's own"),
@@ -124,4 +154,12 @@ def test_a_view_refuses_options_that_it_would_ignore(texts: dict[str, str], told
 def test_a_view_has_its_own_columns_only() -> None:
     options = parse_options({"path": "/s", "view": View.SPLITS.value})
     with pytest.raises(OptionError, match="view=splits has only the columns path"):
-        view_reader(options, [("topic", "string")])
+        view_reader(options, [("topic", pa.string())])
+
+
+def test_a_users_schema_chooses_the_sums() -> None:
+    options = parse_options({"path": "/s", "view": View.STATS.value})
+    fields = [("messages", pa.int64()), ("tags", pa.string())]
+    assert view_reader(options, fields).schema == pa.schema(fields)
+    with pytest.raises(OptionError, match="columns as `messages` bigint, not as `messages` int"):
+        view_reader(options, [("messages", pa.int32())])

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,14 @@ def test_more_partitions_can_be_asked_for(store: Path, records: list[Record]) ->
     few, many = (open_log(options(store, minPartitions=n)) for n in (1, 12))
     assert len(few.splits(0, few.end)) == 3
     assert len(many.splits(0, many.end)) >= 12
+
+
+def test_logs_that_are_read_together_need_fewer_splits_each(store: Path, records: list[Record]) -> None:
+    alone = open_log(options(store, minPartitions=12))
+    one_of_four = replace(alone, read_together=4 * alone.end)
+    assert len(one_of_four.splits(0, alone.end)) < len(alone.splits(0, alone.end))
+    assert 4 * len(one_of_four.splits(0, alone.end)) >= 12
+    assert offsets_read(one_of_four) == [record.physical_offset for record in records]
 
 
 @pytest.mark.parametrize(

@@ -16,19 +16,10 @@ from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, visible_files
 from tests.pipeline.microbatches import Query
+from tests.pipeline.streams import run_to_the_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
 
 
 def offsets_of(store: Path) -> list[int]:
@@ -50,16 +41,11 @@ def save(spark: SparkSession, store: Path, lake: Path, **options: Any) -> None:
     splits.write.format("rmqha_archive").mode("append").save(str(lake))
 
 
-def stream(spark: SparkSession, store: Path, lake: Path, checkpoint: Path, **options: Any) -> int:
-    """Archive what there is by a stream; how many batches that took."""
+def stream(spark: SparkSession, store: Path | str, lake: Path, checkpoint: Path, **options: Any) -> int:
+    """Archive what there is by a stream; how many batches that took. ``store`` may be an address of brokers."""
     splits = spark.readStream.format("rmqha").options(view="splits", **options).load(str(store))
     writing = splits.writeStream.format("rmqha_archive").option("checkpointLocation", str(checkpoint))
-    query = writing.trigger(availableNow=True).start(str(lake))
-    try:
-        assert query.awaitTermination(120)
-        return len(query.recentProgress)
-    finally:
-        query.stop()
+    return len(run_to_the_end(lambda: writing.trigger(availableNow=True).start(str(lake))))
 
 
 def take_names_back(lake: Path) -> None:

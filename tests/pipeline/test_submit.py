@@ -11,6 +11,7 @@ import pyspark
 import pytest
 
 import rmqha.pipeline.__main__ as entry
+from rmqha.testing.records import write_log
 from tests.fixtures import expected, facts, max_offset, unpacked
 
 SUBMIT = Path(sys.executable).with_name("spark-submit")
@@ -95,3 +96,29 @@ def test_a_query_and_a_job_run_on_executors_that_are_processes_of_their_own(tmp_
     assert counts == Counter(line["topic"] for line in expected() if "blank" not in line)
     assert processes == executors + 1  # the driver is counted
     assert (verified["messages"], verified["end"]) == (facts()["records"], max_offset("slave"))
+
+
+STOPS_EARLY = """
+import sys
+from rmqha.pipeline.session import session
+spark = session("local[2]", {"spark.driver.defaultJavaOptions": sys.argv[2]})
+log = spark.read.format("rmqha").option("splitBytes", "64m").load(sys.argv[1])
+log.show(2)
+print(len(log.limit(3).collect()), len(log.toPandas().columns), log.first() is not None)
+spark.stop()
+"""
+
+
+def test_a_query_that_stops_early_prints_no_traceback(tmp_path: Path) -> None:
+    """Spark's own daemon prints the BrokenPipeError of a worker whose rows nobody wants any more."""
+    write_log(tmp_path / "store" / "commitlog", 30 << 20, 1000, 1 << 26)
+    done = subprocess.run(
+        [sys.executable, "-c", STOPS_EARLY, str(tmp_path / "store"), FAST_JVM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "3 18 True"
+    assert "Traceback" not in done.stderr

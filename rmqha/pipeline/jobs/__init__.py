@@ -9,11 +9,23 @@ In reading order:
 - ``table``: the result of ``stats`` as a table.
 - ``chart``: the result of ``stats`` as a chart.
 - ``manifest``: an archive folder, and which of its files count.
+- ``origin``: whose log a split is of, and which archive it belongs to.
 - ``overlap``: proves that a log continues an archive.
+- ``tableformats``: an archive as a table of Delta or Iceberg.
+- ``delta``: the log of a Delta table.
+- ``iceberg``: the metadata of an Iceberg table.
+- ``replacing``: puts a manifest in the place of others.
 - ``archive``: writes the log as Parquet files.
+- ``logorder``: reads an archived file in the order of the log.
+- ``compact``: makes large files of small ones.
+- ``expire``: removes the oldest messages.
 - ``rebuild``: builds consume queues and index from the log.
 - ``restore``: makes a store from an archive.
 - ``messages``: reads the messages of an archive one by one.
+- ``rowfiles``: CSV, JSON lines and Parquet for people and other programs.
+- ``entries``: a slim row for each message.
+- ``sendlog``: reads a producer's own log of what it sent.
+- ``reconcile``: finds what is missing between two clusters, or between a producer's log and a store.
 
 ::
 

@@ -5,7 +5,7 @@ files count, see ``manifest``. Bodies go from the log to the file within one pro
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode
+from rmqha.pipeline.bodies.reading import Bodies, bodies_of, chosen_formats, pieces, with_schemas
+from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode, select
 from rmqha.pipeline.encode import proof_columns
 from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
@@ -28,22 +29,27 @@ from rmqha.pipeline.jobs.manifest import (
     Manifest,
     RangeHash,
     RestoreFacts,
+    archived_path,
     open_staging,
     range_name,
     stage,
     uncovered,
 )
+from rmqha.pipeline.jobs.origin import check_layout
 from rmqha.pipeline.jobs.overlap import Proof
-from rmqha.pipeline.options import Compression, OnCorrupt, Options, Selection
+from rmqha.pipeline.jobs.replacing import mend
+from rmqha.pipeline.jobs.tableformats import TableFormat, begin_table, schema_of, update_tables
+from rmqha.pipeline.options import Compression, OnCorrupt, Options, Properties, Selection
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.schema import PROOF_COLUMNS, RECORD_CRC, archive_schema
-from rmqha.pipeline.segments import SegmentReader, Split, log, log_skipped, read_records
+from rmqha.pipeline.schema import PROOF_COLUMNS, RECORD_CRC, VALUE, archive_schema
+from rmqha.pipeline.segments import Split, log, log_skipped, open_segment, read_records
 from rmqha.store.nodestate import NodeState
 from rmqha.store.tablesnapshots import read_snapshot, read_tables
 from rmqha.wire.columns import Records
 from rmqha.wire.layout import BLANK_HEADER, BLANK_MAGIC_CODE
 
 Result = TypeVar("Result")
+Ready = Mapping[str, pa.Array]
 COMMIT_BYTES = 4 << 30
 """Bytes of log in one manifest: the most that is lost if the job is killed."""
 ROW_GROUP_BYTES = 32 << 20
@@ -177,9 +183,20 @@ class _Staging:
         )
 
 
+def check_archived_bodies(options: Options) -> None:
+    """Raises OptionError if bodies cannot be decoded into an archive: all its files must have the same columns."""
+    for _, one in chosen_formats(options):
+        if one.is_inferred:
+            raise OptionError(
+                "a stream's archive of decoded JSON needs its schema (bodySchema=): later bodies may differ"
+            )
+    _schema(options, bodies_of(options))
+
+
 def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
     """Stage the messages of a split as a file in ``root``. Raises StoreError, OSError."""
-    schema = archive_schema(options.columns, options.properties.value)
+    bodies = bodies_of(options)
+    schema = _schema(options, bodies)
     skips: list[CorruptLogError] = []
     end = split.start
 
@@ -199,8 +216,10 @@ def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
                 options.drop_behind,
                 lambda passed: digest.update(passed.data),
             ):
-                staging.write(records, _rows(records, schema, options.decompress))
                 end = records.end
+                wanted = select(records, options.selection)
+                for piece, ready in _decoded(wanted, bodies, options):
+                    staging.write(piece, _rows(piece, schema, options.decompress, ready))
         except DataLossError as error:
             if options.fail_on_data_loss:
                 raise
@@ -215,24 +234,41 @@ def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
             digest.hexdigest() if is_whole else None,
             split.segment_end - split.base,
             _blank(split, end) if is_whole else None,
-            is_whole and not skips and RECORD_CRC in schema.names,
+            is_whole and not skips and RECORD_CRC in schema.names and options.selection == Selection(),
         )
 
 
-def _rows(records: Records, schema: pa.Schema, decompress: bool) -> pa.RecordBatch:
+def _schema(options: Options, bodies: Bodies | None) -> pa.Schema:
+    """The columns of the files. Raises OptionError."""
+    value = None if bodies is None else bodies.type
+    return archive_schema(options.columns, (options.properties or Properties.RAW).value, value)
+
+
+def _decoded(records: Records, bodies: Bodies | None, options: Options) -> Iterator[tuple[Records, Ready]]:
+    """The messages, and the columns of their decoded bodies."""
+    if bodies is None:
+        if len(records):
+            yield records, {}
+        return
+    for piece in pieces(records, options.max_body_bytes, options.batch_bytes):
+        yield piece.records, bodies.columns(piece)
+
+
+def _rows(records: Records, schema: pa.Schema, decompress: bool, ready: Ready) -> pa.RecordBatch:
     """The rows of these messages."""
     if RECORD_CRC not in schema.names:
-        return decode(records, schema, decompress)
-    columns = pa.schema([field for field in schema if field.name not in PROOF_COLUMNS])
+        return decode(records, schema, decompress, ready)
+    columns = pa.schema([field for field in schema if field.name not in (*PROOF_COLUMNS, *ready)])
     batch = decode(records, columns, decompress)
-    return pa.RecordBatch.from_arrays([*batch.columns, *proof_columns(records, batch)], schema=schema)
+    arrays = [*batch.columns, *proof_columns(records, batch), *ready.values()]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _blank(split: Split, start: int) -> ArchivedBlank | None:
     """The blank that follows the last message of a split, if one does. Raises OSError."""
     if start >= split.end or split.end != split.segment_end or split.end - start < BLANK_HEADER.size:
         return None
-    with SegmentReader(split.path, split.base) as segment:
+    with open_segment(split.path, split.base) as segment:
         content = segment.read(start, split.end - start).tobytes()
     is_blank = BLANK_HEADER.unpack_from(content) == (split.end - start, BLANK_MAGIC_CODE)
     return ArchivedBlank.of(start, content) if is_blank else None
@@ -278,27 +314,45 @@ def commit_proved(archive: Archive, proof: Proof, commit: Callable[[], Result]) 
         proof.prove()
 
 
+def commit_everywhere(archive: Archive, manifest: Manifest, tables: Mapping[str, str]) -> bool:
+    """``Archive.commit``, and the same in the tables that the archive is. Call it under ``locked``."""
+    is_new = archive.commit(manifest, tables)
+    update_tables(archive)
+    return is_new
+
+
 def archive(
-    options: Options, engine: Engine, progress: Progress = no_progress, commit_bytes: int = COMMIT_BYTES
+    options: Options,
+    engine: Engine,
+    progress: Progress = no_progress,
+    commit_bytes: int = COMMIT_BYTES,
+    table: TableFormat = TableFormat.PARQUET,
 ) -> Archived:
     """Archive the part of the log of ``options.path`` that is not in the archive ``options.output`` yet.
 
-    A manifest covers about ``commit_bytes`` of log. Streams may archive meanwhile; another job may not. An archive of
-    another store is continued if both logs are proved to be the same where both have bytes. Raises OptionError,
-    StoreInUse, WrongArchive, StoreError, OSError.
+    Only the selected messages are archived, and such an archive is not a whole log: no store can be made from it. A
+    manifest covers about ``commit_bytes`` of log. Streams may archive meanwhile; another job may not. An archive of
+    another store is continued if both logs are proved to be the same where both have bytes. The archive becomes a
+    ``table``, and stays one. JSON bodies without a schema get that of the archive, or else one that is inferred.
+
+    Raises OptionError, StoreInUse, WrongArchive, StoreError, OSError.
     """
     if options.output is None:
         raise OptionError("archive needs output, a folder to write to")
-    if options.selection != Selection():
-        raise OptionError("an archive contains all messages: topics, queues or tags cannot be selected")
+    check_layout(options.output, in_cluster=False)
     archive = Archive(options.output)
+    if chosen_formats(options):
+        options = with_schemas(options, _archived_value(archive))
+    check_archived_bodies(options)
     plan = open_log(options)
     start, end = plan.start(), plan.stop()
     manifests = []
     with archive.job_locked():
         with archive.locked():
             archive.check_confirmed(plan.state, end)
-            archive.complete()
+            archive.select(options.selection.as_texts())
+            begin_table(archive.root, table)
+            mend(archive)
         proof = Proof(archive, plan.state, lambda: plan, engine, progress)
         proof.prove()
         while following := _next_range(archive, plan, start, end, commit_bytes):
@@ -306,7 +360,7 @@ def archive(
             parts = run_range(engine, on_split, plan, *following, progress)
             manifest = merge_archived(*following, parts, plan.state)
             tables = tables_at(plan.store, following[1], plan.end)
-            if commit_proved(archive, proof, partial(archive.commit, manifest, tables)):
+            if commit_proved(archive, proof, partial(commit_everywhere, archive, manifest, tables)):
                 manifests.append(manifest)  # else a stream was faster, and there is less left to do
         with archive.locked():
             removed = archive.clean()
@@ -321,6 +375,15 @@ def archive(
         log_end=end,
         proved=(proof.proved[0][0], proof.proved[-1][1]) if proof.proved and plan.state is not None else None,
     )
+
+
+def _archived_value(archive: Archive) -> pa.DataType | None:
+    """The type of the bodies in the newest file; None if there is none. All later files get the same."""
+    files = [file for manifest in archive.manifests() for file in manifest.files]
+    if not files:
+        return None
+    schema = schema_of(archived_path(archive.root, files[-1]))
+    return schema.field(VALUE).type if VALUE in schema.names else None
 
 
 def _next_range(archive: Archive, plan: LogPlan, start: int, end: int, commit_bytes: int) -> tuple[int, int] | None:

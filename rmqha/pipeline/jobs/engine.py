@@ -7,11 +7,12 @@ summaries in the order of the splits, so the result is the same.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rmqha.pipeline.errors import BoundaryError
 from rmqha.pipeline.options import Boundaries
@@ -65,9 +66,14 @@ class Engine(Protocol):
     def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
         """The summary of each split, in their order. Raises StoreError, OSError."""
 
+    def query(self, files: Sequence[str], query: str, scratch: Path) -> Iterator[dict[str, Any]]:
+        """The rows of a SQL query over Parquet files, which it calls ``entries``. All of them are never in memory at
+        once. ``scratch`` is a folder for intermediate results. Raises OSError.
+        """
+
 
 class LocalEngine:
-    """Runs splits in this process."""
+    """Runs splits in this process, and queries in DuckDB."""
 
     def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
         """See ``Engine``."""
@@ -77,6 +83,12 @@ class LocalEngine:
             progress(len(summaries), len(splits))
         return summaries
 
+    def query(self, files: Sequence[str], query: str, scratch: Path) -> Iterator[dict[str, Any]]:
+        """See ``Engine``."""
+        from rmqha.pipeline.sql import query_files  # it needs pyarrow and DuckDB, which are an extra
+
+        return query_files(files, query, scratch)
+
 
 class SparkEngine:
     """Runs splits in the workers of a Spark session, one task each. Errors that are not of the log come from Spark
@@ -84,6 +96,7 @@ class SparkEngine:
     """
 
     def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
         self._context = spark.sparkContext
 
     def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
@@ -107,6 +120,12 @@ class SparkEngine:
                 raise
         progress(len(splits), len(splits))
         return [outcome.result() for outcome in collected.result()]
+
+    def query(self, files: Sequence[str], query: str, scratch: Path) -> Iterator[dict[str, Any]]:
+        """See ``Engine``. Spark keeps intermediate results where it is configured to."""
+        entries = self._spark.read.parquet(*files)
+        found = self._spark.sql(query.replace("entries", "{entries}"), entries=entries)
+        yield from (row.asDict() for row in found.toLocalIterator(prefetchPartitions=True))
 
 
 def _tasks_done(context: SparkContext, group: str) -> int:

@@ -4,9 +4,16 @@
 
     _manifest/<start>-<end>.json                  what one batch archived: a range of the log, and its files
     _manifest/tables.json                         topics, groups and offsets, as of the end of the archive or soon after
+    _manifest/selection.json                      which messages the archive holds, if not all
     date=2026-11-21/hour=01/<start>-<end>.parquet messages of one range of the log
     _staged/.<start>-<end>.<writer>.parquet.staged the same before its manifest is written
     _staged/.<start>-<end>.<writer>.parquet.tmp    the same while it is written: its writer holds a lock on it
+    _staged/.<start>-<end>.<writer>.compacted      made of archived files, before its manifest is written
+    _staged/.<start>-<end>.<writer>.compacting     the same while it is written
+    _manifest/replacing/<start>-<end>.json        what the manifest of this name replaces, until that is done
+
+A manifest may take the place of others: it contains their ranges, and they do not count any more. ``replacing`` says
+how that is done.
 
 A worker stages files. ``commit`` writes the manifest, which is the moment at which a batch is archived, and then gives
 the staged files their names. A file with its final name is therefore always in a manifest, and a reader who lists the
@@ -23,14 +30,14 @@ import uuid
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.errors import NoStore, StoreError, StoreInUse
 from rmqha.store.log.mappedfile import sync_folder
 from rmqha.store.nodestate import NodeState, replace_file
 from rmqha.wire.layout import BLANK_HEADER
@@ -38,7 +45,7 @@ from rmqha.wire.record import encode_blank
 
 MANIFEST_FOLDER = "_manifest"
 STAGING_FOLDER = "_staged"
-TABLES_NAME = "tables.json"
+TABLES_NAME, SELECTION_NAME = "tables.json", "selection.json"
 LOCK_NAME, JOB_LOCK_NAME = ".lock", ".job"
 LOCK_PATIENCE_SECONDS = 300.0
 """How long a commit waits for another one, which is short unless two have staged the same message in different
@@ -47,6 +54,7 @@ files.
 LOCK_POLL_SECONDS = 0.05
 OFFSET_DIGITS = 20
 STAGED_SUFFIX, TEMPORARY_SUFFIX = ".staged", ".tmp"
+COMPACTED_SUFFIX, COMPACTING_SUFFIX = ".compacted", ".compacting"
 RANGE_NAME = re.compile(r"\.?(\d+)-(\d+)\..*")
 
 
@@ -68,7 +76,8 @@ class ArchivedFile:
     """A Parquet file with the messages between two offsets of the log. Its path is relative to the archive. Times in
     milliseconds.
 
-    ``staged`` is its name before the commit.
+    ``staged`` is its name before the commit. ``merged`` are the ranges of the files that it was made from, if
+    `rmqha job compact` made it; its rows are then sorted by topic and time.
     """
 
     path: str
@@ -79,6 +88,25 @@ class ArchivedFile:
     min_store_timestamp: int
     max_store_timestamp: int
     staged: str = field(compare=False)
+    merged: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The ranges of the log whose messages it holds, ascending."""
+        return self.merged or ((self.start, self.end),)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields in a manifest's file."""
+        content = asdict(self)
+        if not self.merged:  # older versions of rmqha do not know the field
+            del content["merged"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "ArchivedFile":
+        """Parse the fields of a manifest's file. Raises ValueError, TypeError."""
+        merged = tuple((int(start), int(end)) for start, end in content.get("merged", ()))
+        return cls(**{**content, "merged": merged})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +179,8 @@ class Manifest:
     ``hashes`` are those of its splits. They prove that the log of another store is the same; older manifests have none.
 
     ``store_id`` and ``epoch`` are those of state.json, None and 0 if no node of ours has run. ``skipped`` counts
-    stretches that were not records. ``restore`` is what a store made from the archive needs besides.
+    stretches that were not records. ``restore`` is what a store made from the archive needs besides. `rmqha job expire`
+    removed the messages before the offset ``expired``, if it is not None.
     """
 
     start: int
@@ -162,6 +191,12 @@ class Manifest:
     skipped: int = 0
     hashes: tuple[RangeHash, ...] = ()
     restore: RestoreFacts = RestoreFacts()
+    expired: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the manifest's file."""
+        return f"{range_name(self.start, self.end)}.json"
 
     @property
     def rows(self) -> int:
@@ -171,7 +206,10 @@ class Manifest:
     def to_json(self) -> bytes:
         """The content of the manifest's file."""
         content = {**asdict(replace(self, restore=RestoreFacts())), **self.restore.as_json(), "rows": self.rows}
+        content["files"] = [file.as_json() for file in self.files]
         del content["restore"]
+        if self.expired is None:  # older versions of rmqha do not know the field
+            del content["expired"]
         return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
 
     @classmethod
@@ -179,7 +217,8 @@ class Manifest:
         """Parse the content of a manifest's file. Raises ValueError."""
         try:
             content: dict[str, Any] = orjson.loads(text)
-            files = tuple(ArchivedFile(**file) for file in content["files"])
+            files = tuple(map(ArchivedFile.from_json, content["files"]))
+            expired = content.get("expired")
             hashes = tuple(RangeHash(**one) for one in content.get("hashes", ()))
             return cls(
                 start=content["start"],
@@ -190,6 +229,7 @@ class Manifest:
                 skipped=content["skipped"],
                 hashes=hashes,
                 restore=RestoreFacts.from_json(content),
+                expired=None if expired is None else int(expired),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or invalid: {error}") from error
@@ -228,11 +268,40 @@ class Archive:
             os.close(fd)
 
     def manifests(self) -> list[Manifest]:
-        """All manifests, ordered by range. Raises ArchiveError, OSError."""
-        return [self._read(path) for path in self._manifest_paths()]
+        """All manifests that count, ordered by range. Raises ArchiveError, OSError."""
+        paths = self._manifest_paths()
+        while True:
+            try:
+                return [self._read(path) for path in paths]
+            except FileNotFoundError:  # another one took its place meanwhile
+                before, paths = paths, self._manifest_paths()
+                if paths == before:
+                    raise
+
+    def names(self) -> list[str]:
+        """The names of the manifests that count, ordered by range."""
+        return [path.name for path in self._manifest_paths()]
+
+    def manifest(self, name: str) -> Manifest | None:
+        """The manifest in the file of this name; None if there is none. Raises ArchiveError, OSError."""
+        with suppress(FileNotFoundError):
+            return self._read(self._folder / name)
+        return None
 
     def _manifest_paths(self) -> list[Path]:
-        return sorted(self._folder.glob("*-*.json"))
+        """The manifests that count: not those that lie within the range of another one."""
+        found: list[Path] = []
+        reached = -1
+        ranges = [(*range_of(path), path) for path in self._folder.glob("*-*.json")]
+        for _, end, path in sorted(ranges, key=lambda one: (one[0], -one[1])):
+            if end > reached:
+                found.append(path)
+                reached = end
+        return found
+
+    def put(self, manifest: Manifest) -> None:
+        """Write a manifest, in place of an older one of the same range. Call it under ``locked``. Raises OSError."""
+        replace_file(self._folder / manifest.name, manifest.to_json())
 
     @staticmethod
     def _read(path: Path) -> Manifest:
@@ -244,7 +313,7 @@ class Archive:
     def covered(self) -> list[tuple[int, int]]:
         """The archived ranges of the log, ascending and as long as possible. The names of the manifests give them."""
         ranges: list[tuple[int, int]] = []
-        for start, end in map(_range_of, self._manifest_paths()):
+        for start, end in map(range_of, self._manifest_paths()):
             if ranges and start <= ranges[-1][1]:
                 ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
             else:
@@ -264,6 +333,34 @@ class Archive:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArchiveError(f"{path} does not hold tables ({error}): move it elsewhere") from error
 
+    def selection(self) -> dict[str, str]:
+        """The options that select the messages of the archive, such as ``topic``; empty if it holds all.
+
+        Raises ArchiveError, OSError.
+        """
+        path = self._folder / SELECTION_NAME
+        try:
+            return {str(name): str(text) for name, text in orjson.loads(path.read_bytes()).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError) as error:
+            raise ArchiveError(f"{path} does not say what is selected ({error}): move the archive elsewhere") from error
+
+    def select(self, selection: Mapping[str, str]) -> None:
+        """Archive only messages that these options select; the selection of an archive never changes.
+
+        Call it under ``locked``. Raises WrongArchive if it holds another one, ArchiveError, OSError.
+        """
+        found = self.selection()
+        if dict(selection) == found:
+            return
+        if found or self._manifest_paths():
+            raise WrongArchive(
+                f"{self.root} holds {selection_words(found)}, and not {selection_words(selection)}: archive to a new "
+                "folder"
+            )
+        replace_file(self._folder / SELECTION_NAME, orjson.dumps(dict(selection), option=orjson.OPT_INDENT_2) + b"\n")
+
     def commit(self, manifest: Manifest, tables: Mapping[str, str] | None = None) -> bool:
         """Archive a batch whose files are staged. Returns False, and does nothing, if a part of its range is archived
         already. ``tables`` are those of the store at the end of the batch; only the last ones are kept.
@@ -282,8 +379,8 @@ class Archive:
         if tables and (not (covered := self.covered()) or manifest.end > covered[-1][1]):
             content = {"offset": manifest.end, "tables": dict(tables)}
             replace_file(self._folder / TABLES_NAME, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-        replace_file(self._folder / f"{range_name(*whole)}.json", manifest.to_json())
-        self._publish(manifest)
+        self.put(manifest)
+        self.publish(manifest)
         return True
 
     def _check_strangers(self, manifest: Manifest) -> None:
@@ -292,12 +389,13 @@ class Archive:
         paths = {self.root / file.path for file in manifest.files}
         for folder in {path.parent for path in paths}:
             for path in set(folder.glob("*-*.parquet")) - paths:
-                if RANGE_NAME.fullmatch(path.name) and uncovered(*_range_of(path), [whole]) != [_range_of(path)]:
+                if RANGE_NAME.fullmatch(path.name) and uncovered(*range_of(path), [whole]) != [range_of(path)]:
                     raise ArchiveError(
                         f"{path} exists, but no manifest contains it: restore the manifest, or remove the file"
                     )
 
-    def _publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: Manifest) -> None:
+        """Give the staged files of a manifest their names. Call it under ``locked``. Raises OSError."""
         folders = set()
         for file in manifest.files:
             staged, path = self._staging / file.staged, self.root / file.path
@@ -310,11 +408,11 @@ class Archive:
 
     def complete(self) -> None:
         """Complete the commit of a process that died: a committed file gets its name. Call it under ``locked``."""
-        manifests = [(*_range_of(path), path) for path in self._manifest_paths()]
-        staged = [_range_of(path) for path in self._staging.glob(f".*{STAGED_SUFFIX}")]
+        manifests = [(*range_of(path), path) for path in self._manifest_paths()]
+        staged = [range_of(path) for path in self._staging.glob(f".*{STAGED_SUFFIX}")]
         for begin, end, path in manifests:
             if any(begin <= start < end for start, _ in staged):
-                self._publish(self._read(path))
+                self.publish(self._read(path))
 
     def clean(self) -> int:
         """Remove staged files of ranges that other files hold; returns their number. Call it under ``locked``. Raises
@@ -325,7 +423,7 @@ class Archive:
         covered = self.covered()
         removed = 0
         for path in self._staging.glob(".*.parquet.*"):
-            whole = _range_of(path)
+            whole = range_of(path)
             removed += uncovered(*whole, covered) != [whole] and _remove_unheld(path)
         return removed
 
@@ -349,7 +447,7 @@ class Archive:
         for path in reversed(self._manifest_paths()):
             manifest = self._read(path)
             if state is None and manifest.store_id is None:
-                return found or [replace(manifest, files=manifest.files[-1:], hashes=manifest.hashes[-1:])]
+                return found or [_last_part(manifest)]
             if state is not None and state.store_id == manifest.store_id:
                 if state.took_back(manifest.epoch, manifest.end):
                     raise ArchiveError(
@@ -361,7 +459,21 @@ class Archive:
         return found
 
 
-def _range_of(path: Path) -> tuple[int, int]:
+def _last_part(manifest: Manifest) -> Manifest:
+    """The manifest with its last file and its last hash only."""
+    files = tuple(replace(file, merged=file.merged[-1:]) for file in manifest.files[-1:])
+    return replace(manifest, files=files, hashes=manifest.hashes[-1:])
+
+
+def selection_words(selection: Mapping[str, str]) -> str:
+    """Which messages options select."""
+    if not selection:
+        return "all messages"
+    return f"only messages with {' and '.join(f'{name}={text}' for name, text in selection.items())}"
+
+
+def range_of(path: Path) -> tuple[int, int]:
+    """The range of the log that the name of a file or a manifest says. Raises ArchiveError."""
     match = RANGE_NAME.fullmatch(path.name)
     if match is None:
         raise ArchiveError(f"the name of {path} is not a range of the log: move it elsewhere")
@@ -380,12 +492,27 @@ def open_staging(root: Path, start: int, end: int) -> tuple[Path, BinaryIO]:
         file.close()  # another process has cleaned up already
 
 
-def stage(path: Path) -> str:
+def stage(path: Path, suffix: str = STAGED_SUFFIX) -> str:
     """Mark a file of ``open_staging`` as complete; returns its new name. Raises OSError."""
-    staged = path.with_suffix(STAGED_SUFFIX)
+    staged = path.with_suffix(suffix)
     path.rename(staged)
     sync_folder(path.parent)
     return staged.name
+
+
+def open_compacted(root: Path, start: int, end: int) -> tuple[Path, BinaryIO]:
+    """A new file for archived messages of this range. Only the job that compacts removes such files. Raises OSError."""
+    folder = root / STAGING_FOLDER
+    make_folder(folder)
+    path = folder / f".{range_name(start, end)}.{uuid.uuid4().hex}{COMPACTING_SUFFIX}"
+    return path, path.open("w+b")
+
+
+def remove_compacted(root: Path) -> None:
+    """Remove what a job left that died. Call it under ``job_locked``, when all commits are complete. Raises OSError."""
+    for suffix in (COMPACTED_SUFFIX, COMPACTING_SUFFIX):
+        for path in (root / STAGING_FOLDER).glob(f".*{suffix}"):
+            path.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -430,6 +557,14 @@ def uncovered(start: int, end: int, covered: Iterable[tuple[int, int]]) -> list[
     if start < end:
         left.append((start, end))
     return left
+
+
+def existing_archive(root: Path) -> Archive:
+    """The archive in this folder. Raises NoStore if it has no manifest, ArchiveError, OSError."""
+    archive = Archive(root)
+    if not root.is_dir() or not archive.names():
+        raise NoStore(f"{root} is not an archive: it has no manifest")
+    return archive
 
 
 def archived_paths(root: Path) -> Sequence[Path]:

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmqha.pipeline.encode import host_of, milliseconds_of
-from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, archived_path
-from rmqha.pipeline.jobs.restore import ROWS_BYTES, NotRestorable
+from rmqha.pipeline.errors import one_line
+from rmqha.pipeline.jobs.logorder import ROWS_BYTES, batches_in_log_order
+from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, archived_path, existing_archive
+from rmqha.pipeline.jobs.restore import NotRestorable
 from rmqha.pipeline.schema import RAW_RECORD, STRING_MAP
-from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.errors import StoreError
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import (
     COMPRESSED_FLAG,
@@ -59,10 +61,7 @@ def archived_messages(root: Path, start: int = 0, end: int | None = None) -> Ite
     archive may have gaps. Raises NoStore, NotRestorable without the columns topic, body and physicalOffset, StoreError,
     OSError.
     """
-    manifests = Archive(root).manifests() if root.is_dir() else []
-    if not manifests:
-        raise NoStore(f"{root} is not an archive: it has no manifest")
-    for manifest in manifests:
+    for manifest in existing_archive(root).manifests():
         for file in manifest.files:
             if file.end > start and (end is None or file.start < end):
                 for message in _messages(root, file):
@@ -79,14 +78,11 @@ def _messages(root: Path, file: ArchivedFile) -> Iterator[tuple[int, Record, str
             if missing:
                 raise NotRestorable(f"{path} has no column {sorted(missing)[0]}: its messages cannot be sent")
             is_map = "properties" in names and opened.schema_arrow.field("properties").type == STRING_MAP
-            for number in range(opened.num_row_groups):
-                group = opened.metadata.row_group(number)
-                rows = max(1, group.num_rows * ROWS_BYTES // max(ROWS_BYTES, group.total_byte_size))
-                for batch in opened.iter_batches(rows, row_groups=[number], columns=names):
-                    for row in range(len(batch)):
-                        yield _message({name: batch[name][row].as_py() for name in names}, is_map)
+            for batch in batches_in_log_order(opened, names, ROWS_BYTES):
+                for row in range(len(batch)):
+                    yield _message({name: batch[name][row].as_py() for name in names}, is_map)
     except (pa.ArrowException, RecordError) as error:
-        raise StoreError(f"{path} is damaged: {' '.join(str(error).split())}") from error
+        raise StoreError(f"{path} is damaged: {one_line(error)}") from error
 
 
 def _message(row: dict[str, Any], is_map: bool) -> tuple[int, Record, str | None]:

@@ -17,14 +17,15 @@ import pyarrow.parquet as pq
 from rmqha.pipeline.decode import decode
 from rmqha.pipeline.errors import CorruptLogError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress
+from rmqha.pipeline.jobs.logorder import batches_in_log_order
 from rmqha.pipeline.jobs.manifest import Archive, Manifest, WrongArchive, archived_path
 from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.schema import COLUMNS, records_schema
-from rmqha.pipeline.segments import SegmentReader, Split, read_records
+from rmqha.pipeline.segments import Split, open_segment, read_records
 from rmqha.store.nodestate import NodeState
 
 WINDOW_BYTES = 4 << 20
-ROWS_AT_ONCE = 1 << 15
+ROWS_BYTES = 8 << 20
 NEEDED_COLUMNS = ("physicalOffset", "bodyCRC")
 """With these columns the messages of an archive can be distinguished."""
 NOT_COMPARED = ("body",)
@@ -65,7 +66,10 @@ class Found:
 
 def claims_of(root: Path, manifest: Manifest) -> Iterator[Claim]:
     """The claims of a manifest. Raises ArchiveError, OSError."""
-    paths = {(file.start, file.end): archived_path(root, file) for file in manifest.files}
+    paths = {}
+    for file in manifest.files:
+        path = archived_path(root, file)
+        paths.update(dict.fromkeys(file.ranges, path))
     hashes = {(one.start, one.end): one.sha256 for one in manifest.hashes}
     for whole in sorted(paths.keys() | hashes.keys()):
         yield Claim(*whole, hashes.get(whole), paths.get(whole))
@@ -85,7 +89,7 @@ def check_claim(split: Split, claims: dict[int, Claim], must_prove: bool) -> Fou
 def _hash_of(split: Split) -> str:
     """The hash of the log's bytes; of fewer bytes if the file is shorter. Raises DataLossError, OSError."""
     digest = sha256()
-    with SegmentReader(split.path, split.base) as segment:
+    with open_segment(split.path, split.base) as segment:
         for at in range(split.start, split.end, WINDOW_BYTES):
             digest.update(segment.read(at, min(WINDOW_BYTES, split.end - at)).data)
     return digest.hexdigest()
@@ -95,7 +99,7 @@ class _Rows:
     """The rows of an archived file, in order, that start in a range of the log."""
 
     def __init__(self, file: pq.ParquetFile, names: Sequence[str], split: Split) -> None:
-        self._batches = file.iter_batches(ROWS_AT_ONCE, columns=list(names))
+        self._batches = batches_in_log_order(file, names, ROWS_BYTES)
         self._split = split
         self._schema = pa.schema([file.schema_arrow.field(name) for name in names])
         self._pending: list[pa.RecordBatch] = []

@@ -2,7 +2,8 @@
 
 An archived file holds the records of one range of the log. Each range is written directly to its place in a new
 segment, so the ranges may be restored in any order, and in Spark's workers. ``encode`` builds the records. The CRC of
-each record and the SHA-256 of each range prove them. Queues and index are then built as the job ``rebuild`` does.
+each record and the SHA-256 of each range prove them; a compacted file holds several ranges, and each keeps its SHA-256.
+Queues and index are then built as the job ``rebuild`` does.
 """
 
 import os
@@ -20,8 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmqha.pipeline.encode import NEEDED_COLUMNS, bounds_of, encode, forced_record, record_crcs
+from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress
-from rmqha.pipeline.jobs.manifest import Archive, ArchivedBlank, Manifest
+from rmqha.pipeline.jobs.logorder import ROWS_BYTES, batches_in_log_order
+from rmqha.pipeline.jobs.manifest import ArchivedBlank, Manifest, existing_archive, selection_words
 from rmqha.pipeline.jobs.overlap import claims_of
 from rmqha.pipeline.jobs.rebuild import QueueKey, rebuild
 from rmqha.pipeline.options import Options
@@ -29,7 +32,7 @@ from rmqha.pipeline.plan import LOG_FOLDER
 from rmqha.pipeline.schema import COLUMNS, RAW_RECORD, RECORD_CRC
 from rmqha.pipeline.segments import Split
 from rmqha.settings import Settings
-from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.errors import StoreError
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import DEFAULT_SEGMENT_SIZE
 from rmqha.store.log.mappedfile import file_name
@@ -40,8 +43,6 @@ from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, 
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, encode_blank
 from rmqha.wire.scan import scan_records
 
-ROWS_BYTES = 32 << 20
-"""How many bytes of decoded rows are in memory at once, about."""
 ZEROS = bytes(1 << 16)
 CHECKPOINT_FILE = "checkpoint"
 REPLAY = "'rmqha job replay' sends the messages to a broker instead, at new offsets"
@@ -53,13 +54,20 @@ class NotRestorable(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange:
-    """A range of the log in the archive: the file of its messages, if it has any, and what is known of its bytes."""
+    """A range of the log in the archive: the file of its messages, if it has any, and what is known of its bytes.
+
+    ``proofs`` are the SHA-256 of its parts, which follow each other, with their ends; None where it is not known.
+    """
 
     start: int
     end: int
     path: str | None = None
-    sha256: str | None = None
+    proofs: tuple[tuple[int, str | None], ...] = ()
     blank: ArchivedBlank | None = None
+
+    def followed_by(self, other: "ArchivedRange") -> "ArchivedRange":
+        """Both as one range."""
+        return replace(self, end=other.end, proofs=(*self.proofs, *other.proofs), blank=other.blank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +147,19 @@ class Restored:
         }
 
 
-def plan_restore(root: Path, settings: Settings) -> RestorePlan:
-    """What making a store from the archive ``root`` needs. Reads the manifests only.
+def plan_restore(root: Path, settings: Settings, whole_segments: bool = False) -> RestorePlan:
+    """What making a store from the archive ``root`` needs. Reads the manifests only. ``whole_segments`` leaves out the
+    messages before the first segment that is archived from its begin.
 
     Raises NoStore if it is not an archive, NotRestorable if its range has gaps or does not start with a segment,
     ArchiveError, OSError.
     """
-    manifests = Archive(root).manifests() if root.is_dir() else []
-    if not manifests:
-        raise NoStore(f"{root} is not an archive: it has no manifest")
+    archive = existing_archive(root)
+    manifests, selection = archive.manifests(), archive.selection()
+    if selection:
+        raise NotRestorable(
+            f"{root} holds {selection_words(selection)}, and a log has no gaps: no store can be made from it; {REPLAY}"
+        )
     skipped = sum(manifest.skipped for manifest in manifests)
     if skipped:
         raise NotRestorable(
@@ -155,23 +167,32 @@ def plan_restore(root: Path, settings: Settings) -> RestorePlan:
             f"made from it; {REPLAY}"
         )
     size = _segment_size(root, manifests, settings)
-    ranges = tuple(_gapless(root, manifests, size))
+    ranges = tuple(_by_file(_gapless(root, manifests, size)))
     if not ranges:
         raise NotRestorable(f"{root} has no messages")
     start, end = ranges[0].start, ranges[-1].end
     if start % size:
-        raise NotRestorable(
-            f"{root} starts at {start}, inside the segment of {start - start % size}: a log starts with a segment; "
-            f"{REPLAY}"
-        )
+        following = start - start % size + size
+        if following >= end:
+            raise NotRestorable(
+                f"{root} starts at {start}, inside the segment of {start - start % size}, and has no other one: a log "
+                f"starts with a segment; {REPLAY}"
+            )
+        if not whole_segments:
+            raise NotRestorable(
+                f"{root} starts at {start}, inside the segment of {start - start % size}: a log starts with a segment. "
+                f"--whole-segments makes a store of the messages from {following} on; {REPLAY}"
+            )
+        ranges = tuple(one for one in ranges if one.start >= following)
+        start = following
     return RestorePlan(
         root,
         ranges,
         start,
         end,
         size,
-        sum(manifest.rows for manifest in manifests),
-        Archive(root).tables(),
+        sum(file.rows for manifest in manifests for file in manifest.files if file.start >= start),
+        archive.tables(),
         max(manifest.epoch for manifest in manifests),
     )
 
@@ -191,7 +212,7 @@ def _segment_size(root: Path, manifests: Sequence[Manifest], settings: Settings)
 
 def _gapless(root: Path, manifests: Sequence[Manifest], size: int) -> Iterator[ArchivedRange]:
     """All ranges in the order of the log. Raises NotRestorable at a gap, ArchiveError, OSError."""
-    at = manifests[0].start
+    at = max([manifests[0].start, *(one.expired for one in manifests if one.expired is not None)])
     for manifest in manifests:
         blanks = {blank.end: blank for blank in manifest.restore.blanks}
         for claim in claims_of(root, manifest):
@@ -204,7 +225,7 @@ def _gapless(root: Path, manifests: Sequence[Manifest], size: int) -> Iterator[A
                     f"the range of {root} from {claim.start} to {claim.end} does not fit a segment of {size} bytes: "
                     "give the size of the log's segments with --set mappedFileSizeCommitLog=BYTES"
                 )
-            yield ArchivedRange(claim.start, claim.end, path, claim.sha256, known)
+            yield ArchivedRange(claim.start, claim.end, path, ((claim.end, claim.sha256),), known)
             at = claim.end
     yield from _between(root, at, manifests[-1].end, size)
 
@@ -218,7 +239,21 @@ def _between(root: Path, at: int, following: int, size: int) -> Iterator[Archive
         raise NotRestorable(
             f"{root} has a gap: nothing is archived from {at} to {following}, and a log has no gaps; {REPLAY}"
         )
-    yield ArchivedRange(at, following)
+    yield ArchivedRange(at, following, proofs=((following, None),))
+
+
+def _by_file(ranges: Iterator[ArchivedRange]) -> Iterator[ArchivedRange]:
+    """The ranges, with those of one file as one: a file is read once."""
+    last: ArchivedRange | None = None
+    for one in ranges:
+        if last is not None and last.path is not None and last.path == one.path:
+            last = last.followed_by(one)
+            continue
+        if last is not None:
+            yield last
+        last = one
+    if last is not None:
+        yield last
 
 
 def restore_range(split: Split, ranges: Mapping[int, ArchivedRange], folder: str | None, lossy: bool) -> RestoredRange:
@@ -227,7 +262,7 @@ def restore_range(split: Split, ranges: Mapping[int, ArchivedRange], folder: str
     Raises StoreError, OSError.
     """
     source = ranges[split.start]
-    writer = _Writer(folder, split)
+    writer = _Writer(folder, split, source)
     try:
         rows = _Rows(split, source.path, lossy, writer)
         if source.path is not None:
@@ -237,7 +272,7 @@ def restore_range(split: Split, ranges: Mapping[int, ArchivedRange], folder: str
         writer.sync()
     finally:
         writer.close()
-    is_identical = source.sha256 is not None and writer.digest.hexdigest() == source.sha256
+    is_identical = writer.is_identical
     unproved = 0 if is_identical else rows.unproved
     return RestoredRange(
         rows.messages,
@@ -269,11 +304,13 @@ def _blank(split: Split, source: ArchivedRange, at: int) -> bytes:
 
 
 class _Writer:
-    """Writes a range into its segment, from ``at`` on, and hashes it."""
+    """Writes a range into its segment, from ``at`` on, and hashes its parts."""
 
-    def __init__(self, folder: str | None, split: Split) -> None:
+    def __init__(self, folder: str | None, split: Split, source: ArchivedRange) -> None:
         self.at = split.start
-        self.digest = sha256()
+        self.is_identical = True
+        self._left = list(reversed(source.proofs))
+        self._digest = sha256()
         self._base = split.base
         path = None if folder is None else Path(folder) / file_name(split.base)
         self._fd = None if path is None else os.open(path, os.O_WRONLY)
@@ -281,13 +318,25 @@ class _Writer:
     def write(self, data: bytes | memoryview, end: int) -> None:
         """Write the bytes up to the offset ``end``; after ``data`` they are zeros. Raises OSError."""
         view, at = memoryview(data), self.at - self._base
-        self.digest.update(view)
-        for left in range(end - self.at - len(view), 0, -len(ZEROS)):
-            self.digest.update(ZEROS[:left])
+        self._hash(view)
+        for left in range(end - self.at, 0, -len(ZEROS)):
+            self._hash(memoryview(ZEROS)[:left])
         while self._fd is not None and view:
             done = os.pwrite(self._fd, view, at)  # only a part, if the disk is filling up
             view, at = view[done:], at + done
-        self.at = end
+
+    def _hash(self, view: memoryview) -> None:
+        """Move on by these bytes. ``is_identical`` becomes false at the end of a part that is not the archived one."""
+        while view:
+            end, expected = self._left[-1]
+            taken = view[: end - self.at]
+            self._digest.update(taken)
+            self.at += len(taken)
+            view = view[len(taken) :]
+            if self.at == end:
+                self.is_identical &= self._digest.hexdigest() == expected
+                self._digest = sha256()
+                self._left.pop()
 
     def sync(self) -> None:
         """Bring it to the disk: a worker may be on another machine. Raises OSError."""
@@ -318,7 +367,7 @@ class _Rows:
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise StoreError(f"{path} is damaged: {' '.join(str(error).split())}") from error
+            raise StoreError(f"{path} is damaged: {one_line(error)}") from error
 
     def _restore(self, batch: pa.RecordBatch) -> None:
         rebuilt = encode(batch)
@@ -386,10 +435,7 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
                     f"properties=): no store can be made from it; {REPLAY}"
                 )
         names = [*NEEDED_COLUMNS, *(name for name in (RECORD_CRC, RAW_RECORD) if name in schema.names)]
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            rows = max(1, group.num_rows * ROWS_BYTES // max(ROWS_BYTES, group.total_byte_size))
-            yield from file.iter_batches(rows, row_groups=[number], columns=names)
+        yield from batches_in_log_order(file, names, ROWS_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

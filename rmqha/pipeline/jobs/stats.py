@@ -3,54 +3,22 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode
+from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, topics_of
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import open_log
-from rmqha.pipeline.schema import TIMESTAMP, records_schema
 from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.sums import LATENCY, Sums, latency_ms, store_time_ms
+from rmqha.times import EPOCH, MILLISECOND
 from rmqha.wire.columns import Ints, Records
 
-FRAME_SCHEMA = records_schema(["topic", "queueId", "queueOffset", "totalSize", "storeTimestamp"])
-QUEUE_SUMS_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("messages", pa.int64()),
-        ("bytes", pa.int64()),
-        ("minQueueOffset", pa.int64()),
-        ("maxQueueOffset", pa.int64()),
-        ("firstStoreTimestamp", TIMESTAMP),
-        ("lastStoreTimestamp", TIMESTAMP),
-        ("latencySumMs", pa.int64()),
-        ("latencyMaxMs", pa.int64()),
-        ("latencyMinMs", pa.int64()),
-    ]
-)
-SUMMED = [
-    ("totalSize", "count"),
-    ("totalSize", "sum"),
-    ("queueOffset", "min"),
-    ("queueOffset", "max"),
-    ("storeTimestamp", "min"),
-    ("storeTimestamp", "max"),
-    ("latency", "sum"),
-    ("latency", "max"),
-    ("latency", "min"),
-]
-"""The expressions for the columns of ``QUEUE_SUMS_SCHEMA``, from the third one. Impossible times are ignored."""
-SUMMED_AGAIN = [
-    (name, "sum" if kind == "count" else kind)
-    for name, (_, kind) in zip(QUEUE_SUMS_SCHEMA.names[2:], SUMMED, strict=True)
-]
-EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 MINUTE_MS = 60_000
 VALUE_BITS = 33
 VALUE_MASK = (1 << VALUE_BITS) - 1
@@ -142,23 +110,17 @@ Stats = dict[str, TopicStats]
 
 
 class _Frame:
-    """The columns of some messages that are summed and counted."""
+    """The columns of some messages that are counted."""
 
     def __init__(self, records: Records) -> None:
-        columns = decode(records, FRAME_SCHEMA)
-        self._topic = columns["topic"].dictionary_encode()
-        self._columns = columns.set_column(0, "topic", self._topic)
-        self._stored = np.clip(records.ints("storeTimestamp"), 0, MAX_TIMESTAMP_MS)
-        self._latency = np.maximum(0, self._stored - np.clip(records.ints("bornTimestamp"), 0, MAX_TIMESTAMP_MS))
-
-    def queue_sums(self) -> pa.Table:
-        """One row for each queue, with ``QUEUE_SUMS_SCHEMA``."""
-        table = pa.Table.from_batches([self._columns]).append_column("latency", pa.array(self._latency))
-        return _as_sums(table.group_by(["topic", "queueId"], use_threads=False).aggregate(SUMMED))
+        self.topics = topics_of(records)
+        self.latency = latency_ms(records)
+        self._topic = self.topics.dictionary_encode()
+        self._stored = store_time_ms(records)
 
     def count_latencies(self, counts: dict[str, Counter[int]]) -> None:
         """Count the messages of each topic by bucket of latency."""
-        self._count(np.searchsorted(LATENCY_BOUNDS_MS, self._latency, side="right") - 1, counts)
+        self._count(np.searchsorted(LATENCY_BOUNDS_MS, self.latency, side="right") - 1, counts)
 
     def count_minutes(self, counts: dict[str, Counter[int]]) -> None:
         """Count the messages of each topic by the minute of their store time."""
@@ -170,21 +132,6 @@ class _Frame:
         topics = self._topic.dictionary.take(pa.array(found >> VALUE_BITS)).to_pylist()
         for topic, value, number in zip(topics, (found & VALUE_MASK).tolist(), numbers.tolist(), strict=True):
             counts[topic][value] += number
-
-
-def _as_sums(grouped: pa.Table) -> pa.Table:
-    return grouped.rename_columns(QUEUE_SUMS_SCHEMA.names).cast(QUEUE_SUMS_SCHEMA)
-
-
-def _merged_sums(parts: list[pa.Table]) -> pa.Table:
-    """The sums of all parts."""
-    whole = pa.concat_tables([QUEUE_SUMS_SCHEMA.empty_table(), *parts])
-    return _as_sums(whole.group_by(["topic", "queueId"], use_threads=False).aggregate(SUMMED_AGAIN))
-
-
-def queue_sums_of_split(split: Split, options: Options) -> pa.Table:
-    """The sums for each queue of the messages that the options select. Raises StoreError, OSError."""
-    return _merged_sums([_Frame(records).queue_sums() for records in read_selected(split, options)])
 
 
 def _least(one: int | None, other: int | None) -> int | None:
@@ -206,16 +153,16 @@ def merge_stats(parts: Iterable[Stats]) -> Stats:
 
 def stats_of_split(split: Split, options: Options) -> Stats:
     """The statistics of the messages of one split that the options select. Raises StoreError, OSError."""
-    sums = []
+    sums = Sums()
     latencies: dict[str, Counter[int]] = defaultdict(Counter)
     minutes: dict[str, Counter[int]] = defaultdict(Counter)
     for records in read_selected(split, options):
         frame = _Frame(records)
-        sums.append(frame.queue_sums())
+        sums.add(records, {"topic": frame.topics, LATENCY: pa.array(frame.latency)})
         frame.count_latencies(latencies)
         frame.count_minutes(minutes)
     stats: Stats = defaultdict(TopicStats)
-    for row in _merged_sums(sums).to_pylist():
+    for row in sums.take().to_pylist():
         stats[row["topic"]].add(_of_queue(row))
     for topic, one in stats.items():
         one.latencies, one.minutes = latencies[topic], minutes[topic]

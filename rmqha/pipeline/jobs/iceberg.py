@@ -1,0 +1,119 @@
+"""The metadata of an Iceberg table, written by the package ``pyiceberg``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, ValidationError
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table, TableProperties, Transaction
+from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
+
+from rmqha.pipeline.errors import one_line
+from rmqha.pipeline.jobs.manifest import ArchiveError, make_folder
+from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat, unified_schema
+from rmqha.store.nodestate import replace_file
+
+FOLDER = FOLDERS[TableFormat.ICEBERG]
+CATALOG_NAME, NAMESPACE, TABLE = "rmqha", "rmqha", "archive"
+CATALOG_FILE = "catalog.db"
+HINT_PATH = "metadata/version-hint.text"
+"""Readers without the catalog find the newest metadata here: ``StaticTable.from_metadata(".../_iceberg")``."""
+PROPERTIES = {
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
+}
+
+
+class IcebergLog:
+    """See ``TableLog``. The paths in an Iceberg table are absolute."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._folder = self._root / FOLDER
+
+    def paths(self) -> set[str]:
+        """See ``TableLog``."""
+        with self._explained():
+            table = self._load()
+            if table is None:
+                return set()
+            self._hint(table)  # a process may have died right after its commit
+            return set(self._files(table))
+
+    def commit(self, change: Change) -> None:
+        """See ``TableLog``."""
+        with self._explained():
+            table = self._table(change)
+            with table.transaction() as transaction:
+                self._commit(table, transaction, change)
+            self._hint(table)
+
+    def _hint(self, table: Table) -> None:
+        """Tell readers without the catalog where the newest metadata is."""
+        path, name = self._folder / HINT_PATH, Path(table.metadata_location).name.encode()
+        if not path.exists() or path.read_bytes() != name:
+            replace_file(path, name)
+
+    def _commit(self, table: Table, transaction: Transaction, change: Change) -> None:
+        uris = [self._uri(file.path) for file in change.adds]
+        if not change.removes:
+            transaction.add_files(uris, snapshot_properties=change.facts(), check_duplicate_files=False)
+            return
+        known = self._files(table)
+        with transaction.update_snapshot(snapshot_properties=change.facts()).overwrite() as snapshot:
+            for path in change.removes:
+                snapshot.delete_data_file(known[path])
+            for uri in uris:
+                snapshot.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, uri))
+
+    def _uri(self, path: str) -> str:
+        return f"file://{self._root / path}"
+
+    def _files(self, table: Table) -> dict[str, DataFile]:
+        """The files of the newest version, by their paths relative to the archive."""
+        prefix = self._uri("") + "/"
+        return {task.file.file_path.removeprefix(prefix): task.file for task in table.scan().plan_files()}
+
+    def _catalog(self) -> SqlCatalog:
+        make_folder(self._folder)
+        uri = URL.create("sqlite", database=str(self._folder / CATALOG_FILE))
+        return SqlCatalog(CATALOG_NAME, uri=uri.render_as_string(), warehouse=f"file://{self._folder}")
+
+    def _load(self) -> Table | None:
+        if not (self._folder / CATALOG_FILE).exists():
+            return None
+        try:
+            return self._catalog().load_table((NAMESPACE, TABLE))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def _table(self, change: Change) -> Table:
+        """The table with all columns of the new files."""
+        table = self._load()
+        if table is None:
+            catalog = self._catalog()
+            catalog.create_namespace_if_not_exists(NAMESPACE)
+            schema = unified_schema(self._root, change.adds, None)
+            location = f"file://{self._folder}"
+            return catalog.create_table((NAMESPACE, TABLE), schema, location=location, properties=PROPERTIES)
+        known = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        unified = unified_schema(self._root, change.adds, known)
+        if len(unified) > len(known):
+            with table.update_schema() as update:
+                update.union_by_name(unified)
+        return table
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, ValidationError, CommitFailedException, ValueError, FileNotFoundError) as error:
+            raise ArchiveError(
+                f"{self._folder} cannot be used ({one_line(error)}): move it elsewhere, and "
+                "'rmqha job archive --table iceberg' makes it again from the manifests"
+            ) from error

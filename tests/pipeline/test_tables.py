@@ -1,0 +1,201 @@
+"""Archives that are tables of Delta or Iceberg: each message once in the table, and the manifests are the truth."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.jobs import tableformats
+from rmqha.pipeline.jobs.archive import Archived, archive
+from rmqha.pipeline.jobs.engine import LocalEngine
+from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, ArchiveError, archived_paths
+from rmqha.pipeline.jobs.restore import plan_restore, restore
+from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat
+from rmqha.settings import Settings
+from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, as_old, options_of, visible_files
+from tests.pipeline.microbatches import Query
+from tests.pipeline.tables import PACKAGES, table_of, table_offsets, versions_of
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "a lake, 100%"  # a path that a URL would write in another way
+
+
+def run_job(store: Path, lake: Path, kind: TableFormat = TableFormat.PARQUET, **texts: object) -> Archived:
+    options = options_of(store, output=lake, **texts)
+    return archive(options, LocalEngine(), commit_bytes=SEGMENT_SIZE, table=kind)
+
+
+def check_once(lake: Path, kind: TableFormat, offsets: Sequence[int] | None = None) -> None:
+    """The table has what the manifests have, each message once."""
+    archived = archived_offsets(lake)
+    assert table_offsets(lake, kind) == archived
+    assert offsets is None or archived == list(offsets)
+    assert visible_files(lake) == sorted(archived_paths(lake))
+
+
+def test_the_table_has_the_archived_messages(store: Path, lake: Path, kind: TableFormat) -> None:
+    done = run_job(store, lake, kind)
+    assert len(table_offsets(lake, kind)) == done.messages
+    check_once(lake, kind)
+    rows = table_of(lake, kind).sort_by("physicalOffset").to_pylist()
+    archived = [pq.ParquetFile(path).read() for path in archived_paths(lake)]
+    assert rows == pa.concat_tables(archived).to_pylist()
+
+
+def test_a_version_for_each_manifest_says_its_store_epoch_and_range(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake, kind)
+    manifests = Archive(lake).manifests()
+    assert len(manifests) > 2
+    wanted = [(one.store_id or "", str(one.epoch), str(one.start), str(one.end)) for one in manifests]
+    names = ("rmqha.store", "rmqha.epoch", "rmqha.from", "rmqha.to")
+    assert [tuple(one[name] for name in names) for one in versions_of(lake, kind)] == wanted
+
+
+def test_an_older_version_has_what_was_archived_then(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake, kind, endingOffset=2 * SEGMENT_SIZE)
+    before = archived_offsets(lake)
+    version = len(versions_of(lake, kind)) - (0 if kind is TableFormat.DELTA else 1)  # Delta's first one creates it
+    run_job(store, lake)
+    check_once(lake, kind)
+    assert table_offsets(lake, kind, version) == before
+
+
+def test_it_stays_a_table_in_runs_that_do_not_say_so(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake, kind, endingOffset=SEGMENT_SIZE)
+    query = Query(store, lake)
+    query.archive(0, 2 * SEGMENT_SIZE)
+    check_once(lake, kind)
+    run_job(store, lake)
+    check_once(lake, kind)
+    versions = len(versions_of(lake, kind))
+    run_job(store, lake)  # nothing is new
+    assert len(versions_of(lake, kind)) == versions
+
+
+def test_an_archive_of_files_becomes_a_table_later(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake)
+    run_job(store, lake, kind)
+    check_once(lake, kind)
+    assert len(versions_of(lake, kind)) == len(Archive(lake).manifests())
+
+
+def test_an_archive_may_be_both_tables(store: Path, lake: Path) -> None:
+    for one in PACKAGES.values():
+        pytest.importorskip(one)
+    run_job(store, lake, TableFormat.DELTA, endingOffset=SEGMENT_SIZE)
+    run_job(store, lake, TableFormat.ICEBERG)
+    check_once(lake, TableFormat.DELTA)
+    check_once(lake, TableFormat.ICEBERG)
+
+
+def test_files_of_before_and_after_are_one_table(store: Path, lake: Path, kind: TableFormat) -> None:
+    """Old files have neither recordCRC nor rawRecord."""
+    run_job(store, lake, endingOffset=2 * SEGMENT_SIZE)
+    as_old(lake)
+    old = len(archived_offsets(lake))
+    for manifest in Archive(lake).manifests():
+        files = tuple(replace(file, bytes=(lake / file.path).stat().st_size) for file in manifest.files)
+        Archive(lake).put(replace(manifest, files=files))
+    run_job(store, lake, kind)
+    check_once(lake, kind)
+    crcs = table_of(lake, kind).sort_by("physicalOffset")["recordCRC"]
+    assert crcs.slice(0, old).null_count == old
+    assert crcs.slice(old).null_count == 0
+
+
+def test_a_column_of_another_type_is_refused_and_named(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake, kind, endingOffset=SEGMENT_SIZE)
+    before = table_offsets(lake, kind)
+    with pytest.raises(ArchiveError, match="properties has incompatible types"):
+        run_job(store, lake, properties="map")
+    assert table_offsets(lake, kind) == before
+
+
+def test_a_table_that_lags_behind_its_manifests_catches_up(
+    store: Path, lake: Path, kind: TableFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_job(store, lake, kind, endingOffset=SEGMENT_SIZE)
+    with monkeypatch.context() as patched:
+        patched.setattr(tableformats, "table_logs", lambda root: [])
+        run_job(store, lake)
+    assert len(table_offsets(lake, kind)) < len(archived_offsets(lake))
+    run_job(store, lake)
+    check_once(lake, kind)
+
+
+def test_a_table_that_was_removed_is_made_again(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake, kind)
+    shutil.rmtree(lake / FOLDERS[kind])
+    run_job(store, lake, kind)
+    check_once(lake, kind)
+
+
+def test_two_archivers_at_once_add_each_message_once(store: Path, lake: Path, kind: TableFormat) -> None:
+    """Both have read the same before one of them commits."""
+    tableformats.begin_table(lake, kind)
+    one, other = Query(store, lake, splitBytes=5000), Query(store, lake, splitBytes=7001)
+    read, again = (query.write(query.rows(0, query.log.end)) for query in (one, other))
+    one.writer.commit(read, 0)
+    other.writer.commit(again, 0)
+    check_once(lake, kind)
+
+
+def test_a_table_that_others_have_written_to_is_refused(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake, kind, endingOffset=SEGMENT_SIZE)
+    (log,) = tableformats.table_logs(lake)
+    (manifest,) = Archive(lake).manifests()
+    strange = pq.ParquetFile(lake / manifest.files[0].path).read()
+    pq.write_table(strange, lake / "part-0.parquet")
+    size = (lake / "part-0.parquet").stat().st_size
+    file = ArchivedFile("part-0.parquet", 0, 1, 1, size, 0, 0, "")
+    log.commit(Change(manifest, (file,)))
+    with pytest.raises(ArchiveError, match=r"the file part-0\.parquet, which another program has written"):
+        run_job(store, lake)
+
+
+def test_a_broken_table_is_named_with_the_way_out(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake, kind, endingOffset=SEGMENT_SIZE)
+    for path in (lake / FOLDERS[kind]).rglob("*.json"):
+        path.write_bytes(b"not json")
+    with pytest.raises(ArchiveError, match=f"move it elsewhere, and 'rmqha job archive --table {kind.value}'"):
+        run_job(store, lake)
+    shutil.rmtree(lake / FOLDERS[kind])
+    run_job(store, lake, kind)
+    check_once(lake, kind)
+
+
+def test_a_missing_file_is_named(store: Path, lake: Path, kind: TableFormat) -> None:
+    run_job(store, lake)
+    path = visible_files(lake)[2]
+    path.unlink()
+    with pytest.raises(ArchiveError, match=f"{path.name} is in a manifest, but the file is missing"):
+        run_job(store, lake, kind)
+
+
+def test_without_its_package_nothing_is_read(
+    store: Path, lake: Path, kind: TableFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, PACKAGES[kind], None)
+    monkeypatch.delitem(sys.modules, f"rmqha.pipeline.jobs.{kind.value}", raising=False)
+    with pytest.raises(OptionError, match=rf"is not installed: pip install 'rmqha\[{kind.value}\]'"):
+        run_job(store, lake, kind)
+    assert not visible_files(lake)
+
+
+def test_a_store_is_restored_from_a_table(store: Path, lake: Path, kind: TableFormat, tmp_path: Path) -> None:
+    done = run_job(store, lake, kind)
+    settings = Settings(mapped_file_size_commit_log=SEGMENT_SIZE)
+    found = restore(plan_restore(lake, settings), tmp_path / "again", settings, LocalEngine())
+    assert (found.messages, found.is_identical) == (done.messages, True)
