@@ -4,12 +4,17 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqha.cli.replaycondition import passing
+from rmqha.cli.replaymemory import ENTRY, HEAD, SENDS
+from rmqha.client.replay import MARK, Stored
+from rmqha.pipeline.sql import Condition
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import format_properties
@@ -57,7 +62,7 @@ def way(node: TwistdNode) -> str:
 
 def own(record: dict[str, Any]) -> tuple[object, ...]:
     """What of a dumped message must arrive."""
-    properties = {name: value for name, value in record["properties"].items() if name != "CLUSTER"}
+    properties = {name: value for name, value in record["properties"].items() if name not in ("CLUSTER", MARK)}
     return *(record[name] for name in NAMES), tuple(sorted(properties.items()))
 
 
@@ -150,11 +155,122 @@ def test_progress_is_kept_and_continued(tmp_path: Path, master: TwistdNode) -> N
     assert b"the same command continues" in said
     sent_before = json.loads(file.read_text())["statuses"]["SEND_OK"]
     assert 0 < sent_before < 20
-    assert fine(*command, way(master)) == "SEND_OK 20\n"
+    assert fine(*command, way(master)).startswith("SEND_OK 20\n")
     keys = sorted(one["properties"]["UNIQ_KEY"] for one in arrived(master, 20))
     assert keys == sorted(f"U{number}" for number in range(20))
     assert "says that all was sent" in complaint(2, *command, way(master))
     assert "with other options" in complaint(2, *command, "--topic=T1", way(master))
+
+
+@pytest.mark.story
+def test_a_killed_replay_goes_on_and_sends_nothing_twice(tmp_path: Path, master: TwistdNode) -> None:
+    """Killed again and again: with a result that is in no file yet, and with none at all."""
+    store, file = tmp_path / "old", tmp_path / "progress"
+    make_store(store, [replace(one, queue_id=number % 4) for number, one in enumerate(records()[:20] * 20)])
+    command = [RMQHA, *map(str, ("replay", store, f"--progress={file}", *SIZE, way(master), "--rate=20"))]
+    journal = file.with_name("progress.journal")
+    for _ in range(3):
+        kill_after_some_results(command, file)
+    # As if it was killed before the last result was noted.
+    content = journal.read_bytes()
+    journal.write_bytes(content[: HEAD.size + ENTRY.size * results(journal)[-1]])
+    done = run_again(command)
+    found = dumped(master.store, "--set", "mappedFileSizeCommitLog=1048576")
+    marks = [one["properties"][MARK] for one in found]
+    assert len(set(marks)) == len(marks) == 400
+    assert "that a broker has from an earlier run" in done
+    assert not journal.exists()
+    # Another run without the file finds each of them on the broker; to another topic all are sent.
+    again = json.loads(fine("replay", store, "--skip-sent", "--json", *SIZE, way(master)))
+    assert (again["found"], again["statuses"]) == (400, {})
+    moved = ("--to-topic=Copies", "--where=topic = 'T1' and queueId = 3", "--skip-sent")
+    count = sum(one["topic"] == "T1" and one["queueId"] == 3 for one in found)
+    assert fine("replay", store, *moved, *SIZE, way(master)) == f"SEND_OK {count}\n"
+    copies = [
+        one for one in dumped(master.store, "--set", "mappedFileSizeCommitLog=1048576") if one["topic"] == "Copies"
+    ]
+    assert {one["properties"]["KEYS"] for one in copies} <= {one["properties"]["KEYS"] for one in found}
+    assert {one["queueId"] for one in copies} == {3}
+
+
+def kill_after_some_results(command: list[str], file: Path) -> None:
+    before = generation(file)
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: generation(file) > before, "a start", SECONDS)
+    wait_until(lambda: len(results(file.with_name(f"{file.name}.journal"))) > 5, "some results", SECONDS)
+    run.kill()
+    run.wait()
+
+
+def generation(file: Path) -> int:
+    """How often the progress file was written."""
+    return int(json.loads(file.read_bytes())["generation"]) if file.exists() else 0
+
+
+def results(journal: Path) -> list[int]:
+    """The places of results among the entries of a journal."""
+    content = journal.read_bytes()[HEAD.size :] if journal.exists() else b""
+    entries = ENTRY.iter_unpack(content[: len(content) // ENTRY.size * ENTRY.size])
+    return [place for place, (_, kind) in enumerate(entries) if kind != SENDS]
+
+
+def run_again(command: list[str]) -> str:
+    done = subprocess.run([*command[:-1]], capture_output=True, text=True, timeout=SECONDS, check=True)
+    return done.stdout
+
+
+def test_after_the_machine_has_stopped_every_message_is_asked_for(tmp_path: Path, master: TwistdNode) -> None:
+    store, file = tmp_path / "old", tmp_path / "progress"
+    make_store(store, records()[:20])
+    assert fine("replay", store, "--to=1000", f"--progress={file}", *SIZE, way(master))
+    content = json.loads(file.read_text())
+    sent = content["statuses"]["SEND_OK"]
+    assert sent > 2
+    content |= {"isOver": False, "bootId": "another", "position": 0, "reached": 0, "statuses": {}, "done": []}
+    file.write_text(json.dumps(content))
+    said = fine("replay", store, "--to=1000", f"--progress={file}", *SIZE, way(master))
+    assert said == f"not sent: {sent} that a broker has from an earlier run\n"
+    arrived(master, sent)
+
+
+CONDITIONS = [
+    ("topic = 'T1' and queueId < 2", lambda one: one.topic == "T1" and one.queue_id < 2),
+    ("properties['mine'] = 'é\n' and tags = 'a'", lambda one: one.properties["TAGS"] == "a"),
+    ("keys like 'k1%'", lambda one: one.properties["KEYS"].startswith("k1")),
+    ("storeTimestamp >= '2026-11-18T11:06:40.010Z'", lambda one: one.store_timestamp >= NOW + 10),
+    ("msgId in ('U3', 'U4')", lambda one: one.properties["UNIQ_KEY"] in ("U3", "U4")),
+    ("octet_length(body) = 9", lambda one: len(one.body) == 9),
+    ("flag % 2 = 1 -- odd ones", lambda one: one.flag % 2 == 1),
+]
+
+
+@pytest.mark.parametrize(("where", "expected"), CONDITIONS)
+def test_conditions_in_sql(where: str, expected: Callable[[Record], bool]) -> None:
+    stored = [Stored(number, record) for number, record in enumerate(records()[:20])]
+    source = [stored[0], None, *stored[1:]]
+    found = [one for one in passing(source, Condition(where)) if one is not None]
+    assert [one.position for one in found] == [one.position for one in stored if expected(one.record)]
+    assert found
+
+
+def test_bad_conditions(tmp_path: Path) -> None:
+    store = tmp_path / "old"
+    make_store(store, records()[:2])
+    for where, said in (
+        ("colour = 'red'", "colour"),
+        ("topic =", "syntax error"),
+        ("topic = (select content from read_text('/etc/passwd'))", "disabled"),
+        ("1 = 1); drop table batch; --", "--where"),
+    ):
+        assert said in complaint(2, "replay", store, f"--where={where}", "--broker=127.0.0.1:1", *SIZE)
+    assert (
+        json.loads(fine("replay", store, "--dry-run", "--json", "--where=false", way_of_nobody(), *SIZE))["messages"]
+        == 0
+    )
+
+
+def way_of_nobody() -> str:
+    return "--broker=127.0.0.1:1"
 
 
 def test_a_kept_tail_and_an_archive(tmp_path: Path, master: TwistdNode) -> None:

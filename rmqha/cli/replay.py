@@ -1,11 +1,12 @@
 """``rmqha replay``, which is also ``rmqha job replay``: sends stored messages to a broker again."""
 
 import base64
+import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from rmqha.cli.dump import open_source
+from rmqha.cli.replaymemory import Saved, is_there, progress_as_json
 from rmqha.cli.shared import (
     JSON,
     SETTINGS,
@@ -31,22 +33,24 @@ from rmqha.cli.shared import (
     with_options,
 )
 from rmqha.client import MQClientError, Producer, SendStatus
+from rmqha.client.lookup import Brokers
 from rmqha.client.replay import (
     MAX_FAILURES,
     Delayed,
-    Failure,
     Fate,
+    Memory,
     Pace,
     Planner,
     Progress,
     Replay,
+    Sent,
     Stored,
     Survey,
     TooManyFailures,
     Wanted,
 )
 from rmqha.exitcodes import ExitCode
-from rmqha.store.log.mappedfile import DISK
+from rmqha.store.nodestate import NodeState
 from rmqha.times import parse_time
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import (
@@ -60,7 +64,6 @@ from rmqha.wire.record import (
 
 BREATHS = 1000
 """The reactor gets a turn after this many stored messages."""
-SAVE_SECONDS = 1.0
 FAILURES_SHOWN = 20
 Source = Callable[[], Iterator[Stored | None]]
 """Reads all stored messages, from the start each time. None in between lets the reactor do other work."""
@@ -115,11 +118,26 @@ SENDING = (
     ),
     click.option("--group", default="rmqha-replay", help="The producer group."),
 )
+AGAIN = (
+    click.option(
+        "--where",
+        metavar="SQL",
+        help="Only messages for which this is true: \"topic = 'orders' and storeTimestamp >= '2026-11-22T09:30:00Z'\".",
+    ),
+    click.option("--to-topic", metavar="TOPIC", help="Send all messages to this topic instead of their own."),
+    click.option(
+        "--skip-sent",
+        is_flag=True,
+        help="Ask the brokers for each message first, and skip those that were replayed from SOURCE.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """The values of the options of ``SENDING``."""
+    """The values of the options of ``SENDING`` and ``AGAIN``. Messages are marked with ``source_id`` unless it is
+    None.
+    """
 
     dry_run: bool = False
     rate: float | None = None
@@ -128,11 +146,16 @@ class Sending:
     any_queue: bool = False
     max_failures: int = MAX_FAILURES
     group: str = "rmqha-replay"
+    where: str | None = None
+    to_topic: str | None = None
+    skip_sent: bool = False
+    source_id: str | None = None
 
 
 @click.command()
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
 @with_options(CHOICE)
+@with_options(AGAIN)
 @with_options(SENDING)
 @with_options(WAY)
 @SETTINGS
@@ -144,8 +167,16 @@ def replay(source: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool
     offset, and properties that brokers make are dropped. Messages of one queue keep their order. Not sent, but counted:
     half messages of transactions, delayed messages that SOURCE also holds as delivered, and messages of system topics.
 
-    At least once: if it stops, the last line names the offset to continue from with --from; --progress FILE does so by
-    itself. Up to 32 messages may then be sent twice. Consumers recognize them by their message id.
+    --where takes a condition in SQL (DuckDB's). Its columns are topic, queueId, queueOffset, physicalOffset, flag,
+    sysFlag, bornTimestamp, bornHost, storeTimestamp, reconsumeTimes, tags, keys, msgId, properties (a map:
+    properties['x'] = 'y') and body (decode(body) is its text). A delayed message has the topic and queue that it is
+    for.
+
+    The property RMQHA_REPLAY of each sent message names SOURCE and the message's offset there. If the command stops, or
+    is killed, type it again: with --progress FILE it sends what is left, and asks the brokers for the at most 32
+    messages whose result it did not get. A message that is sent twice in spite of that is one that its broker did not
+    find by its id: a delayed one, or one on a broker without an index. Without --progress, the last line names the
+    offset to continue from, and --skip-sent asks for each message.
 
     Exit code 6 if a broker has stored a message, but its disk or slave did not in time; 7 if no broker answers; 8 if a
     broker refused messages: the others were sent, and each refused one is named.
@@ -153,8 +184,40 @@ def replay(source: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool
     levels = settings_of(source, conf, sets).message_delay_level
     choice = {name: given.pop(name) for name in ("topics", "keys", "tags", "queue_ids", "start", "end")}
     wanted = wanted_of(**choice)
-    sending = Sending(**{name: given.pop(name) for name in Sending.__dataclass_fields__})
-    run_replay(_reading(source, wanted, conf, sets), str(source), wanted, sending, levels, given, as_json)
+    options = {name: given.pop(name) for name in Sending.__dataclass_fields__ if name != "source_id"}
+    sending = Sending(**options, source_id=_source_id(source))
+    reading = _reading(source, wanted, conf, sets)
+    if sending.where is not None:
+        reading = _filtered(reading, sending.where)
+    run_replay(reading, str(source), wanted, sending, levels, given, as_json)
+
+
+def _source_id(source: Path) -> str:
+    """What a source is known by: the id of its store, or else its path. Raises ArchiveError, OSError."""
+    if (source / "_manifest").is_dir():
+        from rmqha.pipeline.jobs.manifest import Archive
+
+        ids = {manifest.store_id for manifest in Archive(source).manifests()}
+        store_id = ids.pop() if len(ids) == 1 else None
+    else:
+        state = NodeState.read(source) if source.is_dir() else None
+        store_id = None if state is None else state.store_id
+    return store_id or hashlib.sha256(str(source.absolute()).encode()).hexdigest()[:32]
+
+
+def _filtered(source: Source, where: str) -> Source:
+    """The messages for which the condition is true. Raises Trouble if it is not a condition."""
+    from rmqha.cli.replaycondition import passing
+    from rmqha.pipeline.errors import OptionError
+    from rmqha.pipeline.sql import Condition
+
+    try:
+        condition = Condition(where)
+    except ModuleNotFoundError as error:
+        raise Trouble(ExitCode.USAGE, f"--where needs {error.name}: pip install 'rmqha[spark]'") from error
+    except OptionError as error:
+        raise Trouble(ExitCode.USAGE, f"--where: {error}") from error
+    return lambda: passing(source(), condition)
 
 
 def wanted_of(
@@ -266,11 +329,18 @@ def run_replay(
     as_json: bool,
 ) -> None:
     """Look at the source, then send what is wanted. Raises Trouble."""
-    saved = _Saved(sending.progress_file, name, wanted)
+    whose = {
+        "source": str(Path(name).absolute()),
+        "wanted": _wanted_as_json(wanted),
+        "where": sending.where,
+        "toTopic": sending.to_topic,
+    }
+    saved = Saved(sending.progress_file, whose)
     progress = saved.read()
     if progress.end is not None:
         wanted = replace(wanted, end=progress.end)
-    planner = Planner(wanted, Delayed(sending.delayed), DelayLevels(str(levels)))
+    sent = Sent(sending.to_topic, sending.source_id)
+    planner = Planner(wanted, Delayed(sending.delayed), DelayLevels(str(levels)), sent=sent)
     with _bar("looking", None) as looked:
         survey = planner.survey(_counted(source(), looked))
     if sending.dry_run:
@@ -280,13 +350,18 @@ def run_replay(
     reactor = the_reactor()
     client = make_client(reactor, **way)
     pace = Pace(sending.rate, not sending.any_queue, sending.max_failures)
+    brokers = Brokers(client, (way["namesrv"] or "").split(";"), way["broker"])
+    asks_all = sending.skip_sent or (saved.machine_stopped and sending.source_id is not None)
+    memory = Memory(saved.sends, saved.has_result, partial(is_there, brokers), asks_all)
+    time.sleep(saved.unsettled_seconds)  # brokers tell nobody when they find a message; the reactor does not run yet
+    saved.write(progress)
     with _bar("sending", survey.messages) as shown:
 
         def changed(now: Progress) -> None:
             shown(now.results)
             saved.write_now_and_then(now)
 
-        work = Replay(Producer(client, sending.group), reactor, changed, pace, progress)
+        work = Replay(Producer(client, sending.group), reactor, changed, pace, progress, memory)
         start, end = progress.position, progress.end
         rest = (one if one is None else planner.plan(one) for one in source())
         not_done = (one for one in rest if one is None or start <= one.position < end)
@@ -296,6 +371,8 @@ def run_replay(
             saved.write(work.progress)
             _tell_result(work.progress, survey, as_json)
             raise Trouble(_code_of(error), f"{error}; {_how_to_continue(work.progress, sending)}") from error
+        finally:
+            saved.close()
     saved.write(work.progress, is_over=True)
     _tell_result(work.progress, survey, as_json)
     _judge(work.progress)
@@ -308,11 +385,13 @@ def _code_of(error: Exception) -> ExitCode:
 
 
 def _how_to_continue(progress: Progress, sending: Sending) -> str:
+    if sending.progress_file is not None:
+        asks = f"; it first asks the brokers for {len(progress.unknown)} messages" if progress.unknown else ""
+        return f"the same command continues{asks}"
     twice = ""
     if progress.reached > progress.position:
         twice = f"; messages from {progress.position} to before {progress.reached} may then be sent twice"
-    if sending.progress_file is not None:
-        return f"the same command continues{twice}"
+        twice += ", without --skip-sent" if sending.source_id is not None else ""
     return f"--from {progress.position} continues{twice}"
 
 
@@ -345,73 +424,21 @@ def _tell_others(survey: Survey) -> None:
 
 def _tell_result(progress: Progress, survey: Survey, as_json: bool) -> None:
     if as_json:
-        print_json({**_as_json(progress), "notSent": _others(survey)})
+        print_json({**progress_as_json(progress), "notSent": _others(survey)})
         return
     if not survey.messages:
         say("there are no messages to send")
     for status, count in progress.statuses.items():
         say(f"{status.name} {count}")
+    if progress.found:
+        say(f"not sent: {progress.found} that a broker has from an earlier run")
+    if progress.again:
+        say(f"sent again: {progress.again} whose result an earlier run did not get, and that no broker knows")
     _tell_others(survey)
     for failure in progress.failures[:FAILURES_SHOWN]:
         say(f"not sent: the message at {failure.position} of {failure.topic}: {failure.reason}")
     if len(progress.failures) > FAILURES_SHOWN:
         say(f"… and {len(progress.failures) - FAILURES_SHOWN} more: --json names all")
-
-
-def _as_json(progress: Progress) -> dict[str, Any]:
-    return {
-        "position": progress.position,
-        "reached": progress.reached,
-        "end": progress.end,
-        "statuses": {status.name: count for status, count in progress.statuses.items()},
-        "failures": [failure._asdict() for failure in progress.failures],
-    }
-
-
-class _Saved:
-    """The progress file. It belongs to one source and one choice of messages."""
-
-    def __init__(self, path: Path | None, source: str, wanted: Wanted) -> None:
-        self._path = path
-        self._whose = {"source": str(Path(source).absolute()), "wanted": _wanted_as_json(wanted)}
-        self._written_at = 0.0
-
-    def read(self) -> Progress:
-        """The progress of an earlier run; an empty one if there was none. Raises Trouble, OSError."""
-        if self._path is None or not self._path.exists():
-            return Progress()
-        try:
-            content = orjson.loads(self._path.read_bytes())
-            whose, is_over = content["of"], content["isOver"]
-            progress = Progress(
-                int(content["position"]),
-                int(content["reached"]),
-                Counter({SendStatus[name]: int(count) for name, count in content["statuses"].items()}),
-                [Failure(**failure) for failure in content["failures"]],
-                int(content["end"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Trouble(ExitCode.USAGE, f"{self._path} is not a progress file of rmqha replay: {error}") from error
-        if whose != self._whose:
-            raise Trouble(
-                ExitCode.USAGE,
-                f"{self._path} is of a replay of {whose.get('source')} with other options: name another file",
-            )
-        if is_over:
-            raise Trouble(ExitCode.USAGE, f"{self._path} says that all was sent; remove the file to send it again")
-        return progress
-
-    def write_now_and_then(self, progress: Progress) -> None:
-        """Write the file if the last time was long ago. Raises OSError."""
-        if time.monotonic() >= self._written_at + SAVE_SECONDS:
-            self.write(progress)
-
-    def write(self, progress: Progress, is_over: bool = False) -> None:
-        """Replace the file, durably. Raises OSError."""
-        self._written_at = time.monotonic()
-        if self._path is not None:
-            content = {"of": self._whose, "isOver": is_over, **_as_json(progress)}
-            DISK.replace(self._path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def _wanted_as_json(wanted: Wanted) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 ``Planner`` decides what becomes of a stored message (spec/store.md 3.6, 3.12, 12; spec/remoting.md 6.3). ``Replay``
 sends the messages. It keeps the order of each queue, and goes on after a message that a broker refuses. If it is
-repeated from where it stopped, up to ``IN_FLIGHT`` messages may be sent twice, and none is left out.
+repeated from where it stopped, up to ``IN_FLIGHT`` messages may be sent twice, and none is left out. With a ``Memory``
+it first asks the brokers for these messages, by their ``MARK``.
 """
 
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+from uuid import NAMESPACE_OID, uuid5
 
 import numpy as np
 from twisted.internet.defer import Deferred
@@ -30,23 +32,12 @@ from rmqha.wire.record import (
     TRANSACTION_TYPE_MASK,
     Record,
 )
+from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, RETRY_PREFIX, SYSTEM_TOPICS
 
 IN_FLIGHT = 32
 MAX_FAILURES = 1000
 MULTI_TAGS_FLAG = 0x2
 KEPT_FLAGS = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | MULTI_TAGS_FLAG
-HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-RETRY_PREFIX = "%RETRY%"
-SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "BenchmarkTest",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-    }
-)
 BROKER_MADE = frozenset(
     {
         "CLUSTER",
@@ -78,6 +69,10 @@ BROKER_MADE = frozenset(
 A message of a retry topic keeps RETRY_TOPIC and ORIGIN_MESSAGE_ID, because its consumers need them.
 """
 RETRY_PROPERTIES = frozenset({"RETRY_TOPIC", "ORIGIN_MESSAGE_ID"})
+
+
+MARK = "RMQHA_REPLAY"
+"""A property of each message that was sent again: the id of its source and its position there, as ``ID:POSITION``."""
 
 
 class Fate(Enum):
@@ -144,6 +139,16 @@ class Wanted:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How messages are sent: to ``topic`` instead of their own, with the ``MARK`` of a source of this id. None for
+    neither.
+    """
+
+    topic: str | None = None
+    source_id: str | None = None
+
+
 class Target(NamedTuple):
     """Where a message was to be read: delayed and half messages lie elsewhere until then."""
 
@@ -187,8 +192,10 @@ class Planner:
         delayed: Delayed = Delayed.REMAINING,
         levels: DelayLevels | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sent: Sent = Sent(),
     ) -> None:
         self._wanted = wanted
+        self._sent = sent
         self._delayed = delayed
         self._levels = DelayLevels() if levels is None else levels
         self._now_ms = now_ms
@@ -227,14 +234,14 @@ class Planner:
         """What becomes of a message."""
         record = stored.record
         properties = record.properties
-        target = _target(record, properties)
+        target = target_of(record, properties)
         is_wanted = self._wanted.within(stored.position)
         if not is_wanted or not self._wanted.accepts(target, properties, record.store_timestamp):
             return Outgoing(stored.position, target, Fate.OTHER)
         fate = self._fate(record, target)
         if fate is not Fate.SENT:
             return Outgoing(stored.position, target, fate)
-        message = self._message(record, target, properties)
+        message = self._message(stored, target, properties)
         problem = stored.problem or _problem(message)
         if problem is not None:
             return Outgoing(stored.position, target, Fate.UNSENDABLE, None, problem)
@@ -255,11 +262,15 @@ class Planner:
                 return Fate.DELIVERED
         return Fate.SENT
 
-    def _message(self, record: Record, target: Target, properties: dict[str, str]) -> Message:
+    def _message(self, stored: Stored, target: Target, properties: dict[str, str]) -> Message:
+        record = stored.record
         dropped = BROKER_MADE if target.topic.startswith(RETRY_PREFIX) else BROKER_MADE | RETRY_PROPERTIES
         kept = {name: value for name, value in properties.items() if name not in dropped}
+        if self._sent.source_id is not None:
+            kept[MARK] = f"{self._sent.source_id}:{stored.position}"
+            kept.setdefault(UNIQ_KEY, uuid5(NAMESPACE_OID, kept[MARK]).hex.upper())  # so that it can be asked for
         return Message(
-            target.topic,
+            self._sent.topic or target.topic,
             record.body,
             kept.pop("TAGS", ""),
             kept.pop("KEYS", ""),
@@ -287,7 +298,8 @@ class Planner:
         return min(fitting, key=self._levels.delay_ms, default=level)
 
 
-def _target(record: Record, properties: dict[str, str]) -> Target:
+def target_of(record: Record, properties: dict[str, str]) -> Target:
+    """Where a message with these properties was to be read."""
     queue_id = properties.get("REAL_QID", "")
     if record.topic not in (SCHEDULE_TOPIC, HALF_TOPIC) or not (queue_id.isascii() and queue_id.isdecimal()):
         return Target(record.topic, record.queue_id)
@@ -325,7 +337,8 @@ class Progress:
     """How far a replay is. All before ``position`` is done, and nothing from ``reached`` on was sent.
 
     It ends before ``end``, None before the first look at the source: a source that is the broker's own store grows by
-    what is sent.
+    what is sent. ``done`` are positions from ``position`` on that have a result, ``unknown`` those that were sent and
+    have none. ``found`` counts messages that a broker had already; ``again`` those of ``unknown`` that none had.
     """
 
     position: int = 0
@@ -333,11 +346,15 @@ class Progress:
     statuses: Counter[SendStatus] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     end: int | None = None
+    done: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+    found: int = 0
+    again: int = 0
 
     @property
     def results(self) -> int:
         """How many messages have a result."""
-        return self.statuses.total() + len(self.failures)
+        return self.statuses.total() + len(self.failures) + self.found
 
 
 class TooManyFailures(Exception):
@@ -356,6 +373,25 @@ class Pace:
     max_failures: int = MAX_FAILURES
 
 
+async def _is_not_there(_: Message) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a replay remembers. ``sends`` is called with a position before its message is sent, ``has_result`` with the
+    position and the status when it was stored, or None when it was refused.
+
+    ``is_there`` asks the brokers whether they have a marked message. With ``asks_all`` it is asked for each message,
+    else for those of ``Progress.unknown``.
+    """
+
+    sends: Callable[[int], None] = lambda _: None
+    has_result: Callable[[int, SendStatus | None], None] = lambda _, __: None
+    is_there: Callable[[Message], Awaitable[bool]] = _is_not_there
+    asks_all: bool = False
+
+
 class Replay:
     """Sends planned messages. ``changed`` is called with the progress after each result."""
 
@@ -366,15 +402,17 @@ class Replay:
         changed: Callable[[Progress], None],
         pace: Pace = Pace(),
         progress: Progress | None = None,
+        memory: Memory = Memory(),
     ) -> None:
         """``progress`` is that of an earlier run, which this one continues."""
         self.progress = Progress() if progress is None else progress
+        self._memory = memory
+        self._asked = frozenset(self.progress.unknown)
         self._clock = clock
         self._producer = producer
         self._changed = changed
         self._pace = pace
         self._under_way: dict[int, Target] = {}
-        self._without_result: list[int] = []
         self._next_position = self.progress.position
         self._waiting: Deferred[None] | None = None
         self._ended_by: Exception | None = None
@@ -389,7 +427,7 @@ class Replay:
             for one in outgoing:
                 if one is None:
                     await deferLater(self._clock, 0)
-                elif one.message is not None:
+                elif one.message is not None and one.position not in self.progress.done:
                     await self._turn(one.target)
                     if self._ended_by is not None:
                         break
@@ -405,7 +443,8 @@ class Replay:
 
     def _pass(self, one: Outgoing) -> None:
         """Count a message that is not sent."""
-        if one.fate is Fate.UNSENDABLE:
+        if one.fate is Fate.UNSENDABLE and one.position not in self.progress.done:
+            self.progress.done.add(one.position)
             self._failed(one, one.problem or "it cannot be sent")
         self._next_position = one.position + 1
         self._move()
@@ -427,21 +466,37 @@ class Replay:
         self._under_way[one.position] = one.target
         self._next_position = one.position + 1
         self.progress.reached = max(self.progress.reached, self._next_position)
+        self.progress.unknown.add(one.position)
+        self._memory.sends(one.position)
         sending = Deferred.fromCoroutine(self._send(one, message))
         sending.addBoth(self._has_result, one)
 
     async def _send(self, one: Outgoing, message: Message) -> None:
         try:
-            queue = await self._queue(one.target) if self._pace.keeps_queues else None
+            if await self._is_there(one.position, message):
+                return
+            queue = await self._queue(message.topic, one.target.queue_id) if self._pace.keeps_queues else None
             result = await self._producer.send(message, queue)
             self.progress.statuses[result.status] += 1
+            self._memory.has_result(one.position, result.status)
         except (MQBrokerError, TopicNotFound, ValueError) as error:
             self._failed(one, str(error))
+            self._memory.has_result(one.position, None)
 
-    async def _queue(self, target: Target) -> MessageQueue | None:
+    async def _is_there(self, position: int, message: Message) -> bool:
+        """Whether an earlier run has sent it."""
+        was_sent = position in self._asked
+        if not was_sent and not self._memory.asks_all:
+            return False
+        is_there = await self._memory.is_there(message)
+        self.progress.found += is_there
+        self.progress.again += was_sent and not is_there
+        return is_there
+
+    async def _queue(self, topic: str, queue_id: int) -> MessageQueue | None:
         """The queue of this number, on the first master that has it; None if none has."""
-        queues = await self._producer.queues_to_write(target.topic)
-        return next((queue for queue in queues if queue.queue_id == target.queue_id), None)
+        queues = await self._producer.queues_to_write(topic)
+        return next((queue for queue in queues if queue.queue_id == queue_id), None)
 
     def _failed(self, one: Outgoing, reason: str) -> None:
         failures = self.progress.failures
@@ -451,15 +506,20 @@ class Replay:
 
     def _has_result(self, outcome: object, one: Outgoing) -> None:
         del self._under_way[one.position]
-        if isinstance(outcome, TwistedFailure):  # whether it is stored is not known
-            self._without_result.append(one.position)
-            if self._ended_by is None:
-                self._ended_by = outcome.value if isinstance(outcome.value, Exception) else MQClientError("interrupted")
+        if not isinstance(outcome, TwistedFailure):
+            self.progress.unknown.discard(one.position)
+            self.progress.done.add(one.position)
+        elif self._ended_by is None:  # whether it is stored is not known
+            self._ended_by = outcome.value if isinstance(outcome.value, Exception) else MQClientError("interrupted")
         self._move()
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.called:
             waiting.callback(None)
 
     def _move(self) -> None:
-        self.progress.position = min([self._next_position, *self._under_way, *self._without_result])
-        self._changed(self.progress)
+        progress = self.progress
+        position = min([self._next_position, *progress.unknown])
+        if position != progress.position:  # while one message waits long, many behind it get their results
+            progress.position = position
+            progress.done = {one for one in progress.done if one >= position}
+        self._changed(progress)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from itertools import count
+from random import Random
 from typing import Any
 
 from hypothesis import given
@@ -16,6 +17,7 @@ from rmqha.client.replay import (
     IN_FLIGHT,
     Delayed,
     Fate,
+    Memory,
     Outgoing,
     Pace,
     Planner,
@@ -325,6 +327,42 @@ class ReplayTests(ClusterTestCase):
         self.answer(0)
         self.successResultOf(running)
         self.assertEqual([failure.position for failure in self.replay.progress.failures], [0])
+
+    @UNHURRIED
+    @given(
+        st.lists(st.sampled_from(["sent", "sent", "unsendable", "system"]), max_size=12),
+        st.sets(st.integers(0, 11)),
+        st.randoms(use_true_random=False),
+    )
+    def test_done_is_all_from_the_place_on_that_has_a_result(
+        self, kinds: list[str], sent_before: set[int], random: Random
+    ) -> None:
+        records = {
+            "sent": [message(queue_id=number) for number in range(len(kinds))],
+            "unsendable": [Record("T", b"", "a\x01\udcff")] * len(kinds),
+            "system": [message("TBW102")] * len(kinds),
+        }
+        before = {number * 10 for number, kind in enumerate(kinds) if kind == "sent" and number in sent_before}
+        results = set(before)
+
+        def changed(now: Progress) -> None:
+            refused = {failure.position for failure in now.failures}
+            self.assertEqual(now.done, {one for one in results | refused if one >= now.position})
+
+        replay = Replay(
+            Producer(self.client, "PG"),
+            self.clock,
+            changed,
+            progress=Progress(done=set(before)),
+            memory=Memory(has_result=lambda position, _: results.add(position)),
+        )
+        self.answers.clear()
+        running = self.run_replay([records[kind][number] for number, kind in enumerate(kinds)], replay)
+        while left := [number for number, (_, answer) in enumerate(self.answers) if not answer.called]:
+            self.answer(random.choice(left), random.choice((0, 13)))
+        self.successResultOf(running)
+        self.assertEqual(replay.progress.results, len(kinds) - kinds.count("system") - len(before))
+        self.assertEqual(replay.progress.position, len(kinds) * 10 - 9 if kinds else 0)
 
     def test_the_place_never_goes_back(self) -> None:
         running = self.run_replay(message(queue_id=number) for number in range(6))

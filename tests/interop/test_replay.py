@@ -1,0 +1,55 @@
+"""``rmqha replay`` to a Java broker: killed on the way, continued, and repeated."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmqha.client.replay import MARK
+from rmqha.wire.properties import format_properties
+from rmqha.wire.record import Record
+from tests.interop.conftest import MasterFactory
+from tests.interop.rocketmq import Driver, NameServer
+from tests.pipeline.stores import make_store
+from tests.test_cli_replay import SIZE, fine, kill_after_some_results
+
+pytestmark = pytest.mark.story
+
+RMQHA = str(Path(sys.executable).with_name("rmqha"))
+COUNT = 300
+
+
+def test_a_java_broker_gets_each_message_once(
+    java_master: MasterFactory, namesrv: NameServer, driver: Driver, tmp_path: Path
+) -> None:
+    store, file = tmp_path / "old", tmp_path / "progress"
+    make_store(
+        store,
+        [
+            Record(
+                "Old",
+                b"body %d" % number,
+                format_properties({"KEYS": f"k{number}", "TAGS": "a", "UNIQ_KEY": f"7F0000010000{number:020d}"}),
+                queue_id=number % 4,
+                queue_offset=number // 4,
+                store_timestamp=1_795_000_000_000 + number,
+            )
+            for number in range(COUNT)
+        ],
+    )
+    broker = java_master()
+    driver.create_topic(broker.cluster, "New", 4)
+    way = (f"--namesrv={namesrv.address}", "--to-topic=New", f"--where=queueOffset < {COUNT}")
+    command = [RMQHA, "replay", str(store), f"--progress={file}", *SIZE, *way, "--rate=20"]
+    for _ in range(2):
+        kill_after_some_results(command, file)
+    subprocess.run(command[:-1], check=True, capture_output=True)
+    received = driver.consume("New", "GReplay", COUNT)
+    assert received.count == COUNT
+    again = json.loads(fine("replay", store, "--skip-sent", "--json", *SIZE, *way))
+    assert (again["found"], again["statuses"]) == (COUNT, {})
+    pulled = [json.loads(line) for line in fine("pull", "New", way[0], "--json").splitlines()]
+    assert len({one["properties"][MARK] for one in pulled}) == len(pulled) == COUNT
+    assert {one["properties"]["KEYS"] for one in pulled} == {f"k{number}" for number in range(COUNT)}
