@@ -181,6 +181,8 @@ def start_our_broker(
     serial = next(_serial)
     own: dict[str, Any] = {"name": f"broker-{serial}", "cluster": f"cluster-{serial}", "namesrv": java_namesrv.address}
     own |= {"node_name": f"our-broker-{serial}", "mappedFileSizeCommitLog": SEGMENT_SIZE}
+    if role == "sync-master":
+        own["slaveTimeout"] = 60_000  # a busy machine must not look like a slave that has gone
     broker = OurBroker(work, role, **{**own, **options})
     _start_node(broker, stack)
     return broker

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rmqha.wire.command import RemotingCommand, decode_command, encode_command
 
@@ -16,11 +17,22 @@ def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: 
     return answer
 
 
-def any_answer(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-    """What the broker at this remoting port answers, also if it refuses."""
-    frame = encode_command(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))
+@contextmanager
+def connected(address: str) -> Iterator[Callable[[RemotingCommand], RemotingCommand]]:
+    """A connection to this remoting port, for one request after another. Gives what sends one, and reads its answer."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 5.0) as connection, connection.makefile("rb") as incoming:
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
-        (length,) = struct.unpack(">i", incoming.read(4))
-        return decode_command(incoming.read(length))
+
+        def exchange(request: RemotingCommand) -> RemotingCommand:
+            frame = encode_command(request)
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            (length,) = struct.unpack(">i", incoming.read(4))
+            return decode_command(incoming.read(length))
+
+        yield exchange
+
+
+def any_answer(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+    """What the broker at this remoting port answers, also if it refuses."""
+    with connected(address) as exchange:
+        return exchange(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))

@@ -34,7 +34,7 @@ from typing import IO, Any, ClassVar, Final, Self, TypedDict, Unpack
 
 from rmqha.testing.nodes import PORTS, claim_port
 from tests.freezing import freeze
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, wait_until
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT_ROOT: Final = HERE.parents[1]
@@ -46,7 +46,7 @@ V5: Final = "5.3.3"
 """The release of 5.x that tests name."""
 CLIENT_VERSION: Final = VERSION if VERSION.startswith("4.") else "4.9.3"
 """The release of the Java client and of mqadmin: our classes are compiled for 4.9."""
-SOURCES_FOR_5: Final = ("Admin.java", "Client5.java", "Guard.java")
+SOURCES_FOR_5: Final = ("Acl.java", "Admin.java", "Client5.java", "Guard.java")
 OLDEST_JAVA: Final = 17
 LOCALHOST: Final = "127.0.0.1"
 
@@ -82,6 +82,9 @@ SMALL_FILES: Final[Mapping[str, str | int | bool]] = {
     "osPageCacheBusyTimeOutMills": 10_000,
 }
 """For tests: keys of broker.conf that keep a store small, to go with a small `segment_size`."""
+
+PATIENT: Final[Mapping[str, str | int | bool]] = {"slaveTimeout": 10_000, "haHousekeepingInterval": 120_000}
+"""For a SYNC_MASTER whose slave answers some sends, however busy the machine, and is paused for others."""
 
 _QUICK_CLIENTS: Final = (
     "-Drocketmq.client.rebalance.waitInterval=1000",
@@ -142,7 +145,12 @@ def class_path(version: str = CLIENT_VERSION) -> str:
     pom, sources = HERE / "pom.xml", sorted((HERE / "java").glob("*.java"))
     is_4 = version.startswith("4.")
     sources = [each for each in sources if (each.name != "Client5.java" if is_4 else each.name in SOURCES_FOR_5)]
-    texts = [version.encode(), *(path.read_bytes() for path in (pom, *sources))]
+    return built_class_path(pom, sources, {"rocketmq.version": version})
+
+
+def built_class_path(pom: Path, sources: Sequence[Path], properties: Mapping[str, str]) -> str:
+    """The jars that a pom.xml names, and the compiled sources. Raises InteropError."""
+    texts = [*(text.encode() for text in properties.values()), *(path.read_bytes() for path in (pom, *sources))]
     key = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     built = CACHE / key
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -152,7 +160,7 @@ def class_path(version: str = CLIENT_VERSION) -> str:
         if not _is_whole(built):
             shutil.rmtree(built, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                _build(version, pom, sources, Path(scratch) / "new")
+                _build(properties, pom, sources, Path(scratch) / "new")
                 (Path(scratch) / "new").rename(built)
     return f"{built / 'classes'}:{(built / 'jars').read_text()}"
 
@@ -165,10 +173,14 @@ def _is_whole(built: Path) -> bool:
     return all(Path(jar).exists() for jar in jars)
 
 
-def _build(version: str, pom: Path, sources: Sequence[Path], target: Path) -> None:
+def _build(properties: Mapping[str, str], pom: Path, sources: Sequence[Path], target: Path) -> None:
     target.mkdir()
     jars = target / "jars"
-    goal = [f"-Drocketmq.version={version}", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
+    goal = [
+        *(f"-D{name}={text}" for name, text in properties.items()),
+        "dependency:build-classpath",
+        f"-Dmdep.outputFile={jars}",
+    ]
     _run(["mvn", "-q", "-B", "-f", str(pom), *goal], BUILD_TIMEOUT_S)
     jars.write_text(jars.read_text().strip())
     javac = _java_tool("javac") or "javac"
@@ -675,9 +687,29 @@ class ClientsReport:
 class ClientsRun:
     """Producers and consumers at work in the background."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], log: Path, ready: Path) -> None:
         self._process = process
         self._log = log
+        self._ready = ready
+
+    def wait_until_ready(self) -> None:
+        """Wait until its consumers have the queues of the plan's "topics"."""
+
+        def is_ready() -> bool:
+            ended = self._process.poll() is not None  # check this before the look: what it did before its end counts
+            if self._ready.exists():
+                return True
+            if ended:
+                self.wait()  # it raises what the clients say
+                raise InteropError("the clients ended before their consumers had their queues")
+            return False
+
+        wait_until(is_ready, "the consumers to have their queues")
+
+    @property
+    def log(self) -> Path:
+        """The file to which the clients append a line for each message."""
+        return self._log
 
     def consumed(self, *clients: str) -> list[str]:
         """The KEYS of all messages that these clients consumed so far, with repetitions; without names, all clients.
@@ -788,10 +820,10 @@ class Driver:
 
         They share queues out and look at routes each second: by default it is each 20 and 30.
         """
-        log = self._file("clients")
+        log, ready = self._file("clients"), self._file("ready")
         written = self._file("plan")
-        written.write_text(json.dumps({**plan, "log": str(log)}))
-        return ClientsRun(self._spawn("clients", self.namesrv, str(written), jvm=_QUICK_CLIENTS), log)
+        written.write_text(json.dumps({**plan, "log": str(log), "ready": str(ready)}))
+        return ClientsRun(self._spawn("clients", self.namesrv, str(written), jvm=_QUICK_CLIENTS), log, ready)
 
     def clients(self, plan: Mapping[str, Any], timeout: float = COMMAND_TIMEOUT_S) -> ClientsReport:
         """As `start_clients`, until they are done."""
@@ -860,7 +892,7 @@ def _send_words(options: SendOptions) -> Iterator[str | float]:
     yield from ("--rate", options.get("rate", 0))
     yield from ("--seconds", options.get("seconds", 0))
     yield from ("--first", options.get("first", 0))
-    yield from ("--timeout", options.get("send_timeout_ms", 10_000))
+    yield from ("--timeout", options.get("send_timeout_ms", 120_000))
     if options.get("keys", True):
         yield "--keys"
     if not options.get("wait_stored", True):

@@ -15,11 +15,13 @@ import pytest
 import yaml
 
 from rmqha.acl.signing import Credentials, Signer
+from rmqha.events import Event
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command, encode_command
 from tests.acl.vectors import CASES, of_java
 from tests.interop.conftest import OurBrokerFactory, SlaveNodeFactory
 from tests.interop.nodes import OurBroker, RmqhaNode
 from tests.interop.rocketmq import (
+    CLIENT_VERSION,
     COMMAND_TIMEOUT_S,
     FAST_START,
     SMALL_FILES,
@@ -33,9 +35,9 @@ from tests.interop.rocketmq import (
 from tests.waiting import WAIT_SECONDS, wait_until
 
 
-def run_java(work: Path, *words: str | float) -> Any:
-    """The answer of the Java class Acl to a command."""
-    command = java_command(work, FAST_START, "rmqha.Acl", *words)
+def run_java(work: Path, *words: str | float, version: str = CLIENT_VERSION) -> Any:
+    """The answer of the Java class Acl, compiled for a release, to a command."""
+    command = java_command(work, FAST_START, "rmqha.Acl", *words, version=version)
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -348,11 +350,24 @@ def test_verdicts_are_javas_but_for_the_closed_holes(acl_master: AclBroker, our_
 def test_javas_clients_put_and_pull_what_their_account_allows(
     our_acl_master: OurBroker, namesrv: NameServer, tmp_path: Path
 ) -> None:
-    make_topics(our_acl_master.address)
+    check_clients(our_acl_master, namesrv, tmp_path, CLIENT_VERSION)
+
+
+@pytest.mark.story
+def test_a_5_x_client_puts_and_pulls_what_its_account_allows(
+    our_acl_master: OurBroker, namesrv: NameServer, tmp_path: Path
+) -> None:
+    check_clients(our_acl_master, namesrv, tmp_path, version=V5)
+
+
+def check_clients(master: OurBroker, namesrv: NameServer, work: Path, version: str) -> None:
+    """A producer and a pull consumer of a release do what their account may; the rest fails with our reason."""
+    make_topics(master.address)
 
     def java(*words: str, keys: Credentials = APPLICATION) -> dict[str, Any]:
         command, *rest = words
-        answer: dict[str, Any] = run_java(tmp_path, command, namesrv.address, keys.access_key, keys.secret_key, *rest)
+        way = (namesrv.address, keys.access_key, keys.secret_key)
+        answer: dict[str, Any] = run_java(work, command, *way, *rest, version=version)
         return answer
 
     wait_until(lambda: java("put", "TBoth", "1")["sent"] == 1, "the route of TBoth")
@@ -365,6 +380,30 @@ def test_javas_clients_put_and_pull_what_their_account_allows(
     assert "No default permission for group:GDeny" in java("pull", "TBoth", "GDeny")["error"]
     stranger = java("put", "TBoth", "1", keys=Credentials("rocketmq-app", "not-this-one"))
     assert "Check signature failed" in stranger["error"]
+    assert java("put", "TPub", "3")["sent"] == 3
+    refused_push_consumer_goes_on(master, namesrv, work, version)
+
+
+def refused_push_consumer_goes_on(master: OurBroker, namesrv: NameServer, work: Path, version: str) -> None:
+    """It throws nothing where it is refused: it asks again, and gets the messages once its account may read them."""
+    way = (namesrv.address, APPLICATION.access_key, APPLICATION.secret_key)
+    command = java_command(work, FAST_START, "rmqha.Acl", "push", *way, "TPub", "GSub", 3, version=version)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
+        try:
+            master.wait_until_found(lambda: refusal_of(master, "TPub"), "a refusal of TPub", WAIT_SECONDS)
+            assert consumer.poll() is None
+            rules = work / "our-conf" / "plain_acl.yml"
+            rules.write_text(PLAIN_ACL.replace("TPub=PUB", "TPub=PUB|SUB"))
+            printed, _ = consumer.communicate(timeout=COMMAND_TIMEOUT_S)
+        finally:
+            consumer.kill()
+    assert sorted(json.loads(printed.splitlines()[-1])["bodies"]) == ["body0", "body1", "body2"]
+
+
+def refusal_of(node: RmqhaNode, topic: str) -> str | None:
+    """What the node's log says of a request that was refused because of the topic; None if there was none."""
+    reasons = (line["reason"] for line in node.events(Event.ACCOUNT_REFUSED))
+    return next((reason for reason in reasons if topic in reason), None)
 
 
 def test_mqadmin_changes_the_accounts(our_acl_master: OurBroker, namesrv: NameServer, tmp_path: Path) -> None:

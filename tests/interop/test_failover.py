@@ -55,7 +55,7 @@ def java_and_ours(
     java_master: MasterFactory, our_broker: OurBrokerFactory, our_namesrv: NameServerNode, our_driver: Driver
 ) -> Pair:
     """The name server is ours, too."""
-    master = java_master(role="SYNC_MASTER", namesrv=our_namesrv.address)
+    master = java_master(role="SYNC_MASTER", namesrv=our_namesrv.address, slaveTimeout=60_000)
     slave = our_broker("slave", master=master, namesrv=our_namesrv.address)
     return Pair(master, slave, our_driver)
 

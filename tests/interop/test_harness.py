@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +12,16 @@ import pytest
 
 from tests.interop import rocketmq
 from tests.interop.conftest import MasterFactory, SlaveFactory
-from tests.interop.rocketmq import Broker, Driver, InteropError, NameServer, commit_log_bytes, commit_log_sha256
-from tests.waiting import WAIT_SECONDS
+from tests.interop.rocketmq import (
+    PATIENT,
+    Broker,
+    Driver,
+    InteropError,
+    NameServer,
+    commit_log_bytes,
+    commit_log_sha256,
+)
+from tests.waiting import WAIT_SECONDS, wait_until
 
 MESSAGES = 300
 BODY_BYTES = 5_000
@@ -93,7 +100,7 @@ def test_a_slave_that_reported_before_the_first_message_gets_every_segment(
 def test_a_slave_started_late_gets_the_last_segment_and_a_sync_master_waits_for_it(
     java_master: MasterFactory, java_slave: SlaveFactory, driver: Driver
 ) -> None:
-    master = java_master(role="SYNC_MASTER")
+    master = java_master(role="SYNC_MASTER", **PATIENT)
     driver.create_topic(master.cluster, "TLate", 4)
     assert driver.send("TLate", MESSAGES, BODY_BYTES).statuses == {"SLAVE_NOT_AVAILABLE": MESSAGES}
 
@@ -127,7 +134,7 @@ def test_a_run_in_the_background_is_seen_and_stopped(java_master: MasterFactory,
 def test_a_send_to_a_dead_master_is_reported_as_failed(java_master: MasterFactory, driver: Driver) -> None:
     master = java_master()
     driver.create_topic(master.cluster, "TDead", 1)
-    with driver.start_send("TDead", 0, 100, rate=50) as run:
+    with driver.start_send("TDead", 0, 100, rate=50, send_timeout_ms=10_000) as run:
         run.wait_for_results(10)
         master.kill()
         stored = sum(result.is_stored for result in run.results())
@@ -180,10 +187,7 @@ def test_a_server_ends_with_the_python_that_started_it(java_class_path: str, tmp
     command = [sys.executable, "-c", script, str(rocketmq.HERE), str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=WAIT_SECONDS)
     assert done.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + WAIT_SECONDS
-    while _exists(int(done.stdout)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not _exists(int(done.stdout)), "the server to end")
 
 
 def _exists(pid: int) -> bool:

@@ -93,14 +93,14 @@ def clients(namesrv: NameServer, tmp_path_factory: pytest.TempPathFactory) -> It
             "sync-master",
             messageDelayLevel=" ".join(f"{seconds}s" for seconds in DELAYS_S),
             transactionCheckInterval=1000,
-            transactionTimeOut=1000,
+            transactionTimeOut=10_000,  # else a check overtakes a slow producer, and both commit
         )
         start_our_broker(namesrv, stack, work, "slave", master=master)
         driver = Driver(namesrv.address, work / "driver")
         topics = dict.fromkeys(sorted({producer["topic"] for producer in PRODUCERS}), QUEUES)
         driver.create_topics(master.cluster, topics)
         yield driver.clients(
-            {"topics": topics, "producers": PRODUCERS, "consumers": CONSUMERS, "until": UNTIL, "seconds": 60}
+            {"topics": topics, "producers": PRODUCERS, "consumers": CONSUMERS, "until": UNTIL, "seconds": 300}
         )
         assert master.stop() == 0
         assert master.errors() == []

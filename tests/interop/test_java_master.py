@@ -16,6 +16,7 @@ from tests.interop.nodes import Ended, RmqhaNode, assert_equal_logs
 from tests.interop.rocketmq import (
     HA_PORT_STEP,
     LOCALHOST,
+    PATIENT,
     SMALL_FILES,
     Broker,
     Driver,
@@ -122,7 +123,7 @@ def test_a_slave_told_to_copy_once_without_remoting_ends_when_the_master_is_quie
 def test_the_reports_of_our_slave_are_what_a_sync_master_waits_for(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
-    master = java_master(role="SYNC_MASTER")
+    master = java_master(role="SYNC_MASTER", **PATIENT)
     driver.create_topic(master.cluster, "TSync")
     assert driver.send("TSync", 1, BODY_BYTES).statuses == {"SLAVE_NOT_AVAILABLE": 1}
     slave = our_slave(master)
@@ -133,7 +134,9 @@ def test_the_reports_of_our_slave_are_what_a_sync_master_waits_for(
     slave.resume()
     slave.wait_for_offset(master.commit_log_range()[1])
     slave.stop_cleanly()
-    assert driver.send("TSync", 1, BODY_BYTES).statuses == {"SLAVE_NOT_AVAILABLE": 1}
+    wait_until(
+        lambda: driver.send("TSync", 1, BODY_BYTES).statuses == {"SLAVE_NOT_AVAILABLE": 1}, "the master to see it"
+    )
 
 
 @pytest.mark.story
@@ -162,7 +165,7 @@ def test_a_repair_from_a_java_sync_master_does_not_affect_its_producers(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:
     """By command, and by the slave itself as it starts."""
-    master = java_master(role="SYNC_MASTER", haSendHeartbeatInterval=1000)
+    master = java_master(role="SYNC_MASTER", haSendHeartbeatInterval=1000, **PATIENT)
     driver.create_topic(master.cluster, "TRepair")
     slave = our_slave(master)
     slave.wait_for(ReplicaState.IN_SYNC)

@@ -68,7 +68,7 @@ def test_a_java_pair_and_java_clients_work_with_our_name_server(
     wait_for_brokers(namesrv, "broker-ns", (1, slave), seconds=AT_ONCE_S)
     assert_consumed(our_driver, "GLate")
     slave.stop()
-    assert brokers(namesrv, "broker-ns") == {}
+    wait_for_brokers(namesrv, "broker-ns", seconds=AT_ONCE_S)
     assert our_driver.mqadmin([["topicList"]])[0].split() == []
     assert our_namesrv.stop() == 0
     assert our_namesrv.errors() == []
@@ -134,7 +134,7 @@ def test_clients_find_our_pair_by_javas_name_server(
     wait_for_brokers(namesrv.address, master.broker_name, (1, slave), seconds=AT_ONCE_S)
     assert_consumed(driver, "GOurLate")
     slave.stop_cleanly()
-    assert brokers(namesrv.address, master.broker_name) == {}
+    wait_for_brokers(namesrv.address, master.broker_name, seconds=AT_ONCE_S)
 
 
 def test_a_slave_of_ours_finds_its_java_master_by_javas_name_server(

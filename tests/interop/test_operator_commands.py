@@ -39,12 +39,13 @@ def objects_of(*arguments: str) -> list[dict[str, Any]]:
 def test_doctor_looks_at_a_java_master_and_our_slave(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, namesrv: NameServer, driver: Driver
 ) -> None:
-    master = java_master(role="SYNC_MASTER")
+    master = java_master(role="SYNC_MASTER", slaveTimeout=60_000)
     slave = our_slave(master, f"--namesrv={namesrv.address}", f"--name={master.name}", f"--cluster={master.cluster}")
     driver.create_topic(master.cluster, "TDoctor", 4)
     driver.send("TDoctor", 5, 100)
     slave.wait_for_offset(master.commit_log_range()[1])
     slave.wait_for_event(Event.REGISTERED)
+    slave.wait_for_tables()
     done = run("doctor", master.address, "--json")
     found: dict[str, list[tuple[str, str]]] = {}
     for each in json.loads(done.stdout)["findings"]:

@@ -5,11 +5,15 @@ One broker starts for all checks, and the tests look at what came.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,10 +21,11 @@ import pytest
 from tests.interop.conftest import SEGMENT_SIZE, start_our_broker
 from tests.interop.our_clients import OurClients
 from tests.interop.rocketmq import SMALL_FILES, Broker, ClientsReport, Driver, NameServer
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 Message = Mapping[str, Any]
 
+RMQHA: Final = str(Path(sys.executable).with_name("rmqha"))
 QUEUES: Final = 4
 DELAYS_S: Final = (1, 2, 3, 4)
 """Of messageDelayLevel here. A first retry is delayed at level 3, the next one at level 4."""
@@ -82,6 +87,9 @@ class Seen:
     def of(self, *consumers: str) -> list[Message]:
         return [message for consumer in consumers for message in self.received.get(consumer, ())]
 
+    def before_the_kill(self, *consumers: str) -> list[Message]:
+        return [message for message in self.of(*consumers) if message["at"] < self.killed_at]
+
 
 @pytest.fixture(scope="module", params=["java", "ours"])
 def seen(
@@ -106,29 +114,27 @@ def seen(
 def run(stack: ExitStack, driver: Driver, name_server: str, broker: Any, work: Any) -> Seen:
     consumers = [{**spec, "folder": str(work / "offsets")} for spec in CONSUMERS]
     ours = stack.enter_context(OurClients(work / "consumers", name_server, consumers=consumers))
-    java = stack.enter_context(
-        driver.start_clients(
-            {
-                "topics": {"OShared": QUEUES // 2},  # its share: it sends when it has just that
-                "consumers": [JAVA_CONSUMER],
-                "producers": JAVA_PRODUCERS,
-                "until": [[["java"], 10**9]],
-                "seconds": 10**6,
-            }
-        )
-    )
+    share = {"OShared": QUEUES // 2}
+    forever = {"until": [[["java"], 10**9]], "seconds": 10**6}
+    java = stack.enter_context(driver.start_clients({"topics": share, "consumers": [JAVA_CONSUMER], **forever}))
+    # Nobody sends before all have just their share: what a queue gets while it changes hands may come to both.
+    java.wait_until_ready()
     ours.wait_for_queues(shared=2, **{"broadcast-1": 4, "broadcast-2": 4, "ordered-1": 2, "ordered-2": 2})
+    java_producers = stack.enter_context(
+        driver.start_clients({"topics": {}, "producers": JAVA_PRODUCERS, "until": [], "seconds": 10**6})
+    )
     producers = stack.enter_context(OurClients(work / "producers", name_server, producers=PRODUCERS))
     producers.wait_for("produced")
     for consumer in ("broadcast-1", "broadcast-2"):
         ours.wait_for_count(ALL_SHARED, consumer)
-    ours.wait_for_count(16, "retrying")
+    ours.wait_for_calls(6 + 2 * 6 + 3 * 4, "retrying")
     ours.wait_for_count(4, "dead")
-    ours.wait_for_count(68, "ordered-1", "ordered-2")
+    ours.wait_for_calls(60 + 2 * 8, "ordered-1", "ordered-2")
     ours.wait_for_count(6, "of-delay")
     ours.wait_for_count(9, "of-transaction")
     wait_until(lambda: len({*ours.keys_of("shared"), *java.consumed("java")}) >= ALL_SHARED, "what is shared")
     sent = producers.stop()["sent"]
+    javas_sends = java_producers.wait()
 
     killed_at = time.time()
     broker.kill()
@@ -139,15 +145,31 @@ def run(stack: ExitStack, driver: Driver, name_server: str, broker: Any, work: A
         sent["late"] = sending.stop()["sent"]["late"]
     ours.wait_for_count(ALL_SHARED + AFTER, "broadcast-1")
     ours.wait_for_count(ALL_SHARED + AFTER, "broadcast-2")
+    for group in ("GOShared", "GOTags", "GOSql"):
+        wait_for_no_lag(name_server, group)
     report = java.stop()
     ours.wait_for_queues(shared=QUEUES)
+    wait_for_no_lag(name_server, "GOShared")
     received = ours.stop()["received"]
+    javas = ClientsReport(javas_sends.sent, report.received, [*javas_sends.troubles, *report.troubles])
 
     last = [{"name": "last", "topic": "OShared", "kind": "sync", "count": AFTER}]
     with OurClients(work / "next", name_server, consumers=consumers[:4], producers=last) as following:
         for consumer in ("shared", "broadcast-1"):
             following.wait_for_count(AFTER, consumer)
-        return Seen(received, sent, report, following.stop()["received"], killed_at)
+        return Seen(received, sent, javas, following.stop()["received"], killed_at)
+
+
+def wait_for_no_lag(name_server: str, group: str) -> None:
+    """Wait until the broker has the group's offsets behind all messages of OShared."""
+    command = [RMQHA, "lag", group, "--topic=OShared", f"--namesrv={name_server}", "--json"]
+
+    def has_all() -> bool:
+        done = subprocess.run(command, capture_output=True, timeout=WAIT_SECONDS, check=False)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        return done.returncode == 0 and [row["diff"] for row in rows] == [0]
+
+    wait_until(has_all, f"{group} to have all")
 
 
 def keys(messages: Sequence[Message]) -> list[str]:
@@ -178,7 +200,7 @@ def test_java_and_we_share_the_queues_of_a_group(seen: Seen) -> None:
     """Before the broker was killed each message came to one of them, once. Each had its queues when it was sent."""
     own, javas = seen.of("shared"), seen.java.received["java"]
     assert set(keys(own)) | {message["properties"]["KEYS"] for message in javas} == expected(*ALL_OF_SHARED)
-    ours = [m["keys"] for m in own if m["at"] < seen.killed_at]
+    ours = keys(seen.before_the_kill("shared"))
     theirs = [m["properties"]["KEYS"] for m in javas if m["received_at"] / 1000 < seen.killed_at]
     assert Counter(ours + theirs) == dict.fromkeys(expected(*ALL_OF_SHARED[:-1]), 1)
     assert ours
@@ -223,14 +245,15 @@ def test_a_message_that_fails_comes_again_later_and_is_dead_after_the_last_try(s
 
 
 def test_ordered_consumers_keep_the_order_of_each_queue_also_where_they_fail(seen: Seen) -> None:
+    """Before the broker was killed: then it knows neither their locks nor, for some seconds, their last offsets."""
     for consumer in ("ordered-1", "ordered-2"):
         queues = defaultdict(list)
-        for message in seen.of(consumer):
+        for message in seen.before_the_kill(consumer):
             queues[message["queue_id"]].append((message["queue_offset"], not message["failed"]))
         assert queues
         for places in queues.values():
             assert places == sorted(places)
-    done = [message for message in seen.of("ordered-1", "ordered-2") if not message["failed"]]
+    done = [message for message in seen.before_the_kill("ordered-1", "ordered-2") if not message["failed"]]
     assert Counter(keys(done)) == dict.fromkeys(expected("ordered", "ordered-once"), 1)
 
 

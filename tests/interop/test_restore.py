@@ -1,4 +1,4 @@
-"""Java 4.9.3 starts on a store that ``rmqha restore`` made, serves what is in it, and goes on with the next offsets.
+"""Java starts on a store that ``rmqha restore`` made, serves what is in it, and goes on with the next offsets.
 
 The clock of the source's broker was set back for a while.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,8 @@ from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.layout import INT64, STORE_TIMESTAMP_AT
 from rmqha.wire.record import Record
 from tests.interop.conftest import MasterFactory
-from tests.interop.rocketmq import Driver, messages_sha256
+from tests.interop.rocketmq import V5, Driver, messages_sha256
+from tests.interop.test_namesrv import wait_for_brokers
 from tests.interop.test_promotion import rmqha
 
 pytestmark = pytest.mark.story
@@ -49,7 +51,19 @@ def set_back(store: Path, records: list[tuple[int, Record]]) -> None:
 def test_java_goes_on_from_an_offset_a_time_and_a_message(
     java_master: MasterFactory, driver: Driver, tmp_path: Path
 ) -> None:
+    assert_goes_on(java_master, driver, tmp_path)
+
+
+def test_a_5_x_broker_goes_on_from_an_offset_a_time_and_a_message(
+    java_master: MasterFactory, driver: Driver, tmp_path: Path
+) -> None:
+    assert_goes_on(partial(java_master, version=V5), driver, tmp_path)
+
+
+def assert_goes_on(java_master: MasterFactory, driver: Driver, tmp_path: Path) -> None:
+    """With each way of saying up to where the store is restored."""
     source = java_master()
+    wait_for_brokers(driver.namesrv, source.name, (0, source))
     driver.create_topic(source.cluster, TOPIC, QUEUES)
     assert driver.send(TOPIC, SENT, BODY_BYTES).stored == SENT
     source.stop()
@@ -70,8 +84,9 @@ def test_java_goes_on_from_an_offset_a_time_and_a_message(
         assert 0 < len(left) < SENT, option
         ends = Counter(record.queue_id for record in left)
         restored = java_master(store=output, name=source.name, cluster=source.cluster)
+        wait_for_brokers(driver.namesrv, restored.name, (0, restored))
         assert driver.queue_ends(TOPIC)[TOPIC] == {queue: (0, ends[queue]) for queue in range(QUEUES)}
-        found = driver.consume(TOPIC, f"G{option.strip('-')}", len(left), seconds=20)
+        found = driver.consume(TOPIC, f"G{option.strip('-')}", len(left))
         numbers = [int(record.properties["KEYS"].removeprefix("k")) for record in left]
         assert (found.count, found.sha256) == (len(left), messages_sha256(iter(numbers), BODY_BYTES))
         with driver.start_send(TOPIC, 2 * QUEUES, BODY_BYTES, first=10**6) as run:

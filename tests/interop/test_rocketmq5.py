@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.requests.transaction import TRANSACTION_GROUP
-from rmqha.broker.tables.topics import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
@@ -32,6 +30,7 @@ from rmqha.wire.record import (
     Record,
     decode_record,
 )
+from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 from tests.interop import requests
 from tests.interop.conftest import (
     SEGMENT_SIZE,
@@ -52,6 +51,7 @@ from tests.interop.rocketmq import (
     commit_log_bytes,
     free_ports,
 )
+from tests.interop.test_java_master import spoil
 from tests.interop.test_namesrv import wait_for_brokers
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -62,7 +62,7 @@ TABLES: dict[type[ConfigTable], int] = {
     TopicConfigTable: RequestCode.GET_ALL_TOPIC_CONFIG,
     SubscriptionGroupTable: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 }
-HALF_PROGRESS = {"consumerGroup": TRANSACTION_GROUP, "topic": TRANS_HALF_TOPIC, "queueId": "0"}
+HALF_PROGRESS = {"consumerGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC, "queueId": "0"}
 """How far the check of transactions has come."""
 TOPIC = {
     "defaultTopic": "TBW102",
@@ -162,7 +162,7 @@ def test_ended_transactions_are_not_checked_again(java_master: MasterFactory, ou
             "msgId": f"{serial:032X}",
         }
         requests.ask(master.address, RequestCode.END_TRANSACTION, end)
-    operations = {"topic": TRANS_OP_HALF_TOPIC, "queueId": "0"}
+    operations = {"topic": OPERATION_TOPIC, "queueId": "0"}
     wait_until(lambda: number(master.address, RequestCode.GET_MAX_OFFSET, **operations) > 0, "the ends to be noted")
     address = f"127.0.0.1:{free_ports()}"
     options = ("--set=transactionCheckInterval=500", "--set=transactionTimeOut=1")
@@ -177,9 +177,9 @@ def test_ended_transactions_are_not_checked_again(java_master: MasterFactory, ou
         lambda: number(address, RequestCode.QUERY_CONSUMER_OFFSET, **HALF_PROGRESS) >= count,
         "all half messages to be checked",
     )
-    half = number(address, RequestCode.GET_MAX_OFFSET, topic=TRANS_HALF_TOPIC, queueId="0")
+    half = number(address, RequestCode.GET_MAX_OFFSET, topic=HALF_TOPIC, queueId="0")
     assert half == count, "a half message that is checked is put again"
-    bodies = [record.body for record in records_of(slave.store, end_of_log, TRANS_OP_HALF_TOPIC)]
+    bodies = [record.body for record in records_of(slave.store, end_of_log, OPERATION_TOPIC)]
     assert max(body.count(b",") for body in bodies) > 1, "5.x wrote a batch"
     assert sum(body.count(b",") for body in bodies) == count
 
@@ -211,7 +211,7 @@ def test_a_producer_is_not_asked_about_ended_transactions(
 
         def noted() -> int:
             end = master.commit_log_range()[1]
-            return sum(record.body.count(b",") for record in records_of(master.store, end, TRANS_OP_HALF_TOPIC))
+            return sum(record.body.count(b",") for record in records_of(master.store, end, OPERATION_TOPIC))
 
         wait_until(lambda: noted() >= len(ended), "the ends to be noted")
         checked_before = numbers("checks-of-transaction")
@@ -226,7 +226,7 @@ def test_a_producer_is_not_asked_about_ended_transactions(
         wait_until(
             lambda: (
                 number(slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **HALF_PROGRESS)
-                == number(slave.address, RequestCode.GET_MAX_OFFSET, topic=TRANS_HALF_TOPIC, queueId="0")
+                == number(slave.address, RequestCode.GET_MAX_OFFSET, topic=HALF_TOPIC, queueId="0")
             ),
             "all half messages to be ended",
         )
@@ -444,7 +444,6 @@ def test_a_5_x_broker_works_with_our_name_server(
     our_namesrv: NameServerNode, our_driver: Driver, java_master: MasterFactory
 ) -> None:
     master = java_master(version=V5, namesrv=our_namesrv.address)
-    wait_for_brokers(our_namesrv.address, master.name, (0, master))  # 4.9 registers before it says that it is ready
     our_driver.create_topic(master.cluster, "TNames5", 2)
     assert our_driver.send("TNames5", 40, 100).statuses == {"SEND_OK": 40}
     assert our_driver.consume("TNames5", "GNames5", 40).count == 40
@@ -477,7 +476,10 @@ def test_all_kinds_of_messages_of_a_5_x_client(
 ) -> None:
     """It sends to our master: delayed messages, transactions, and messages for an orderly consumer."""
     master = our_broker(
-        "async-master", messageDelayLevel="1s 2s", transactionCheckInterval=1000, transactionTimeOut=1000
+        "async-master",
+        messageDelayLevel="1s 2s",
+        transactionCheckInterval=1000,
+        transactionTimeOut=10_000,  # else a check overtakes a slow producer, and commits what it rolls back
     )
     for topic in ("TDelay5", "TTransaction5", "TOrder5"):
         driver.create_topic(master.cluster, topic, 2)
@@ -528,6 +530,93 @@ def test_our_slave_finds_a_5_x_master_by_its_name_server(
     end = master.commit_log_range()[1]
     slave.wait_for_offset(end)
     assert_equal_logs(slave.store, master.store, 0, end)
+
+
+def test_a_5_x_slave_finds_our_master_by_our_name_server(
+    our_namesrv: NameServerNode,
+    our_driver: Driver,
+    java_slave: SlaveFactory,
+    java_brokers: ExitStack,
+    tmp_path: Path,
+) -> None:
+    names: dict[str, Any] = {"name": "broker-slave5", "cluster": "cluster-slave5"}
+    master = start_our_broker(our_namesrv, java_brokers, tmp_path, "async-master", **names)
+    our_driver.create_topic(master.cluster, "TSlave5", 2)
+    assert our_driver.send("TSlave5", 200, 500).statuses == {"SEND_OK": 200}
+    slave = java_slave(version=V5, namesrv=our_namesrv.address, **names)
+    slave.wait_for_offset(master.offsets.verified)
+    assert_equal_logs(slave.store, master.store, 0, master.offsets.verified)
+    wait_for_brokers(our_namesrv.address, master.broker_name, (0, master), (1, slave))
+
+
+def test_our_master_takes_the_place_of_a_5_x_master(
+    java_master: MasterFactory,
+    java_slave: SlaveFactory,
+    our_broker: OurBrokerFactory,
+    namesrv: NameServer,
+    driver: Driver,
+) -> None:
+    """On its store and its port. A slave of 5.3.3 that was away has the rest from it, and what comes then."""
+    master = java_master(version=V5)
+    names: dict[str, Any] = {"name": master.name, "cluster": master.cluster}
+    slave = java_slave(version=V5, **names)
+    wait_for_brokers(namesrv.address, master.name, (0, master), (1, slave))
+    driver.create_topic(master.cluster, "TPlace5", 2)
+    assert driver.send("TPlace5", 100, 500).statuses == {"SEND_OK": 100}
+    slave.wait_for_offset(master.commit_log_range()[1])
+    slave.stop()
+    assert driver.send("TPlace5", 1_000, 500).statuses == {"SEND_OK": 1_000}
+    assert master.commit_log_range()[1] > 2 * SEGMENT_SIZE
+    master.stop()
+    ours = our_broker("async-master", store=master.store, listen_port=master.listen_port, **names)
+    slave.start()
+    wait_until(lambda: driver.send("TPlace5", 1, 500).statuses == {"SEND_OK": 1}, "the producer to find our master")
+    end = ours.offsets.verified
+    slave.wait_for_offset(end)
+    assert_equal_logs(slave.store, ours.store, 0, end)
+
+
+def test_a_repair_from_a_5_x_master(
+    java_master: MasterFactory, our_slave: SlaveNodeFactory, namesrv: NameServer, driver: Driver
+) -> None:
+    """By command, and by the slave itself as it starts."""
+    master = java_master(version=V5)
+    wait_for_brokers(namesrv.address, master.name, (0, master))
+    driver.create_topic(master.cluster, "TRepair5")
+    assert driver.send("TRepair5", 300, 5_000).statuses == {"SEND_OK": 300}
+    slave = our_slave(master)
+    end = master.commit_log_range()[1]
+    slave.wait_for_offset(end)
+    slave.stop_cleanly()
+    spoil(slave.store, [7, 100, 2 * SEGMENT_SIZE + 10_000, end - 3000])
+    command = [RMQHA, "repair", str(slave.store), "--from", master.ha_address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("repaired ") == 3, done.stdout
+    assert_equal_logs(slave.store, master.store, 0, end)
+    spoil(slave.store, [end - 3000])
+    again = our_slave(master, store=slave.store)
+    again.wait_for_offset(end)
+    again.wait_for(ReplicaState.IN_SYNC)
+    assert_equal_logs(slave.store, master.store, 0, end)
+
+
+def test_what_a_5_x_client_fails_to_consume_is_tried_again_and_is_dead_at_last(
+    our_broker: OurBrokerFactory, namesrv: NameServer, driver: Driver, tmp_path: Path
+) -> None:
+    master = our_broker("async-master", messageDelayLevel="1s 1s 1s 1s 1s")
+    driver.create_topic(master.cluster, "TFail5", 2)
+    assert client_of_5(tmp_path / "send", "send", namesrv.address, "TFail5", 5, 1) == "5"
+    tries = client_of_5(tmp_path / "failing", "failing", namesrv.address, "TFail5", "GFail5", 5).split()
+    assert tries == [f"body{number}:{times}" for number in range(5) for times in range(3)]
+    wait_until(lambda: number_of(master.address, "%DLQ%GFail5") == 5, "the last tries to be dead letters")
+
+    def dead_letters() -> list[str]:
+        found = records_of(master.store, master.offsets.verified, "%DLQ%GFail5")
+        return sorted(record.body.decode() for record in found)
+
+    expected = [f"body{number}" for number in range(5)]
+    wait_until(lambda: dead_letters() == expected, "state.json to tell of the log up to the last dead letter")
 
 
 def read_by_us(address: str, topic: str) -> list[str]:

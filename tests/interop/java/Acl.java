@@ -8,16 +8,23 @@ import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.AclUtils;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -30,10 +37,11 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
  * sign FILE                                      a JSON list of {fields, body: base64, secret}: the signatures
  * put NAMESRV ACCESS SECRET TOPIC COUNT          sends; prints {sent, error}
  * pull NAMESRV ACCESS SECRET TOPIC GROUP         pulls all queues from their start; prints {bodies, error}
+ * push NAMESRV ACCESS SECRET TOPIC GROUP COUNT   a push consumer: prints {bodies} once it has got COUNT messages
  * </pre>
  */
 final class Acl {
-    private static final int TIMEOUT_MS = 10_000;
+    private static final int TIMEOUT_MS = 60_000;
     private static final int BATCH = 32;
 
     private Acl() {
@@ -50,6 +58,9 @@ final class Acl {
                 break;
             case "pull":
                 answer = pull(args[1], hook(args[2], args[3]), args[4], args[5]);
+                break;
+            case "push":
+                answer = push(args[1], hook(args[2], args[3]), args[4], args[5], Integer.parseInt(args[6]));
                 break;
             default:
                 throw new IllegalArgumentException(args[0]);
@@ -122,6 +133,32 @@ final class Acl {
         } catch (Exception error) {
             answer.put("error", error + " " + error.getCause());
         }
+        answer.put("bodies", bodies);
+        return answer;
+    }
+
+    private static Map<String, Object> push(
+        String nameServer, AclClientRPCHook hook, String topic, String group, int count) throws Exception {
+        System.setProperty("rocketmq.client.rebalance.waitInterval", "500");
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollNameServerInterval(500);
+        consumer.setHeartbeatBrokerInterval(500);
+        consumer.subscribe(topic, "*");
+        List<String> bodies = Collections.synchronizedList(new ArrayList<>());
+        CountDownLatch left = new CountDownLatch(count);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                bodies.add(new String(message.getBody()));
+                left.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        left.await();
+        Map<String, Object> answer = new LinkedHashMap<>();
         answer.put("bodies", bodies);
         return answer;
     }

@@ -31,6 +31,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Client5 consume NAMESRV TOPIC GROUP COUNT     prints the bodies of COUNT messages, or of those that come in two minutes, sorted
  * Client5 orderly NAMESRV TOPIC GROUP COUNT     prints QUEUE:BODY for each, in the order in which they were consumed; each
  *                                               message fails the first time
+ * Client5 failing NAMESRV TOPIC GROUP COUNT     prints BODY:TIMES for each try, sorted: TIMES is how often it came before. Each of
+ *                                               COUNT messages fails each time, and is tried two times more
  * </pre>
  *
  * The last line that it prints is what was asked for, words with spaces between them.
@@ -41,7 +43,17 @@ public final class Client5 {
     private Client5() {
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1); // the client's threads would keep the process alive
+        }
+        System.exit(0);
+    }
+
+    private static void run(String[] args) throws Exception {
         switch (args[0]) {
             case "send":
                 send(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]));
@@ -52,15 +64,47 @@ public final class Client5 {
             case "transaction":
                 transaction(args[1], args[2], args[3], Integer.parseInt(args[4]));
                 break;
+            case "failing":
+                fail(args[1], args[2], args[3], Integer.parseInt(args[4]));
+                break;
             default:
                 consume(args[1], args[2], args[3], Integer.parseInt(args[4]), args[0].equals("orderly"));
         }
-        System.exit(0);
+    }
+
+    private static DefaultMQPushConsumer consumer(String nameServer, String topic, String group) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollNameServerInterval(1_000);
+        consumer.subscribe(topic, "*");
+        return consumer;
+    }
+
+    private static void fail(String nameServer, String topic, String group, int count) throws Exception {
+        List<String> tries = Collections.synchronizedList(new ArrayList<>());
+        CountDownLatch left = new CountDownLatch(3 * count);
+        DefaultMQPushConsumer consumer = consumer(nameServer, topic, group);
+        consumer.setMaxReconsumeTimes(2);
+        consumer.setAwaitTerminationMillisWhenShutdown(SECONDS * 1_000); // until the last tries are sent back
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) { // one, by default
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                tries.add(body + ":" + message.getReconsumeTimes());
+                left.countDown();
+            }
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+        });
+        consumer.start();
+        left.await(SECONDS, TimeUnit.SECONDS);
+        consumer.shutdown();
+        Collections.sort(tries);
+        System.out.println(String.join(" ", tries));
     }
 
     private static <P extends DefaultMQProducer> P started(P producer, String nameServer) throws Exception {
         producer.setNamesrvAddr(nameServer);
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout((int) SECONDS * 1_000);
         producer.start();
         return producer;
     }
@@ -130,11 +174,7 @@ public final class Client5 {
         throws Exception {
         List<String> bodies = Collections.synchronizedList(new ArrayList<>());
         CountDownLatch left = new CountDownLatch(count);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-        consumer.setNamesrvAddr(nameServer);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setPollNameServerInterval(1_000);
-        consumer.subscribe(topic, "*");
+        DefaultMQPushConsumer consumer = consumer(nameServer, topic, group);
         Set<String> failed = ConcurrentHashMap.newKeySet();
         if (isOrderly) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {

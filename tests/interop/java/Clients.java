@@ -59,6 +59,7 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  * [log]      a file with a line for each message consumed, each one sent that was answered SEND_OK, and each check
  *            of a transaction ("checks-of-NAME"): the client's name, where the broker says that it is (queue id and
  *            queue offset), and the KEYS
+ * [ready]    a file that is there as soon as the consumers have the queues of "topics"
  * </pre>
  *
  * A message's property "fail" makes its consumer fail with it: "once", "always", or never.
@@ -68,7 +69,11 @@ final class Clients {
     private static final int BATCH = 8;
     private static final int FEW = 16;
     private static final String FAIL = "fail";
-    private static final long READY_SECONDS = 40;
+    private static final long READY_SECONDS = 300;
+    /** What a client waits for an answer, unless its plan says otherwise: a busy machine is no trouble. */
+    private static final int PATIENCE_MS = 120_000;
+    /** What it waits for a route, or a list of consumers: while a broker is killed, others are asked after this. */
+    private static final int API_TIMEOUT_MS = 20_000;
     /** What follows the last message that was waited for is there by then: nothing may. */
     private static final long QUIET_MS = 1_000;
     private static final int PAUSE_AFTER_FAILURE_MS = 200;
@@ -101,6 +106,9 @@ final class Clients {
             }
         }
         waitForAssignments();
+        if (plan.containsKey("ready")) {
+            Files.createFile(Paths.get(plan.getString("ready")));
+        }
         List<Thread> threads = new ArrayList<>();
         for (JSONObject producer : objects("producers")) {
             Thread thread = new Thread(() -> runProducer(producer), producer.getString("name"));
@@ -127,6 +135,7 @@ final class Clients {
 
     private void configure(ClientConfig client, String instance) {
         client.setNamesrvAddr(nameServer);
+        client.setMqClientApiTimeout(API_TIMEOUT_MS);
         client.setInstanceName(instance);
         client.setPollNameServerInterval(1_000);
         client.setHeartbeatBrokerInterval(1_000);
@@ -312,13 +321,14 @@ final class Clients {
             DefaultMQProducer producer =
                 spec.getString("kind").equals("transaction") ? transactional(spec) : new DefaultMQProducer(name);
             configure(producer, name);
-            producer.setSendMsgTimeout(spec.containsKey("timeout_ms") ? spec.getIntValue("timeout_ms") : 10_000);
+            producer.setSendMsgTimeout(spec.containsKey("timeout_ms") ? spec.getIntValue("timeout_ms") : PATIENCE_MS);
             producer.setRetryTimesWhenSendFailed(0);
             producer.start();
             synchronized (shutdowns) {
                 shutdowns.add(producer::shutdown);
             }
             if (spec.getIntValue("count") > 0) {
+                Driver.awaitRoute(producer, spec.getString("topic"));
                 send(producer, spec);
             } else {
                 sendUntilStopped(producer, spec);

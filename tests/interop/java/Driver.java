@@ -33,6 +33,8 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.FindBrokerResult;
 import org.apache.rocketmq.client.impl.MQAdminImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
+import org.apache.rocketmq.client.impl.producer.DefaultMQProducerImpl;
+import org.apache.rocketmq.client.impl.producer.TopicPublishInfo;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.MixAll;
@@ -78,6 +80,8 @@ public final class Driver {
     private static final int READ_AND_WRITE = PermName.PERM_READ | PermName.PERM_WRITE;
     private static final int PULL_BATCH = 32;
     private static final long RPC_TIMEOUT_MS = 60_000;
+    /** A busy machine is no trouble. */
+    private static final int PATIENCE_MS = 120_000;
     private static final int MOST_FOUND = 32;
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
 
@@ -96,7 +100,9 @@ public final class Driver {
             Guard.watchStandardInput(reports ? () -> stopped = true : () -> Runtime.getRuntime().halt(137));
         }
         try {
-            System.out.println(JSON.toJSONString(perform(args[0], new Arguments(rest))));
+            String answer = JSON.toJSONString(perform(args[0], new Arguments(rest)));
+            System.out.println();  // what tools of RocketMQ have printed may have no end of its line
+            System.out.println(answer);
             System.out.flush();
         } catch (Throwable failure) {
             failure.printStackTrace();
@@ -170,8 +176,9 @@ public final class Driver {
 
             producer = new DefaultMQProducer("rmqha_driver");
             producer.setNamesrvAddr(arguments.positional(0));
+            producer.setMqClientApiTimeout(PATIENCE_MS);
             // Longer than slaveTimeout's 3 s, or FLUSH_SLAVE_TIMEOUT would never be seen.
-            producer.setSendMsgTimeout(Integer.parseInt(arguments.option("timeout", "10000")));
+            producer.setSendMsgTimeout(Integer.parseInt(arguments.option("timeout", Integer.toString(PATIENCE_MS))));
             producer.setRetryTimesWhenSendFailed(0); // a number is sent once at most
             producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE); // BODY_BYTES are what is stored
             producer.setPollNameServerInterval(1_000);
@@ -180,6 +187,7 @@ public final class Driver {
 
         Map<String, Object> run() throws Exception {
             producer.start();
+            awaitRoute(producer, topic);
             start = System.nanoTime();
             List<Thread> workers = new ArrayList<>();
             for (int i = 0; i < threads; i++) {
@@ -308,11 +316,9 @@ public final class Driver {
         String cluster = arguments.positional(1);
         DefaultMQAdminExt admin = new DefaultMQAdminExt(RPC_TIMEOUT_MS);
         admin.setNamesrvAddr(arguments.positional(0));
+        admin.setMqClientApiTimeout(PATIENCE_MS);
         admin.start();
-        Set<String> masters = CommandUtil.fetchMasterAddrByClusterName(admin, cluster);
-        if (masters.isEmpty()) {
-            throw new IllegalStateException("no master of cluster " + cluster + " is registered");
-        }
+        Set<String> masters = awaitMasters(admin, cluster);
         for (String wanted : arguments.positionalsFrom(2)) {
             int queues = Integer.parseInt(wanted.substring(wanted.lastIndexOf(':') + 1));
             TopicConfig topic =
@@ -320,15 +326,30 @@ public final class Driver {
             for (String master : masters) {
                 admin.createAndUpdateTopicConfig(master, topic);
             }
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(PATIENCE_MS);
             while (!isRouted(admin, topic.getTopicName(), masters.size())) {
                 if (System.nanoTime() > deadline) {
-                    throw new IllegalStateException("the name server does not route " + topic + " after 30 s");
+                    throw new IllegalStateException("the name server does not route " + topic);
                 }
                 sleepMillis(50);
             }
         }
         return Collections.singletonMap("masters", masters);
+    }
+
+    /** 5.x says that it has started before it has registered. */
+    private static Set<String> awaitMasters(DefaultMQAdminExt admin, String cluster) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(PATIENCE_MS);
+        while (true) {
+            Set<String> masters = CommandUtil.fetchMasterAddrByClusterName(admin, cluster);
+            if (!masters.isEmpty()) {
+                return masters;
+            }
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("no master of cluster " + cluster + " is registered");
+            }
+            sleepMillis(50);
+        }
     }
 
     private static boolean isRouted(DefaultMQAdminExt admin, String topic, int brokers) throws Exception {
@@ -365,6 +386,7 @@ public final class Driver {
 
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(arguments.positional(2));
         consumer.setNamesrvAddr(arguments.positional(0));
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setPollNameServerInterval(1_000);
         consumer.start();
         if (brokerId != null) {
@@ -476,6 +498,7 @@ public final class Driver {
     private static Map<String, Object> queueEnds(Arguments arguments) throws Exception {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(RPC_TIMEOUT_MS);
         admin.setNamesrvAddr(arguments.positional(0));
+        admin.setMqClientApiTimeout(PATIENCE_MS);
         admin.start();
         Map<String, Object> answer = new TreeMap<>();
         for (String topic : arguments.positionalsFrom(1)) {
@@ -490,6 +513,7 @@ public final class Driver {
     private static Map<String, Object> lookUp(Arguments arguments) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("driver-look-up");
         consumer.setNamesrvAddr(arguments.positional(0));
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.start();
         MQAdminImpl asked = consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl();
         List<Object> answers = new ArrayList<>();
@@ -588,6 +612,33 @@ public final class Driver {
             text.append(Character.forDigit(b >> 4 & 0xF, 16)).append(Character.forDigit(b & 0xF, 16));
         }
         return text.toString();
+    }
+
+    /**
+     * Until the producer knows where to send, if a name server knows it. By itself it gives up, or sends to a broker
+     * that makes new topics, if a name server is slower than 3 s.
+     */
+    static void awaitRoute(DefaultMQProducer producer, String topic) {
+        DefaultMQProducerImpl implementation = producer.getDefaultMQProducerImpl();
+        MQClientInstance client = implementation.getmQClientFactory();
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(PATIENCE_MS);
+        while (System.nanoTime() < deadline) {
+            try {
+                client.getMQClientAPIImpl().getTopicRouteInfoFromNameServer(topic, PATIENCE_MS);
+                client.updateTopicRouteInfoFromNameServer(topic);
+            } catch (MQClientException failure) {
+                if (failure.getResponseCode() == ResponseCode.TOPIC_NOT_EXIST) {
+                    return;
+                }
+            } catch (RemotingException | InterruptedException slow) {
+                // another try
+            }
+            TopicPublishInfo found = implementation.getTopicPublishInfoTable().get(topic);
+            if (found != null && found.ok()) {
+                return;
+            }
+            sleepMillis(PAUSE_AFTER_FAILURE_MS);
+        }
     }
 
     static void sleepMillis(long millis) {

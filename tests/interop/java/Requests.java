@@ -57,6 +57,7 @@ final class Requests {
     private static DefaultMQPushConsumer consumer(String nameServer, String group) {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setInstanceName("replier");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullInterval(0);
@@ -66,6 +67,7 @@ final class Requests {
     private static DefaultMQProducer producer(String nameServer, String group, String instance) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group);
         producer.setNamesrvAddr(nameServer);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setInstanceName(instance);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         producer.start();
