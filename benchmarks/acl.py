@@ -2,8 +2,9 @@
 
 The cost of a put is a ratio, of one run. Short rounds take turns: unsigned puts at an open node, and signed puts at a
 node with ``aclEnable``, one after the other on one connection, as a producer sends them. The fastest round of each side
-counts: other processes can only make a round slower. The goal is at most 10 % of the node's processor time, and of
-the time that the producer waits.
+counts: other processes can only make a round slower. Two processes of the same program differ by some percent for as
+long as they run, so there are several pairs of nodes, and the median of the pairs counts. The goal is at most 10 % of
+the node's processor time, and of the time that the producer waits.
 
 The same is measured inside one process, without sockets: what the check itself takes, next to the least that a put can
 take. This has no goal.
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
@@ -42,6 +44,7 @@ from tests.attacks.probe import Figures, Probe
 from tests.waiting import WAIT_SECONDS
 
 GOAL_PERCENT = 10.0
+PAIRS = 7
 ROUNDS = 300
 PUTS_A_ROUND = 20
 BODY_SIZES = (100, 1024)
@@ -110,6 +113,8 @@ class Producer:
             encode_head(RemotingCommand(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=fields, body=body)) + body
         )
         self.cpu = self.wall = float("inf")
+        self.walls: list[float] = []
+        """Of each round, the seconds of one put."""
 
     def round(self) -> None:
         """Some puts. The times of the fastest round are kept."""
@@ -117,7 +122,9 @@ class Producer:
         for _ in range(PUTS_A_ROUND):
             self._socket.sendall(self._request)
             answer = self._socket.recv(65_536)
-        self.wall = min(self.wall, time.perf_counter() - wall)
+        took = time.perf_counter() - wall
+        self.walls.append(took / PUTS_A_ROUND)
+        self.wall = min(self.wall, took)
         self.cpu = min(self.cpu, self._node_seconds() - cpu)
         assert b'"code":0' in answer, answer
 
@@ -147,16 +154,24 @@ def compare(what: str, plain: Side | Producer, other: Side | Producer, settle: C
 
 
 def cost_of_a_put(work: Path) -> bool:
-    """Compare signed and unsigned puts at two nodes. Whether the goal is met."""
-    options = ["--role=async-master", "--port=0"]
-    worst = 0.0
-    with TwistdNode(work, options, name="open") as plain, TwistdNode(work, [*options, *acl_options(work)]) as guarded:
-        for size in BODY_SIZES:
-            body = b"x" * size
-            with closing(Producer(plain, None, body)) as one, closing(Producer(guarded, KEYS, body)) as other:
-                worst = max(worst, compare(f"a put of {size} bytes to a node", one, other, lambda: None))
-    met = worst <= GOAL_PERCENT
-    print(f"access control costs a put {worst:.1f} % (goal: at most {GOAL_PERCENT:g} %){'' if met else '  MISSED'}")
+    """Compare signed and unsigned puts at pairs of nodes. Whether the goal is met."""
+    costs: dict[int, list[float]] = {size: [] for size in BODY_SIZES}
+    for number in range(PAIRS):
+        folder = work / f"pair-{number}"
+        folder.mkdir(parents=True)
+        options = ["--role=async-master", "--port=0"]
+        with (
+            TwistdNode(folder, options, name="open") as plain,
+            TwistdNode(folder, [*options, *acl_options(folder)]) as guarded,
+        ):
+            for size, found in costs.items():
+                body = b"x" * size
+                with closing(Producer(plain, None, body)) as one, closing(Producer(guarded, KEYS, body)) as other:
+                    found.append(compare(f"a put of {size} bytes to a node", one, other, lambda: None))
+    medians = {size: median(found) for size, found in costs.items()}
+    told = ", ".join(f"{cost:.1f} % with {size} bytes" for size, cost in medians.items())
+    met = max(medians.values()) <= GOAL_PERCENT
+    print(f"access control costs a put {told} (goal: at most {GOAL_PERCENT:g} %){'' if met else '  MISSED'}")
     return met
 
 

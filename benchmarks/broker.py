@@ -2,7 +2,9 @@
 
 Both pairs run all the time, each master and slave a process of its own, over loopback, with ASYNC_FLUSH and files of
 the default sizes. Rounds alternate; of each figure the median of all rounds counts. TPS are messages answered a second,
-times are the producer's. Memory is the greater of our two nodes' after the last load, beside their stores' pages.
+times are the producer's. "master" and "slave" are the processor time of these processes, in µs a message. "floor" is a
+bare broker on Twisted that stores nothing. Memory is the greater of our two nodes' after the last load, beside their
+stores' pages.
 """
 
 import argparse
@@ -11,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.catchup import anonymous_memory, file_memory_beside
+from benchmarks.floor import registered
+from benchmarks.processor import processor_seconds
+from benchmarks.resultfile import JSON_HELP, save
 from rmqha.events import Event
 from rmqha.testing.nodes import TwistdNode, free_port
 from tests.interop import rocketmq
@@ -65,19 +70,27 @@ class Load:
 
 
 LOADS = (
-    Load("SYNC", 1024, 1, 2_000, 4_000, (Goal("p50", 0.5, at_most=True),)),
-    Load("SYNC", 1024, 64, 20_000, 40_000, (Goal("tps", 2.0), Goal("p99", 0.5, at_most=True))),
-    Load("SYNC", 1024, 256, 20_000, 40_000, (Goal("tps", 2.0),)),
-    Load("ASYNC", 1024, 128, 40_000, 100_000, (Goal("tps", 1.0),)),
-    Load("ASYNC", 100, 128, 40_000, 100_000, (Goal("tps", 1.0),)),
+    Load("SYNC", 1024, 1, 2_000, 4_000, (Goal("p50", 1.0, at_most=True),)),
+    Load("SYNC", 1024, 64, 20_000, 40_000, (Goal("tps", 1.2), Goal("p99", 0.7, at_most=True))),
+    Load("SYNC", 1024, 256, 20_000, 40_000, (Goal("tps", 1.2),)),
+    Load("ASYNC", 1024, 128, 40_000, 100_000, (Goal("tps", 1.0), Goal("p99", 1.0, at_most=True))),
+    Load("ASYNC", 100, 128, 40_000, 100_000, (Goal("tps", 0.7), Goal("p99", 1.0, at_most=True))),
 )
+
+
+MASTERS_LOAD = Load("ASYNC", 1024, 128, 40_000, 100_000, ())
+"""The load of several masters."""
 
 
 @dataclass
 class Pair:
-    """A master and a slave that run, and are called ``name`` as their cluster is."""
+    """A master and a slave that run, or some masters, and are called ``name`` as their cluster is.
+
+    ``processes`` has their process ids by their roles.
+    """
 
     name: str
+    processes: Mapping[str, Sequence[int]]
     reports: dict[Load, list[dict[str, float]]] = field(default_factory=dict)
     memory: Callable[[], float] = lambda: 0.0
 
@@ -89,6 +102,10 @@ class Pair:
     def median_of(self, load: Load, figure: str) -> float:
         """The median of what the producer reported."""
         return median(report[figure] for report in self.reports[load])
+
+    def _processor_seconds(self) -> dict[str, float]:
+        """What the processes of each role have used so far."""
+        return {role: sum(map(processor_seconds, pids)) for role, pids in self.processes.items()}
 
     def put(self, namesrv: str, load: Load) -> None:
         """One round. Raises SystemExit if a message was not stored as asked for."""
@@ -103,11 +120,25 @@ class Pair:
             load.warm_up,
             load.count,
         )
+        before = self._processor_seconds()
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LOAD_TIMEOUT_SECONDS, check=True)
         report = json.loads(done.stdout.splitlines()[-1])
+        for role, seconds in self._processor_seconds().items():
+            report[role] = (seconds - before[role]) / (load.warm_up + load.count) * 1e6
         if report["statuses"] != {"SEND_OK": load.count}:
             raise SystemExit(f"{self.topic}, {load}: not every message was stored: {report['statuses']}")
         self.reports.setdefault(load, []).append(report)
+
+
+@dataclass
+class Floor(Pair):
+    """A bare broker on Twisted: see ``benchmarks.floor``."""
+
+    port: int = 0
+
+    def put(self, namesrv: str, load: Load) -> None:
+        with registered(namesrv, self.port, self.name, QUEUES):
+            super().put(namesrv, load)
 
 
 def memory_beside_store(pid: int) -> float:
@@ -128,7 +159,8 @@ def our_pair(role: str, namesrv: rocketmq.NameServer) -> Iterator[Pair]:
         options = ["--role=slave", f"--port={free_port()}", f"--master=127.0.0.1:{port + 1}", *own]
         slave = stack.enter_context(TwistdNode(WORK / name, options, name="slave"))
         slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
-        yield Pair(name, memory=lambda: max(memory_beside_store(node.pid) for node in (master, slave)))
+        processes = {"master": [master.pid], "slave": [slave.pid]}
+        yield Pair(name, processes, memory=lambda: max(memory_beside_store(node.pid) for node in (master, slave)))
 
 
 @contextmanager
@@ -159,23 +191,61 @@ def java_pair(role: str, namesrv: rocketmq.NameServer) -> Iterator[Pair]:
         stack.callback(slave.kill)
         slave.start()
         master.wait_for_slave()
-        yield Pair(name)
+        yield Pair(name, {"master": [master.pid], "slave": [slave.pid]})
 
 
-def bench(role: str, loads: Sequence[Load], rounds: int) -> float:
-    """All loads of one role, and their lines; gives our nodes' memory."""
+def bench(role: str, loads: Sequence[Load], rounds: int, figures: dict[str, list[float]]) -> float:
+    """All loads of one role, and their lines; gives our nodes' memory. Adds to ``figures``."""
     with ExitStack() as stack:
         namesrv = stack.enter_context(rocketmq.NameServer(WORK / f"namesrv-{role.lower()}"))
         pairs = ours, java = [stack.enter_context(make(role, namesrv)) for make in (our_pair, java_pair)]
         driver = rocketmq.Driver(namesrv.address, WORK / "driver")
         for pair in pairs:
             driver.create_topic(pair.name, pair.topic, QUEUES)
+        bare = stack.enter_context(floor())
         for load in loads:
             for _ in range(rounds):
-                for pair in pairs:
+                for pair in (*pairs, bare):
                     pair.put(namesrv.address, load)
             tell(load, ours, java)
+            tps, used = bare.median_of(load, "tps"), bare.median_of(load, "master")
+            print(f"{load!s}   floor: a bare Twisted broker has tps {tps:.2f}, and uses {used:.1f} µs", flush=True)
+        figures |= figures_of(ours) | figures_of(java)
         return ours.memory()
+
+
+@contextmanager
+def floor() -> Iterator[Pair]:
+    """Its process."""
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.floor"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None, "it is a pipe"
+        try:
+            yield Floor("floor", {"master": [server.pid]}, port=int(server.stdout.readline()))
+        finally:
+            server.kill()
+
+
+def bench_masters(counts: Sequence[int], rounds: int) -> None:
+    """One load with so many masters of ours on this machine, each with a store of its own, and a line for each."""
+    for count in counts:
+        with ExitStack() as stack:
+            namesrv = stack.enter_context(rocketmq.NameServer(WORK / f"namesrv-{count}"))
+            name = f"ours-{count}-masters"
+            own = ["--role=async-master", "--port=0", f"--namesrv={namesrv.address}", f"--cluster={name}"]
+            nodes = [
+                stack.enter_context(TwistdNode(WORK / name, [*own, f"--name={name}-{number}"], name=f"master-{number}"))
+                for number in range(count)
+            ]
+            for node in nodes:
+                node.wait_for_event(Event.REGISTERED)
+            masters = Pair(name, {"master": [node.pid for node in nodes]})
+            rocketmq.Driver(namesrv.address, WORK / "driver").create_topic(name, masters.topic, QUEUES)
+            for _ in range(rounds):
+                masters.put(namesrv.address, MASTERS_LOAD)
+            tps, p99, used = (masters.median_of(MASTERS_LOAD, figure) for figure in ("tps", "p99", "master"))
+            print(
+                f"{MASTERS_LOAD!s}  {count} masters: tps {tps:.2f}, p99 {p99:.2f}, all masters {used:.1f}", flush=True
+            )
 
 
 def tell(load: Load, ours: Pair, java: Pair) -> None:
@@ -184,7 +254,30 @@ def tell(load: Load, ours: Pair, java: Pair) -> None:
         one, other = ours.median_of(load, goal.figure), java.median_of(load, goal.figure)
         ratio = one / other
         met = "" if goal.is_met(ratio) else "  missed"
-        print(f"{load!s}  {goal.figure} {one:>10.2f} {other:>10.2f} {ratio:>7.2f} {goal!s:>7}{met}", flush=True)
+        print(f"{load!s}  {goal.figure:>6} {one:>10.2f} {other:>10.2f} {ratio:>7.2f} {goal!s:>7}{met}", flush=True)
+    for figure in ours.processes:
+        one, other = ours.median_of(load, figure), java.median_of(load, figure)
+        print(f"{load!s}  {figure:>6} {one:>10.1f} {other:>10.1f} {one / other:>7.2f}", flush=True)
+
+
+SECONDS: dict[str, Callable[[float], float]] = {
+    "tps": lambda rate: 1 / rate,
+    "p50": lambda ms: ms / 1e3,
+    "p99": lambda ms: ms / 1e3,
+    "master": lambda us: us / 1e6,
+    "slave": lambda us: us / 1e6,
+}
+"""The figures of a report in seconds; a rate as seconds a message."""
+
+
+def figures_of(pair: Pair) -> dict[str, list[float]]:
+    """What all rounds of a pair measured, in seconds, by names that say whose it is."""
+    whose = pair.name.partition("-")[0]
+    return {
+        f"{whose} {load!s} {figure}": [seconds(report[figure]) for report in reports]
+        for load, reports in pair.reports.items()
+        for figure, seconds in SECONDS.items()
+    }
 
 
 def main() -> None:
@@ -193,20 +286,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each pair")
     parser.add_argument("--role", choices=("SYNC", "ASYNC"), nargs="*", default=("SYNC", "ASYNC"), help="master's role")
     parser.add_argument("--in-flight", type=int, nargs="*", help="only the loads with so many in flight")
+    parser.add_argument("--masters", type=int, nargs="+", help="only ours: so many masters without slaves, in turn")
+    parser.add_argument("--json", type=Path, help=JSON_HELP)
     arguments = parser.parse_args()
     problem = rocketmq.java_home_problem()
     if problem is not None:
         raise SystemExit(f"the Java pair cannot run here: {problem}")
     shutil.rmtree(WORK, ignore_errors=True)
+    if arguments.masters is not None:
+        bench_masters(arguments.masters, arguments.rounds)
+        shutil.rmtree(WORK, ignore_errors=True)
+        return
     print(f"{os.cpu_count()} cores, median of {arguments.rounds} alternating rounds; times in ms")
-    print(f"{'':>30}  {'':>3} {'ours':>10} {'Java':>10} {'ratio':>7} {'goal':>7}")
+    print(f"{'':>30}  {'':>6} {'ours':>10} {'Java':>10} {'ratio':>7} {'goal':>7}")
     memory = []
+    figures: dict[str, list[float]] = {}
     for role in arguments.role:
         loads = [load for load in LOADS if load.role == role]
         if arguments.in_flight is not None:
             loads = [load for load in loads if load.in_flight in arguments.in_flight]
-        memory.append(bench(role, loads, arguments.rounds))
+        memory.append(bench(role, loads, arguments.rounds, figures))
     print(f"memory of our loaded node beside its store: {max(memory):.1f} MiB, goal <= {GOAL_MEMORY_MIB}")
+    if arguments.json is not None:
+        save(arguments.json, figures)
     sys.stdout.flush()
     shutil.rmtree(WORK, ignore_errors=True)
 

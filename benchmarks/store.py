@@ -2,8 +2,9 @@
 
 Puts: one process, no network, ASYNC_FLUSH, files of the default sizes. Both sides make a message, format its four
 properties and put it, one after another, while dispatch builds queues and index behind. Ours runs under a real reactor
-and puts a few at a turn, as a broker that reads requests does; Java's DefaultMessageStore is driven by one thread and
-dispatches in another. "with dispatch" counts until dispatch has caught up. They take turns, the best of each counts.
+and puts a few at a turn, as a broker that reads requests does; "together" puts 32 with one call, as a broker does with
+what one read brings. Java's DefaultMessageStore is driven by one thread and dispatches in another. "with dispatch"
+counts until dispatch has caught up. "µs" is processor time a message. They take turns, the best of each counts.
 
 Recovery: opening a store of sparse segments, of 2 GiB and of 20 GiB, from a warm page cache; each segment begins with
 records and ends with a blank. After an unclean stop there is the checkpoint that a running store would have written.
@@ -13,11 +14,11 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from benchmarks.processor import run_and_time
+from benchmarks.resultfile import JSON_HELP, save
 from rmqha.settings import make_settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
@@ -38,10 +41,11 @@ OPENINGS = 9
 BODY_SIZES = (1024, 100)
 WARM_UPS = {1024: 150_000, 100: 300_000}
 COUNTS = {1024: 300_000, 100: 600_000}
-GOAL_RATE = 120_000
-GOAL_RATIO = 1.5
+GOALS = {1024: (0.5, 1.0), 100: (0.2, 1.0)}
+"""Of Java's rate with dispatch: what ours is to reach one by one, and together."""
 POOL = 4096
 TURN_MESSAGES = 64
+TOGETHER = 32
 SEGMENT_BYTES = 1024 * 1024 * 1024
 FILLED_BYTES = 16 * 1024 * 1024
 SIZES_GIB = (2, 20)
@@ -50,12 +54,16 @@ MIB = 1024 * 1024
 
 @dataclass
 class Puts:
-    """One run: messages a second while putting, and until dispatch had caught up; how far it was behind then."""
+    """One run: messages a second while putting, and until dispatch had caught up; how far it was behind then.
+
+    ``processor`` is the processor seconds a message of the whole process, with its start and the warm-up.
+    """
 
     rate: float
     rate_with_dispatch: float
     behind_bytes: int
     catch_up_seconds: float
+    processor: float
 
 
 def messages(body_bytes: int) -> Iterator[Message]:
@@ -89,14 +97,25 @@ def messages(body_bytes: int) -> Iterator[Message]:
 # -- puts ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class PutLoad:
+    """Bytes of a body, messages before it is measured and then, how many a call puts."""
+
+    body_bytes: int
+    warm_up: int
+    count: int
+    together: int
+
+
 class Putting:
     """Puts into a store under the reactor of this process, and prints what ``Puts`` needs."""
 
-    def __init__(self, store: MessageStore, body_bytes: int, warm_up: int, count: int, reactor: Any) -> None:
+    def __init__(self, store: MessageStore, load: "PutLoad", reactor: Any) -> None:
         self._store = store
-        self._messages = messages(body_bytes)
-        self._warm_up = warm_up
-        self._count = count
+        self._together = load.together
+        self._messages = messages(load.body_bytes)
+        self._warm_up = load.warm_up
+        self._count = load.count
         self._reactor = reactor
 
     async def run(self) -> dict[str, float]:
@@ -115,11 +134,22 @@ class Putting:
         }
 
     async def _put(self, count: int) -> None:
-        put = self._store.put_message
+        put = self._put_one_by_one if self._together == 1 else self._put_together
         for _ in range(count // TURN_MESSAGES):
-            for _, message in zip(range(TURN_MESSAGES), self._messages, strict=False):
-                put(message).addCallback(lambda result: result.is_stored or sys.exit("refused"))
+            put()
             await self._pause(0)
+
+    def _put_one_by_one(self) -> None:
+        put = self._store.put_message
+        for message in islice(self._messages, TURN_MESSAGES):
+            put(message).addCallback(lambda result: result.is_stored or sys.exit("refused"))
+
+    def _put_together(self) -> None:
+        for _ in range(TURN_MESSAGES // self._together):
+            results = self._store.put_together(list(islice(self._messages, self._together)))
+            assert not isinstance(results, Deferred), "there is nothing to wait for"
+            if not all(result.is_stored for result in results):
+                sys.exit("refused")
 
     async def _dispatched(self) -> None:
         while self._store.derived.dispatcher.behind_bytes > 0:
@@ -131,7 +161,7 @@ class Putting:
         return paused
 
 
-def put_ours(store_folder: str, body_bytes: int, warm_up: int, count: int) -> None:
+def put_ours(store_folder: str, load: PutLoad) -> None:
     """The process that puts: prints its report as JSON."""
     from twisted.internet import reactor as installed_reactor
     from twisted.internet.threads import deferToThread
@@ -146,7 +176,7 @@ def put_ours(store_folder: str, body_bytes: int, warm_up: int, count: int) -> No
     def begin() -> None:
         flusher = store.start_flushing(reactor, deferToThread, failed)
         store.start_dispatching(reactor, failed)
-        report = Deferred.fromCoroutine(Putting(store, body_bytes, warm_up, count, reactor).run())
+        report = Deferred.fromCoroutine(Putting(store, load, reactor).run())
         report.addCallback(lambda found: print(json.dumps(found), flush=True))
         report.addCallback(lambda _: store.close(flusher))
         report.addCallbacks(lambda _: reactor.stop(), failed)
@@ -155,23 +185,24 @@ def put_ours(store_folder: str, body_bytes: int, warm_up: int, count: int) -> No
     reactor.run()
 
 
-def run_puts(command: list[str], count: int) -> Puts:
+def run_puts(command: list[str], body_bytes: int) -> Puts:
     """What the last line that the command prints says."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done, used = run_and_time(command)
+    count = COUNTS[body_bytes]
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
     found = json.loads(done.stdout.splitlines()[-1])
     seconds, catch_up = found["put_seconds"], found["catch_up_seconds"]
-    return Puts(count / seconds, count / (seconds + catch_up), found["behind_bytes"], catch_up)
+    processor = used / (count + WARM_UPS[body_bytes])
+    return Puts(count / seconds, count / (seconds + catch_up), found["behind_bytes"], catch_up, processor)
 
 
-def run_ours(body_bytes: int) -> Puts:
+def run_ours(body_bytes: int, together: int) -> Puts:
     """A process of ours on a new store."""
     store = WORK / "ours"
     shutil.rmtree(store, ignore_errors=True)
-    count = COUNTS[body_bytes]
-    words = ("--put", store, body_bytes, WARM_UPS[body_bytes], count)
-    puts = run_puts([sys.executable, "-m", "benchmarks.store", *map(str, words)], count)
+    words = ("--put", store, body_bytes, WARM_UPS[body_bytes], COUNTS[body_bytes], together)
+    puts = run_puts([sys.executable, "-m", "benchmarks.store", *map(str, words)], body_bytes)
     shutil.rmtree(store)
     return puts
 
@@ -180,33 +211,38 @@ def run_java(body_bytes: int) -> Puts:
     """A JVM with the Java store, on a new one."""
     work = WORK / "java"
     shutil.rmtree(work, ignore_errors=True)
-    count = COUNTS[body_bytes]
-    words = (work / "store", rocketmq.free_ports(), body_bytes, WARM_UPS[body_bytes], count)
+    words = (work / "store", rocketmq.free_ports(), body_bytes, WARM_UPS[body_bytes], COUNTS[body_bytes])
     command = rocketmq.java_command(work, rocketmq.BENCHMARK, "rmqha.StoreBench", *words)
-    puts = run_puts(command, count)
+    puts = run_puts(command, body_bytes)
     shutil.rmtree(work)
     return puts
 
 
-def bench_puts(rounds: int) -> None:
-    """The table of puts, a line for each size of message."""
+def bench_puts(rounds: int) -> dict[str, list[float]]:
+    """The table of puts, a line for each size of message and each way. Returns all rounds, in seconds a message."""
     print(f"puts a second, ASYNC_FLUSH, best of {rounds} alternating rounds; behind: at the last put")
-    print(f"{'body':>8} {'':>5} {'puts/s':>9} {'with dispatch':>14} {'behind MiB':>11} {'caught up in':>13}")
+    print(f"{'body':>8} {'':>8} {'puts/s':>9} {'with dispatch':>14} {'µs':>6} {'behind MiB':>11} {'caught up in':>13}")
+    figures: dict[str, list[float]] = {}
     for body_bytes in BODY_SIZES:
-        ours, java = [], []
+        runs: dict[str, list[Puts]] = {"ours": [], "together": [], "Java": []}
         for _ in range(rounds):
-            ours.append(run_ours(body_bytes))
-            java.append(run_java(body_bytes))
-        best_ours, best_java = (max(runs, key=lambda run: run.rate_with_dispatch) for runs in (ours, java))
-        for name, best in (("ours", best_ours), ("Java", best_java)):
+            runs["ours"].append(run_ours(body_bytes, 1))
+            runs["together"].append(run_ours(body_bytes, TOGETHER))
+            runs["Java"].append(run_java(body_bytes))
+        best = {name: max(of_these, key=lambda run: run.rate_with_dispatch) for name, of_these in runs.items()}
+        for name, one in best.items():
             print(
-                f"{body_bytes:>6} B {name:>5} {best.rate:>9.0f} {best.rate_with_dispatch:>14.0f} "
-                f"{best.behind_bytes / MIB:>11.1f} {best.catch_up_seconds:>11.3f} s"
+                f"{body_bytes:>6} B {name:>8} {one.rate:>9.0f} {one.rate_with_dispatch:>14.0f} "
+                f"{min(run.processor for run in runs[name]) * 1e6:>6.1f} "
+                f"{one.behind_bytes / MIB:>11.1f} {one.catch_up_seconds:>11.3f} s"
             )
-        ratio = best_ours.rate_with_dispatch / best_java.rate_with_dispatch
-        goal = f"; goals {GOAL_RATE} and {GOAL_RATIO}" if body_bytes == BODY_SIZES[0] else ""
-        print(f"{'':>8} ratio {best_ours.rate / best_java.rate:.2f}, with dispatch {ratio:.2f}{goal}")
-        sys.stdout.flush()
+            figures[f"{name} {body_bytes} B: a put with dispatch"] = [1 / run.rate_with_dispatch for run in runs[name]]
+            figures[f"{name} {body_bytes} B: processor"] = [run.processor for run in runs[name]]
+        for name, goal in zip(("ours", "together"), GOALS[body_bytes], strict=True):
+            ratio = best[name].rate_with_dispatch / best["Java"].rate_with_dispatch
+            missed = "" if ratio >= goal else "  missed"
+            print(f"{'':>8} {name:>8} ratio with dispatch {ratio:.2f}, goal {goal}{missed}", flush=True)
+    return figures
 
 
 # -- recovery ------------------------------------------------------------------------------------------------
@@ -265,17 +301,22 @@ def main() -> None:
     """Both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each side")
-    parser.add_argument("--put", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--no-recovery", action="store_true", help="only puts")
+    parser.add_argument("--json", type=Path, help=JSON_HELP)
+    parser.add_argument("--put", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.put:
-        put_ours(arguments.put[0], *map(int, arguments.put[1:]))
+        put_ours(arguments.put[0], PutLoad(*map(int, arguments.put[1:])))
         return
     problem = rocketmq.java_home_problem()
     if problem is not None:
         raise SystemExit(f"the Java store cannot run here: {problem}")
     WORK.mkdir(parents=True, exist_ok=True)
-    bench_puts(arguments.rounds)
-    bench_recovery()
+    figures = bench_puts(arguments.rounds)
+    if arguments.json is not None:
+        save(arguments.json, figures)
+    if not arguments.no_recovery:
+        bench_recovery()
     shutil.rmtree(WORK)
 
 

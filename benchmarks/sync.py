@@ -10,12 +10,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.processor import processor_seconds
+from benchmarks.resultfile import JSON_HELP, save
 from rmqha.events import Event
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
 
@@ -27,7 +30,6 @@ RECORD_BYTES = 1176
 SINGLE_PUTS = 4000
 WINDOW, WINDOW_PUTS = 64, 60_000
 ROUNDS = 3
-CLOCK_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 ECHO = """
 import sys
@@ -70,18 +72,16 @@ reactor.run()
 
 @dataclass
 class Figures:
-    """Of each round: seconds (median of one in flight), puts a second and seconds (p99) of many, CPU seconds a put."""
+    """Of each round: seconds (median of one in flight), puts a second and seconds (p99) of many.
+
+    ``processor`` and ``slave`` are processor seconds a put, of the master and of one slave.
+    """
 
     single: list[float] = field(default_factory=list)
     rate: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
-
-
-def processor_seconds(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * CLOCK_TICK_SECONDS
+    slave: list[float] = field(default_factory=list)
 
 
 def put(master: PutNode, count: int, in_flight: int) -> dict[str, Any]:
@@ -108,9 +108,11 @@ def measure(slaves: int, figures: Figures) -> None:
         put(master, SINGLE_PUTS // 4, 1)
         figures.single.append(put(master, SINGLE_PUTS, 1)["latencies"]["p50"])
         put(master, WINDOW_PUTS // 4, WINDOW)
-        before = processor_seconds(master.pid)
+        before, slaves_before = processor_seconds(master.pid), sum(processor_seconds(node.pid) for node in nodes)
         summary = put(master, WINDOW_PUTS, WINDOW)
         figures.processor.append((processor_seconds(master.pid) - before) / WINDOW_PUTS)
+        of_slaves = sum(processor_seconds(node.pid) for node in nodes) - slaves_before
+        figures.slave.append(of_slaves / slaves / WINDOW_PUTS)
         figures.rate.append(WINDOW_PUTS / summary["seconds"])
         figures.p99.append(summary["latencies"]["p99"])
 
@@ -132,11 +134,28 @@ def measure_echo() -> float:
     return float(asked.stdout)
 
 
+def figures_by_name(figures: Mapping[int, Figures]) -> dict[str, list[float]]:
+    """All rounds, in seconds, by names that say how many slaves there were."""
+    return {
+        f"{slaves} slaves: {name}": values
+        for slaves, of_these in figures.items()
+        for name, values in (
+            ("1 in flight, p50", of_these.single),
+            ("64 in flight, a put", [1 / rate for rate in of_these.rate]),
+            ("64 in flight, p99", of_these.p99),
+            ("master's processor, a put", of_these.processor),
+            ("a slave's processor, a put", of_these.slave),
+        )
+    }
+
+
 def main() -> None:
     """The table, a line for each number of slaves."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each number of slaves")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--json", type=Path, help=JSON_HELP)
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     echoes: list[float] = []
     figures = {slaves: Figures() for slaves in range(1, MAX_SLAVES + 1)}
     for _ in range(rounds):
@@ -146,16 +165,18 @@ def main() -> None:
     echo = median(echoes)
     print(f"{BODY_BYTES} B bodies, inSyncReplicas=2, {os.cpu_count()} cores, median of {rounds} rounds")
     print(f"bare Twisted echo of a record and a report: p50 {echo * 1000:.3f} ms")
-    print("           1 in flight           64 in flight               master's processor")
-    print("slaves    p50 ms  / echo       puts/s   p99 ms        us a put   against one slave less")
+    print("           1 in flight           64 in flight      a slave's       master's processor")
+    print("slaves    p50 ms  / echo       puts/s   p99 ms   us a put    us a put   against one slave less")
     for slaves, of_these in figures.items():
         single, processor = median(of_these.single), median(of_these.processor)
         less = median(figures[slaves - 1].processor) if slaves > 1 else None
         print(
             f"{slaves:>6}  {single * 1000:>8.3f} {single / echo:>7.2f} {median(of_these.rate):>12.0f} "
-            f"{median(of_these.p99) * 1000:>8.2f} {processor * 1e6:>15.1f}   "
+            f"{median(of_these.p99) * 1000:>8.2f} {median(of_these.slave) * 1e6:>10.1f} {processor * 1e6:>11.1f}   "
             f"{'-' if less is None else f'{(processor / less - 1) * 100:+.0f} %':>8}"
         )
+    if arguments.json is not None:
+        save(arguments.json, {"echo": echoes} | figures_by_name(figures))
     shutil.rmtree(WORK, ignore_errors=True)
 
 

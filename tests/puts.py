@@ -16,9 +16,18 @@ def put(master: PutNode, count: int = 1, **load: Any) -> dict[str, int]:
     return statuses
 
 
-def put_until_ok(master: PutNode) -> None:
-    """Put messages until a slave is there for one."""
-    wait_until(lambda: put(master) == {OK: 1}, "a put to be replicated")
+def put_until_ok(master: PutNode) -> int:
+    """Put messages until a slave has confirmed one; gives where that one ends."""
+    end = 0
+
+    def is_replicated() -> bool:
+        nonlocal end
+        result = master.put(1)
+        end = result["end"]
+        return bool(result["statuses"] == {OK: 1})
+
+    wait_until(is_replicated, "a put to be replicated")
+    return end
 
 
 def answers(master: PutNode, at_most: int | None = None) -> list[dict[str, Any]]:

@@ -5,11 +5,12 @@ reverse order.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, execute, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -24,9 +25,10 @@ from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.derived.replacing import (
     forget_sizes,
     noted_sizes,
-    remove_derived,
     remove_if_doubted,
+    remove_retired,
     remove_staging,
+    retire_derived,
 )
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
@@ -52,7 +54,7 @@ from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putfigures import PutFigures
-from rmqha.store.putwaits import PutWaits, Replication
+from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
 from rmqha.wire.scan import Scan
@@ -163,12 +165,17 @@ class MessageStore:
         self.recovery = self._recover()
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         self.disk_full = False
+        self._refused_at: int | None = None
         self._flusher: Flusher | None = None
         self._put_waits: PutWaits | None = None
         self._failed: Callable[[Failure], None] | None = None
+        self._run_in_thread: RunInThread = execute
+        self._removing: Deferred[None] = succeed(None)
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         self._takes_puts = self._broken = False
+        self.leadership: RightToLead | None = None
+        """Asked before each append and each answer, with automatic failover."""
         self.read_limit: ReadLimit | None = None
         """Where reads end, if ``readUpTo=confirmed``: see ``limit_reads``."""
         self._limit_file: LimitFile | None = None
@@ -178,7 +185,7 @@ class MessageStore:
         self.disk.sync_folder(self.root)
         if remove_staging(self.root, self.disk):
             self._log.info(
-                "removed the unfinished queues and index of a rebuild that was killed",
+                "removed the unused queues and index of a rebuild or reseed that was killed",
                 event=Event.UNFINISHED_REBUILD_REMOVED,
             )
         if remove_if_doubted(self.root, self.settings, self.disk):
@@ -244,6 +251,7 @@ class MessageStore:
             self.settings.message_delay_level,
             self.settings.max_message_size_bytes,
             self._now_ms,
+            self.derived.dispatcher.notes,
         )
         self.reader = MessageReader(
             self.commit_log, self.derived.queues, self.derived.index, self.settings, self.is_slave
@@ -318,6 +326,12 @@ class MessageStore:
             )
         self.node_state = replace(self.node_state, unproved_from=known)
 
+    def doubt_from(self, offset: int) -> None:
+        """A slave's log may be another one than its master's from here on: it will be compared with the master's."""
+        known = self.node_state.unproved_from
+        if offset < self.commit_log.verified_offset and (known is None or offset < known):
+            self.node_state = replace(self.node_state, unproved_from=offset)
+
     def log_proved(self) -> None:
         """All that was not flushed at an unclean stop equals the master's log."""
         self._log.info(
@@ -340,7 +354,9 @@ class MessageStore:
     ) -> Flusher:
         """Start flushing as configured. ``failed`` is called with the first failure. No flush follows it."""
         self.put_figures.seconds = self._seconds = clock.seconds
-        waits = self._put_waits = PutWaits(self.settings, clock, lambda: flusher.flush(), self.put_figures)
+        waits = self._put_waits = PutWaits(
+            self.settings, clock, lambda: flusher.flush(), self.put_figures, self._still_leads
+        )
 
         def fail_once(failure: Failure) -> None:
             if not self._broken:
@@ -358,6 +374,7 @@ class MessageStore:
         )
         flusher.start()
         self._flusher, self._failed, self._takes_puts = flusher, fail_once, not self.is_slave
+        self._run_in_thread = run_in_thread
         flusher.subscribe(lambda: waits.flushed(self.commit_log.flushed_offset))
         return flusher
 
@@ -365,7 +382,17 @@ class MessageStore:
         """Let puts wait for replicas too, from now on. Call ``start_flushing`` first."""
         assert self._put_waits is not None, "puts are taken only while flushing"
         self._put_waits.replication = replication
-        self.put_figures.untimed = 0
+        self.put_figures.one_in = 1
+
+    def _kept_limit(self) -> int | None:
+        """Where reads ended when the node stopped; None if they had no limit. Raises OSError."""
+        kept = (LimitFile(self.root).read(), self.node_state.read_limit)
+        return max((offset for offset in kept if offset is not None), default=None)
+
+    def confirmed_without_node(self) -> int:
+        """The confirmed end of the log while no node runs: it is not after the limit that reads had. Raises OSError."""
+        log, kept = self.commit_log, self._kept_limit()
+        return log.verified_offset if kept is None else max(log.min_offset, min(log.verified_offset, kept))
 
     def limit_reads(self, clock: IReactorTime) -> ReadLimit:
         """Let reads end at the confirmed end of the log from now on (``readUpTo=confirmed``). Raises OSError.
@@ -373,10 +400,10 @@ class MessageStore:
         The limit starts where it was when the node stopped, or at the end of a log that was cut since. If reads had no
         limit then, consumers have seen all of the log, and it starts at the log's end.
         """
-        log, file, known = self.commit_log, LimitFile(self.root), self.node_state.read_limit
-        kept = [offset for offset in (file.read(), known) if offset is not None]
-        start = max(log.min_offset, min(log.verified_offset, max(kept))) if kept else log.verified_offset
-        if kept and max(kept) > start:  # other bytes may come after the cut, and the old numbers are not for them
+        file, kept, start = LimitFile(self.root), self._kept_limit(), self.confirmed_without_node()
+        if (
+            kept is not None and kept > start
+        ):  # other bytes may come after the cut, and the old numbers are not for them
             self.node_state = replace(self.node_state, read_limit=start)
             self.node_state.write(self.root, self.disk)
         file.write(start)
@@ -439,21 +466,74 @@ class MessageStore:
         """The second half of ``put_messages``. Fires as ``put_message`` does."""
         return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
 
+    def put_together(
+        self, messages: Sequence[Message]
+    ) -> Sequence[PutMessageResult] | Deferred[Sequence[PutMessageResult]]:
+        """Store messages that arrived together, each or none of it. All of them wait for flush and replicas.
+
+        Returns the results at once if there is nothing to wait for, else when all are flushed and replicated. So the
+        messages wait for the last of them: they are sent to slaves together anyway.
+        """
+        figures = self.put_figures
+        timed = figures.timed_of(len(messages))
+        started = self._seconds() if timed else None
+        refusal = self._refusal(waits=True)
+        if refusal is not None:
+            return figures.answered_all([PutMessageResult(refusal)] * len(messages), None, 0)
+        assert self._put_waits is not None, "puts are taken only while flushing"
+        return self._put_waits.answer_all(self._append_all(messages), started, timed)
+
+    def _append_all(self, messages: Sequence[Message]) -> list[AppendMessageResult | PutMessageResult]:
+        """Append messages with few writes. What the disk refuses together may fit one by one."""
+        results: list[AppendMessageResult | PutMessageResult] = []
+        together = True
+        while len(results) < len(messages):
+            some: list[AppendMessageResult | PutRefused] = []
+            if together:
+                try:
+                    some = self.appender.append_some(messages[len(results) :])
+                except OSError:  # it comes again for the message that it concerns
+                    together = False
+            if some:
+                results += [each.result if isinstance(each, PutRefused) else each for each in some]
+            else:
+                results.append(self._append(partial(self.appender.append, messages[len(results)])))
+        return results
+
+    def _append(self, append: Callable[[], AppendMessageResult]) -> AppendMessageResult | PutMessageResult:
+        """Append something, or say why not."""
+        if self._broken:
+            return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        try:
+            return append()
+        except PutRefused as refused:
+            return refused.result
+        except OSError as error:
+            return self._put_failed(error)
+
     def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
         figures = self.put_figures
-        started = None if figures.stored & figures.untimed else self._seconds()
-        if not self._takes_puts or self._broken or self.disk_full:
-            return self._not_put(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE))
+        started = self._seconds() if figures.timed_of(1) else None
+        refusal = self._refusal(waits)
+        if refusal is not None:
+            return self._not_put(PutMessageResult(refusal))
+        appended = self._append(append)
+        if isinstance(appended, PutMessageResult):
+            return self._not_put(appended)
+        assert self._put_waits is not None, "puts are taken only while flushing"
+        return self._put_waits.answer(appended, waits, started)
+
+    def _refusal(self, waits: bool) -> PutMessageStatus | None:
+        """Why nothing can be put now; None if it can."""
+        if not self.takes_puts:
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert self._put_waits is not None, "puts are taken only while flushing"
         if waits and not self._put_waits.enough_replicas():
-            return self._not_put(PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH))
-        try:
-            appended = append()
-        except PutRefused as refused:
-            return self._not_put(refused.result)
-        except OSError as error:
-            return self._not_put(self._put_failed(error))
-        return self._put_waits.answer(appended, waits, started)
+            return PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        return None
+
+    def _still_leads(self) -> bool:
+        return self.leadership is None or self.leadership.is_held()
 
     def _not_put(self, result: PutMessageResult) -> Deferred[PutMessageResult]:
         """Count a put that stored nothing, and answer it."""
@@ -473,8 +553,18 @@ class MessageStore:
 
     @property
     def takes_puts(self) -> bool:
-        """Whether the store accepts messages: it is an open master's, and its disk works and has room."""
-        return self._takes_puts and not self._broken and not self.disk_full
+        """Whether the store accepts messages: it is an open master's that may lead, its disk works and has room."""
+        if not self._takes_puts or self._broken or self.disk_full:
+            return False
+        return self.leadership is None or self.leadership.takes_puts()
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether the disk is too full for messages: by its numbers, or because it has refused what should come next.
+
+        A quota refuses bytes, and a file system without inodes refuses files, while the numbers show room.
+        """
+        return self.disk_full or self._refused_at == self.commit_log.max_offset
 
     @property
     def is_broken(self) -> bool:
@@ -498,6 +588,7 @@ class MessageStore:
             assert self._failed is not None, "puts are taken only while flushing"
             self._failed(Failure(error))
             return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
+        self._refused_at = self.commit_log.max_offset
         self._log.error(
             "refused a message, because the disk is full: {error}", event=Event.PUT_REFUSED_DISK_FULL, error=str(error)
         )
@@ -528,15 +619,24 @@ class MessageStore:
             self._reopen_derived()
 
     def _reopen_derived(self) -> None:
-        """Remove queues and index, and start them again from the log's start."""
+        """Start queues and index again from the log's start. A thread removes the old ones, which may be many."""
         log = self.commit_log
         self.derived.dispatcher.stop()
         self.derived.close()
-        remove_derived(self.root, self.disk)
+        retired = retire_derived(self.root, self.disk)
+        self._removing = self._run_in_thread(partial(remove_retired, retired, self.disk)).addErrback(self._not_removed)
         end = log.verified_offset
         self._open_derived(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
         if self._dispatching is not None:
             self._dispatching()
+
+    def _not_removed(self, failure: Failure) -> None:
+        """A disk that cannot remove files may still take messages."""
+        self._log.warn(
+            "old queues and index are not removed before the next start: {error}",
+            event=Event.RETIRED_NOT_REMOVED,
+            error=str(failure.value),
+        )
 
     def _log_begun(self) -> None:
         """The empty log has a new start. What queues and index have of an earlier log from there on is wrong."""
@@ -635,7 +735,7 @@ class MessageStore:
         if flusher is None:
             drained.callback(None)
         else:
-            drained = flusher.drained()
+            drained = flusher.drained().addCallback(lambda _: self._removing)
         return drained.addCallback(lambda _: self._close_cleanly(flusher, final_state)).addBoth(self._release)
 
     def _close_cleanly(self, flusher: Flusher | None, final_state: Callable[[], NodeState] | None) -> None:

@@ -91,6 +91,12 @@ class DataVersion:
     """Milliseconds since the epoch."""
     unknown: Mapping[Any, Any] = _unknown()
 
+    @property
+    def state_version(self) -> int:
+        """The epoch of the master that sent it; 0 if it sent none."""
+        found = self.unknown.get("stateVersion", 0)
+        return found if isinstance(found, int) else 0
+
     def next(self, now_ms: int) -> "DataVersion":
         """The version after a change: Java's nextVersion."""
         return replace(self, counter=self.counter + 1, timestamp=now_ms)

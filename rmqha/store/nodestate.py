@@ -46,7 +46,8 @@ class NodeState:
     the offset in the log where reads end with ``readUpTo=confirmed``, and ``reads`` says what waits for it; both are
     None if reads end at the log's end. ``unproved_from`` is the offset from which a slave's log may hold other bytes
     than its master's, because they were not on the disk at an unclean stop; None if all is proved. ``delay_levels`` is
-    the node's messageDelayLevel, for commands that build queues.
+    the node's messageDelayLevel, for commands that build queues. ``failover`` is what a member of a failover cluster
+    knows of it; None for other nodes.
     """
 
     store_id: str
@@ -70,6 +71,7 @@ class NodeState:
     reads: Mapping[str, Any] | None = None
     delay_levels: str | None = None
     unproved_from: int | None = None
+    failover: Mapping[str, Any] | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -172,6 +174,7 @@ class NodeState:
             "reads": None if self.reads is None else dict(self.reads),
             "messageDelayLevel": self.delay_levels,
             "unprovedFrom": self.unproved_from,
+            "failover": None if self.failover is None else dict(self.failover),
             "peers": [dict(peer) for peer in self.peers],
         }
 
@@ -195,10 +198,12 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     texts = {field: content.get(name) for field, name in names.items()}
     tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")
     reads, read_limit, unproved = content.get("reads"), content.get("readLimit"), content.get("unprovedFrom")
+    failover = content.get("failover")
     return {
         **{field: text if isinstance(text, str) else None for field, text in texts.items()},
         "tables": tables if isinstance(tables, dict) else None,
         "reads": reads if isinstance(reads, dict) else None,
+        "failover": failover if isinstance(failover, dict) else None,
         "read_limit": read_limit if isinstance(read_limit, int) and 0 <= read_limit < 2**63 else None,
         "unproved_from": unproved if isinstance(unproved, int) and 0 <= unproved < 2**63 else None,
         "contact_limit": float(limit) if isinstance(limit, int | float) and limit > 0 else None,

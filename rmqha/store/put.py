@@ -3,7 +3,7 @@
 Only one thread puts, and it assigns offsets and writes the bytes in one step, so this needs no lock.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -13,6 +13,7 @@ import numpy as np
 
 from rmqha.steps import Steps, at_once
 from rmqha.store.derived.dispatchrequest import is_no_folder
+from rmqha.store.derived.putnotes import PutNote, PutNotes
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.message import (
     AppendMessageResult,
@@ -23,7 +24,16 @@ from rmqha.store.message import (
     PutMessageStatus,
 )
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
-from rmqha.wire.layout import BORN_HOST_AT, FIXED_BYTES, INT64, IPV6_EXTRA_BYTES, PORT_BYTES, QUEUE_OFFSET_AT
+from rmqha.wire.layout import (
+    BORN_HOST_AT,
+    FIXED_BYTES,
+    INT32,
+    INT64,
+    IPV6_EXTRA_BYTES,
+    PORT_BYTES,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+)
 from rmqha.wire.properties import PROPERTY_SEPARATOR, format_properties
 from rmqha.wire.record import (
     END_FILE_MIN_BLANK_LENGTH,
@@ -58,6 +68,8 @@ class PutRefused(Exception):
 class Appender:
     """Assigns offsets to messages and appends them to the log. ``now_ms`` gives their store timestamps.
 
+    ``notes`` tells dispatch of them.
+
     ``queue_offsets`` (upstream's topicQueueTable) holds the next offset of each queue that ever had a message.
     """
 
@@ -68,8 +80,10 @@ class Appender:
         delay_levels: DelayLevels,
         max_message_bytes: int,
         now_ms: Callable[[], int],
+        notes: PutNotes,
     ) -> None:
         self._commit_log = log
+        self._notes = notes
         self._delay_levels = delay_levels
         self._max_message_bytes = max_message_bytes
         self._now_ms = now_ms
@@ -83,33 +97,69 @@ class Appender:
 
     def append(self, message: Message) -> AppendMessageResult:
         """Append one message. Raises PutRefused before anything is written, OSError."""
-        topic, queue_id, stored = self._destination(message)
-        topic_bytes = _topic_bytes(topic)
-        room = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
-        if room > self._max_message_bytes:
-            self._check_size(message, topic_bytes, stored)
-        counted = message.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
-        key = (topic, queue_id)
-        queue_offset = self.queue_offsets.setdefault(key, 0)
-        timestamp = self._store_timestamp()
+        results = self.append_some((message,))
+        if not results:
+            self._commit_log.roll()
+            results = self.append_some((message,))
+        (result,) = results
+        if isinstance(result, PutRefused):
+            raise result
+        return result
 
-        def encode(physical_offset: int) -> bytes:
-            return _encode(
-                message, topic_bytes, queue_id, stored, queue_offset if counted else 0, physical_offset, timestamp
+    def append_some(self, messages: Sequence[Message]) -> list[AppendMessageResult | PutRefused]:
+        """Append the first of these messages, as many as fit the last segment, in one write.
+
+        Returns where they are, or why one is refused. Empty if the first must begin a segment. Raises OSError, and
+        then nothing is appended.
+        """
+        log, timestamp = self._commit_log, self._store_timestamp()
+        start = end = log.max_offset
+        limit = start - start % log.segment_size + log.segment_size - END_FILE_MIN_BLANK_LENGTH
+        records: list[bytes] = []
+        results: list[AppendMessageResult | PutRefused] = []
+        notes: list[PutNote] = []
+        next_offsets: dict[tuple[str, int], int] = {}
+        for message in messages:
+            try:
+                topic, queue_id, stored = self._destination(message)
+                topic_bytes = self._checked_topic(topic, message, stored)
+                counted = message.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
+                key = (topic, queue_id)
+                queue_offset = next_offsets.get(key) or self.queue_offsets.get(key, 0) if counted else 0
+                record = _encode(message, topic_bytes, queue_id, stored, queue_offset, end, timestamp)
+            except PutRefused as refused:
+                results.append(refused)
+                continue
+            size = len(record)
+            if end + size > limit:
+                if size + END_FILE_MIN_BLANK_LENGTH <= log.segment_size:
+                    break
+                results.append(PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED))
+                continue
+            records.append(record)
+            if counted:
+                next_offsets[key] = queue_offset + 1
+            results.append(
+                AppendMessageResult(
+                    AppendMessageStatus.PUT_OK, end, size, queue_offset, timestamp, message.store_host, (end,)
+                )
             )
+            (sys_flag,) = INT32.unpack_from(record, SYS_FLAG_AT)
+            notes.append(PutNote(topic, queue_id, queue_offset, end, size, sys_flag, timestamp, stored))
+            end += size
+        if records:
+            log.append_records(b"".join(records), timestamp, end - len(records[-1]) - start)
+            self.queue_offsets.update(next_offsets)
+            self._notes.add(notes)
+        return results
 
-        offset, size = self._append_encoded(encode, timestamp)
-        if counted:
-            self.queue_offsets[key] = queue_offset + 1
-        return AppendMessageResult(
-            AppendMessageStatus.PUT_OK,
-            offset,
-            size,
-            queue_offset if counted else 0,
-            timestamp,
-            message.store_host,
-            (offset,),
-        )
+    def _checked_topic(self, topic: str, message: Message, stored: bytes) -> bytes:
+        """The topic as stored. Raises PutRefused, also if the record is too large."""
+        topic_bytes = _topic_bytes(topic)
+        most = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
+        if most > self._max_message_bytes:
+            self._check_size(message, topic_bytes, stored)
+        return topic_bytes
 
     def _check_size(self, message: Message, topic: bytes, properties: bytes) -> None:
         extra = IPV6_EXTRA_BYTES * (message.born_host.is_ipv6 + message.store_host.is_ipv6)

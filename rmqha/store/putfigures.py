@@ -1,7 +1,7 @@
 """What is counted of puts: how many had which result, and how long they took."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rmqha.histogram import Histogram
 from rmqha.store.message import PutMessageResult, PutMessageStatus
@@ -15,18 +15,37 @@ class PutFigures:
     """Counts requests to put. A batch is one request. ``seconds`` is a clock that never goes back.
 
     ``durations`` has the times from the request to its answer, waits for the disk and slaves included, of messages that
-    were stored. Refused messages have no duration. ``untimed`` is a mask: a put is timed if ``stored & untimed`` is 0.
+    were stored. Refused messages have no duration. One put in ``one_in`` is timed.
     """
 
-    __slots__ = ("_others", "durations", "seconds", "stored", "untimed")
+    __slots__ = ("_others", "durations", "one_in", "seconds", "stored")
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self.seconds = seconds
         self.durations = Histogram()
-        self.untimed = ONE_IN - 1
+        self.one_in = ONE_IN
         self.stored = 0
         """How many requests were answered PUT_OK."""
         self._others: Counter[PutMessageStatus] = Counter()
+
+    def timed_of(self, puts: int) -> int:
+        """How many of the next puts are to be timed."""
+        return (self.stored + puts - 1) // self.one_in - (self.stored - 1) // self.one_in
+
+    def answered_all(
+        self, results: Sequence[PutMessageResult], started: float | None, timed: int
+    ) -> Sequence[PutMessageResult]:
+        """Count puts that are answered together now, of which ``timed`` are timed. Returns the results."""
+        stored = 0
+        for result in results:
+            if result.status is PUT_OK:
+                self.stored += 1
+            else:
+                self._others[result.status] += 1
+            stored += result.is_stored
+        if started is not None and stored:
+            self.durations.observe(self.seconds() - started, min(timed, stored))
+        return results
 
     def answered(self, result: PutMessageResult, started: float | None) -> PutMessageResult:
         """Count a put that is answered now. Returns the result.

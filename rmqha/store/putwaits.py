@@ -1,6 +1,6 @@
 """What a put waits for before it is answered: the disk, replicas, both or neither (spec/store.md 4, spec/ha.md 7)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -28,21 +28,37 @@ class Replication(Protocol):
         """End all waits, because nothing more will be replicated."""
 
 
+class RightToLead(Protocol):
+    """Whether a node may act as the leader, with automatic failover. It is asked at each use, for it ends by time."""
+
+    def takes_puts(self) -> bool:
+        """Whether the node may take a new message now."""
+
+    def is_held(self) -> bool:
+        """Whether the node may answer PUT_OK now."""
+
+
 class PutWaits:
     """Answers puts. ``replication`` is a SYNC_MASTER's, else None; ``flush`` starts a flush of the log.
 
-    ``figures`` counts the answers.
+    ``figures`` counts the answers. ``still_leads`` is asked before each answer: whether the node may say PUT_OK.
     """
 
     def __init__(
-        self, settings: Settings, clock: IReactorTime, flush: Callable[[], None], figures: PutFigures | None = None
+        self,
+        settings: Settings,
+        clock: IReactorTime,
+        flush: Callable[[], None],
+        figures: PutFigures | None = None,
+        still_leads: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._still_leads = still_leads
         self._figures = PutFigures(clock.seconds) if figures is None else figures
         self._answered = self._figures.answered
         self._flushes = GroupCommit(clock, settings.sync_flush_timeout_ms / 1000)
         self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         if self._sync_flush:
-            self._figures.untimed = 0
+            self._figures.one_in = 1
         self._flush = flush
         self.replication: Replication | None = None
 
@@ -58,29 +74,62 @@ class PutWaits:
         It waits for the flush and the replicas at the same time. If both fail, the answer names the replicas' failure.
         """
         if not waits or not (self._sync_flush or self.replication is not None):
-            self._figures.stored += 1
-            if started is not None:
-                self._figures.durations.observe(self._figures.seconds() - started)
-            return succeed(PutMessageResult(PutMessageStatus.PUT_OK, appended))
-        next_offset = appended.wrote_offset + appended.wrote_bytes
+            return succeed(self._result(PutMessageStatus.PUT_OK, appended, started))
+        return self._held_up_to(appended.wrote_offset + appended.wrote_bytes).addCallback(
+            self._result, appended, started
+        )
+
+    def answer_all(
+        self,
+        appended: Sequence[AppendMessageResult | PutMessageResult],
+        started: float | None,
+        timed: int,
+    ) -> Sequence[PutMessageResult] | Deferred[Sequence[PutMessageResult]]:
+        """The answers to puts that appended these, or were refused; immediately if there is nothing to wait for.
+
+        All wait for the last one. ``timed`` of them are timed.
+        """
+
+        def results(status: PutMessageStatus) -> Sequence[PutMessageResult]:
+            status = self._if_leading(status)
+            found = [
+                each if isinstance(each, PutMessageResult) else PutMessageResult(status, each) for each in appended
+            ]
+            return self._figures.answered_all(found, started, timed)
+
+        if self._sync_flush or self.replication is not None:
+            for last in reversed(appended):
+                if isinstance(last, AppendMessageResult):
+                    return self._held_up_to(last.wrote_offset + last.wrote_bytes).addCallback(results)
+        return results(PutMessageStatus.PUT_OK)
+
+    def _result(
+        self, status: PutMessageStatus, appended: AppendMessageResult, started: float | None
+    ) -> PutMessageResult:
+        return self._answered(PutMessageResult(self._if_leading(status), appended), started)
+
+    def _if_leading(self, status: PutMessageStatus) -> PutMessageStatus:
+        """Not PUT_OK if the node has lost the right to lead since it stored the message."""
+        if status is PutMessageStatus.PUT_OK and not self._still_leads():
+            return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        return status
+
+    def _held_up_to(self, next_offset: int) -> Deferred[PutMessageStatus]:
+        """Fires when the log is on the disk and on the replicas up to ``next_offset``, as the settings ask for."""
         replicated = None if self.replication is None else self.replication.wait(next_offset)
         if not self._sync_flush:
             assert replicated is not None, "else there is nothing to wait for"
-            return replicated.addCallback(lambda status: self._answered(PutMessageResult(status, appended), started))
+            return replicated
         flushed = self._flushes.wait(next_offset)
         self._flush()
 
-        def answer_both(in_time: bool) -> Deferred[PutMessageResult] | PutMessageResult:
+        def both(in_time: bool) -> Deferred[PutMessageStatus] | PutMessageStatus:
             of_disk = PutMessageStatus.PUT_OK if in_time else PutMessageStatus.FLUSH_DISK_TIMEOUT
             if replicated is None:
-                return self._answered(PutMessageResult(of_disk, appended), started)
-            return replicated.addCallback(
-                lambda status: self._answered(
-                    PutMessageResult(of_disk if status is PutMessageStatus.PUT_OK else status, appended), started
-                )
-            )
+                return of_disk
+            return replicated.addCallback(lambda status: of_disk if status is PutMessageStatus.PUT_OK else status)
 
-        return flushed.addCallback(answer_both)
+        return flushed.addCallback(both)
 
     def flushed(self, offset: int) -> None:
         """Everything before ``offset`` is on disk."""

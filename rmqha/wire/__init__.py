@@ -8,6 +8,7 @@ In reading order. The log:
 - ``columns``: many records at once, as numpy columns.
 - ``scan``: proves many records at once.
 - ``delay``: delay levels.
+- ``topics``: names of topics that brokers and clients make.
 
 The network:
 
@@ -15,6 +16,7 @@ The network:
 - ``command``: remoting commands and their frames.
 - ``fastjson``: JSON as Java's fastjson reads and writes it.
 - ``beans``: makes records of what ``fastjson`` has read.
+- ``brokerinfo``: what brokers answer about themselves.
 - ``requestfields``: header fields that clients send and brokers read.
 - ``subscription``: the tag expressions of consumers.
 - ``heartbeat``: the enumerations in a consumer's heartbeat.

@@ -25,26 +25,47 @@ HEADER = np.dtype(
 """The header of a record with two IPv4 hosts. With IPv6 hosts, the fields after the hosts have larger offsets."""
 assert HEADER.itemsize == BODY_AT
 
-ALIKE_BEFORE_A_GUESS = 8
+ALIKE_BEFORE_A_GUESS, HOPS_BEFORE_A_GUESS, FIRST_GUESS = 8, 64, 64
 NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = 1, 2
 
 
 def hop(buffer: Any, position: int, limit: int) -> tuple[list[int], int]:
     """Follow the sizes from ``position``: where messages start if every size is true, and where the last of them ends.
 
-    Stops before a message that would end after ``limit``, and before bytes that are not a message.
+    Stops before a message that would end after ``limit``, and before bytes that are not a message. Runs of messages of
+    one size are found together.
     """
     found: list[int] = []
     append, head_at = found.append, layout.BLANK_HEADER.unpack_from
     v1, v2, smallest = layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2, layout.FIXED_BYTES
     last = limit - smallest
     while position <= last:
-        size, magic = head_at(buffer, position)
-        if (magic != v1 and magic != v2) or size < smallest or size > limit - position:
-            break
-        append(position)
-        position += size
+        for _ in range(HOPS_BEFORE_A_GUESS):
+            if position > last:
+                return found, position
+            size, magic = head_at(buffer, position)
+            if (magic != v1 and magic != v2) or size < smallest or size > limit - position:
+                return found, position
+            append(position)
+            position += size
+        if position - found[-ALIKE_BEFORE_A_GUESS] == ALIKE_BEFORE_A_GUESS * size:
+            run = _run_of(buffer, position, limit, size, magic)
+            found += run
+            position += len(run) * size
     return found, position
+
+
+def _run_of(buffer: Any, position: int, limit: int, size: int, magic: int) -> range:
+    """Where consecutive messages of this size and magic code start. Looks further ahead the longer the run is."""
+    head, first, guess = size << 32 | magic & 0xFFFFFFFF, position, FIRST_GUESS
+    while (count := min(guess, (limit - position) // size)) > 0:
+        heads: npt.NDArray[np.int64] = np.ndarray((count,), ">i8", buffer, position, (size,))
+        alike = _run_length(heads == head)
+        position += alike * size
+        if alike < count:
+            break
+        guess *= 4
+    return range(first, position, size)
 
 
 def proved_starts(buffer: Bytes, position: int, limit: int, most: int) -> tuple[list[int], int]:

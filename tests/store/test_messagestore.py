@@ -16,6 +16,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.master.serving import confirmed_offset
 from rmqha.settings import BrokerRole, Settings
@@ -26,6 +27,7 @@ from rmqha.store.derived.replacing import doubt, is_doubted
 from rmqha.store.errors import StoreError, StoreInUse
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import segment_size_of
+from rmqha.store.log.flush import Flusher
 from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.log.recovery import LogDamaged, MayCut
 from rmqha.store.messagestore import MessageStore
@@ -251,7 +253,7 @@ class OpenAndCloseTests(MessageStoreTestCase):
         with capturedLogs() as events:
             store = self.open()
         self.assertFalse((self.root / "rmqha" / "rebuild").exists())
-        self.assertTrue(any("a rebuild that was killed" in str(event.get("log_format")) for event in events))
+        self.assertIn(Event.UNFINISHED_REBUILD_REMOVED, [event.get("event") for event in events])
         queue = store.derived.queues.get("T", 0)
         self.assertEqual(None if queue is None else queue.max_offset, 1, "built again from the log")
 
@@ -455,6 +457,67 @@ class EpochTests(MessageStoreTestCase):
         assert state is not None
         self.assertEqual((state.epoch, state.epoch_start, state.offsets), (2, 0, Offsets()))
         self.assertEqual(Checkpoint.read(self.root / "checkpoint").physic_msg_timestamp, 0)
+
+    def set_aside_with_queues(self) -> tuple[MessageStore, Flusher, Thread, Path]:
+        """A store whose log was set aside, its flusher, and its thread, which has not removed the old queues yet."""
+        store, thread = self.open(), Thread()
+        flusher = store.start_flushing(Clock(), thread, self.fail)
+        store.commit_log.append(sized_record(500, 0))
+        store.derived.dispatcher.catch_up()
+        store.set_aside(now_ms=77)
+        retired = self.root / "rmqha" / "rebuild" / "old-0"
+        self.assertTrue((retired / "consumequeue" / "T" / "0").is_dir())
+        self.assertFalse(list(self.root.glob("consumequeue/T")))
+        return store, flusher, thread, retired
+
+    def test_a_thread_removes_the_queues_of_a_log_set_aside(self) -> None:
+        """There may be very many. Closing waits for it."""
+        store, flusher, thread, retired = self.set_aside_with_queues()
+        self.stores.remove(store)
+        closing = store.close(flusher)
+        self.assertNoResult(closing)
+        thread.run()
+        self.successResultOf(closing)
+        self.assertFalse(retired.parent.exists())
+
+    def test_the_next_start_removes_them_if_the_process_is_killed(self) -> None:
+        store, _, _, retired = self.set_aside_with_queues()
+        self.crash(store)
+        self.open()
+        self.assertFalse(retired.parent.exists())
+
+    def test_queues_that_cannot_be_removed_stop_nothing(self) -> None:
+        store, _, thread, retired = self.set_aside_with_queues()
+
+        def refuse(path: Path) -> None:
+            raise OSError(30, "Read-only file system")
+
+        self.patch(store.disk, "remove_tree", refuse)
+        with capturedLogs() as events:
+            thread.run()
+        (event,) = (event for event in events if event.get("event") is Event.RETIRED_NOT_REMOVED)
+        self.assertIn("Read-only", event["error"])
+        self.assertFalse(store.is_broken)
+        store.commit_log.append(sized_record(300, 0))
+        store.derived.dispatcher.catch_up()
+        self.assertIsNotNone(store.derived.queues.get("T", 0))
+        self.assertTrue(retired.exists())
+
+    def test_links_to_queues_are_no_obstacle(self) -> None:
+        """Users move queues and index to other disks."""
+        store = self.open()
+        store.commit_log.append(sized_record(500, 0))
+        store.derived.dispatcher.catch_up()
+        self.close(store)
+        elsewhere = self.root.parent / "elsewhere"
+        (self.root / "consumequeue").rename(elsewhere)
+        (self.root / "consumequeue").symlink_to(elsewhere)
+        (self.root / "batchconsumequeue").symlink_to(self.root.parent / "nowhere")
+        store = self.open()
+        store.set_aside(now_ms=77)
+        self.assertTrue((elsewhere / "T").is_dir())
+        self.assertFalse((self.root / "consumequeue").is_symlink())
+        self.assertFalse((self.root / "batchconsumequeue").is_symlink())
 
     def test_opening_a_store_writes_nothing_into_another(self) -> None:
         self.patch(opening, "STATE_SECONDS", 0.0)

@@ -725,6 +725,58 @@ class SyncFlushTests(PutTestCase):
         self.assertEqual(self.log.flushed_offset, 0)
 
 
+class TogetherTests(PutTestCase):
+    """Messages that arrived together."""
+
+    def put_together(self, *messages: Message) -> list[PutMessageResult]:
+        results = self.store.put_together(messages)
+        assert isinstance(results, list)
+        return results
+
+    def test_they_go_on_in_the_next_segment(self) -> None:
+        results = self.put_together(*(sized(900) for _ in range(9)))
+        offsets = [result.append.wrote_offset for result in results if result.append is not None]
+        self.assertEqual(offsets, [0, 900, 1800, 2700, *(SEGMENT_SIZE + 900 * at for at in range(4)), 2 * SEGMENT_SIZE])
+        for number, offset in enumerate(offsets):
+            self.assertEqual(self.record_at(offset).queue_offset, number)
+        self.assertEqual(self.log.last_message_offset, offsets[-1])
+
+    def test_one_that_fits_no_segment_is_refused_alone(self) -> None:
+        self.open_new(max_message_size_bytes=10_000)
+        results = self.put_together(sized(200), sized(SEGMENT_SIZE), sized(200))
+        self.assertEqual([result.is_stored for result in results], [True, False, True])
+        self.assertEqual(results[1].status, PutMessageStatus.MESSAGE_ILLEGAL)
+
+    def test_all_wait_for_the_last(self) -> None:
+        self.open_new(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        waiting = self.store.put_together([sized(200), sized(200)])
+        assert isinstance(waiting, Deferred)
+        self.assertNoResult(waiting)
+        self.thread.run()
+        results = self.successResultOf(waiting)
+        self.assertEqual([result.status for result in results], [PutMessageStatus.PUT_OK] * 2)
+        self.assertEqual(self.store.put_figures.durations.count, 2)
+
+    def test_none_is_ok_if_the_flush_is_late(self) -> None:
+        self.open_new(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        waiting = self.store.put_together([sized(200), sized(200)])
+        assert isinstance(waiting, Deferred)
+        self.clock.advance(10)
+        results = self.successResultOf(waiting)
+        self.assertEqual([result.status for result in results], [PutMessageStatus.FLUSH_DISK_TIMEOUT] * 2)
+
+    def test_a_store_that_takes_none_refuses_all(self) -> None:
+        self.store.end_puts()
+        results = self.put_together(sized(200), sized(200))
+        self.assertEqual([result.status for result in results], [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 2)
+        self.assertEqual(self.store.put_figures.by_status()[PutMessageStatus.SERVICE_NOT_AVAILABLE], 2)
+
+    def test_one_in_eight_is_timed(self) -> None:
+        for count in (3, 2, 2, 1, 8, 16):
+            self.put_together(*(sized(100) for _ in range(count)))
+        self.assertEqual(self.store.put_figures.durations.count, 4)
+
+
 class FullDiskTests(PutTestCase):
     """A disk with room for only this many more bytes."""
 
@@ -767,6 +819,23 @@ class FullDiskTests(PutTestCase):
                 self.assertEqual(self.failures, [])
                 self.assert_recovers([0, 300])
 
+    def test_of_those_that_arrive_together_the_ones_that_fit_are_stored(self) -> None:
+        pwrite, end = os.pwrite, 520
+
+        def write(fd: int, data: bytes | memoryview, at: int) -> int:
+            if at >= end:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return pwrite(fd, data[: end - at], at)
+
+        with patch.multiple(os, pwrite=write, pwritev=lambda fd, pieces, at: write(fd, b"".join(pieces), at)):
+            results = self.store.put_together([sized(200), sized(200), sized(300), sized(100)])
+        assert isinstance(results, list)
+        self.assertEqual([result.is_stored for result in results], [True, True, False, True])
+        self.assertEqual(results[2].status, PutMessageStatus.CREATE_MAPEDFILE_FAILED)
+        self.assertEqual((self.log.max_offset, self.log.stale_end(500)), (500, 500))
+        self.assertEqual(self.failures, [])
+        self.assert_recovers([0, 200, 400])
+
     def test_at_the_end_of_a_segment_too(self) -> None:
         """The blank and the record, which are two writes."""
         for room in (0, 1, 7, 8, 9, 100):
@@ -794,6 +863,18 @@ class FullDiskTests(PutTestCase):
                 self.assert_refused(self.store.put_message(sized(200)), PutMessageStatus.CREATE_MAPEDFILE_FAILED, None)
         self.assertEqual(self.put(sized(200)).wrote_offset, SEGMENT_SIZE)
         self.assert_recovers([0, 2000, SEGMENT_SIZE])
+
+    def test_a_store_says_that_it_has_no_room_until_something_fits(self) -> None:
+        """A failover cluster asks this: another node with room leads then, whatever the disk's numbers say."""
+        self.put(sized(300))
+        self.assertFalse(self.store.has_no_room)
+        with self.limit(0):
+            self.store.put_message(sized(200))
+            self.assertTrue(self.store.has_no_room)
+            self.assertFalse(self.store.disk_full)
+        self.assertTrue(self.store.has_no_room)
+        self.put(sized(200))
+        self.assertFalse(self.store.has_no_room)
 
     def test_a_refused_batch_leaves_none_of_its_messages(self) -> None:
         batch = MessageBatch("T", [sized(200)] * 5)

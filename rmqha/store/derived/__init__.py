@@ -10,6 +10,7 @@ In reading order:
 - ``geometry``: how many slots and entries an index file has.
 - ``queuetable``: all queues of a store.
 - ``bulk``: makes units and keys of many messages at once.
+- ``putnotes``: what puts tell dispatch of their messages.
 - ``dispatch``: builds queues and index from the log.
 - ``queueends``: where each queue ended at the last clean stop.
 - ``replacing``: puts rebuilt queues and index in place of the old ones.

@@ -122,25 +122,25 @@ class QueueDamaged(StoreError):
 class Marks:
     """Which of a store's queues have something to write or to flush.
 
-    ``dirty`` queues have units to write; they are in the order in which they got them. ``unflushed`` queues have files
-    not flushed from this byte on. ``grown`` queues have files whose names are not flushed. All are on ``disk``.
+    ``dirty`` queues have units to write. ``unflushed`` queues have files not flushed from this byte on. ``grown``
+    queues have files whose names are not flushed. Each keeps the order in which that came about. All are on ``disk``.
     """
 
     dirty: dict["ConsumeQueue", None] = field(default_factory=dict)
     unflushed: dict["ConsumeQueue", int] = field(default_factory=dict)
-    grown: set["ConsumeQueue"] = field(default_factory=set)
+    grown: dict["ConsumeQueue", None] = field(default_factory=dict)
     disk: Disk = DISK
 
     def forget(self, queue: "ConsumeQueue") -> None:
         """Remove this queue."""
         self.dirty.pop(queue, None)
         self.unflushed.pop(queue, None)
-        self.grown.discard(queue)
+        self.grown.pop(queue, None)
 
     def take_unflushed(self) -> "Marks":
         """Take over what is not flushed: it no longer counts as unflushed here."""
         taken = Marks(unflushed=self.unflushed, grown=self.grown)
-        self.unflushed, self.grown = {}, set()
+        self.unflushed, self.grown = {}, {}
         return taken
 
 
@@ -241,21 +241,20 @@ class ConsumeQueue:
         at, is_new = queue_offset * self.unit_size, not self._pending and not len(self._queue)
         return at % self.file_size == 0 if is_new else at == self._end + len(self._pending)
 
-    def put_run(self, queue_offset: int, units: Units) -> None:
-        """Add one or more consecutive units. ``follows`` must be true for the first. Raises OSError.
+    def put_run(self, queue_offset: int, units: bytes, end: int) -> None:
+        """Add consecutive units. ``follows`` must be true for the first. Raises OSError.
 
-        Their messages must be after those that have units.
+        Their messages must be after those that have units; the last one ends at ``end`` in the log.
         """
         if not self._pending and not len(self._queue):
             self._end = self._min = queue_offset * self.unit_size
             self._min_physical_offset = None
-        last = Unit(*units[-1].item())
-        data = memoryview(units.tobytes())
+        data = memoryview(units)
         while data:
             room = self.file_size - (self._end + len(self._pending)) % self.file_size
             self._add(data[:room])
             data = data[room:]
-        self.max_physical_offset = last.physical_offset + last.size
+        self.max_physical_offset = end
 
     def blank_bytes_before(self, queue_offset: int) -> int:
         """The cost of room for a unit at ``queue_offset``: bytes of blanks, plus a fixed cost for each empty file."""
@@ -333,7 +332,7 @@ class ConsumeQueue:
     def _create_file(self, base: int) -> None:
         self._queue.create(base)
         self._marks.unflushed.setdefault(self, base)
-        self._marks.grown.add(self)
+        self._marks.grown[self] = None
 
     def _file(self, at: int) -> MappedFile:
         mapped_file = self._queue.find(at)
@@ -400,7 +399,7 @@ class ConsumeQueue:
         """
         if self._kept_from is not None and self._kept_from < self._end:
             self._marks.unflushed[self] = min(self._marks.unflushed.get(self, self._end), self._kept_from)
-            self._marks.grown.add(self)
+            self._marks.grown[self] = None
 
     def find_end(self) -> None:
         """Set the queue's end to the end of its last unit. Changes no file. Raises OSError."""

@@ -19,7 +19,7 @@ from rmqha.store.derived.consumequeue import (
     QueueDamaged,
     queue_file_size,
 )
-from rmqha.store.derived.dispatch import Dispatcher
+from rmqha.store.derived.dispatch import FIRST_PAUSE_SECONDS, SLAVE_PAUSE_SECONDS, Dispatcher
 from rmqha.store.derived.dispatchrequest import read_dispatch_request, read_place
 from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometry, new_geometry, used_index_paths
@@ -174,7 +174,8 @@ class Derived:
         if self._log_end - start > MARKED_BYTES or problems or misplaced or damaged:
             note_dispatched_until(root, start, self._disk)
         self._cut_index(recovery, start)
-        self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start)
+        pause = SLAVE_PAUSE_SECONDS if settings.broker_role is BrokerRole.SLAVE else FIRST_PAUSE_SECONDS
+        self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start, pause)
         self.dispatcher.found_batches = self._found_batches
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp

@@ -4,7 +4,7 @@ Everything built here is derived: it can be deleted and built again (spec/store.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from rmqha.progress import LINE_SECONDS, MIB, left_of
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
+    UNIT,
     BlankBudget,
     ConsumeQueue,
     Unit,
@@ -31,6 +32,7 @@ from rmqha.store.derived.dispatchrequest import (
     read_if_sound,
 )
 from rmqha.store.derived.index import IndexedKey, KeyIndex
+from rmqha.store.derived.putnotes import PutNotes
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
@@ -38,6 +40,7 @@ from rmqha.store.log.flush import Syncable
 from rmqha.store.opening import OpeningPhase
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
+from rmqha.wire.record import INNER_BATCH_FLAG
 
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
@@ -46,6 +49,8 @@ FIRST_PAUSE_SECONDS = 0.001
 """The pause between a message and its dispatch. Sending it to slaves goes first."""
 BUSY_PAUSE_SECONDS = 0.004
 """The pause between two slices while the log grows. Puts have half of the time, and dispatch keeps up."""
+SLAVE_PAUSE_SECONDS = 0.02
+"""Both pauses on a slave: many messages at once cost a fraction, and few consumers read there."""
 BULK_PAUSE_SECONDS = 0.036
 BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
 """If the log grows faster than this, a slave is copying it: its queues can wait until that ends."""
@@ -62,9 +67,11 @@ BULK_MESSAGES_WAITED_FOR = 16_384
 """The same if the caller waits for dispatch."""
 BULK_SECONDS = 0.02
 """After a slice that took longer, slices get smaller."""
-MIN_BULK_MESSAGES = 128
-MIN_BULK_BYTES = 64 * 1024
+MIN_BULK_MESSAGES = 64
+MIN_BULK_BYTES = 16 * 1024
 BULK_BYTES = 8 * 1024 * 1024
+NOTED_AT_ONCE = 512
+"""At most this many messages that puts have noted are dispatched in a slice: about 4 ms."""
 SLICE_QUEUES = 128
 """At most this many queues whose files must be opened or created get units in one slice."""
 OPEN_QUEUE_COST = 32
@@ -137,6 +144,12 @@ def _lasts(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return lasts
 
 
+def _indexed_keys(request: DispatchRequest) -> list[IndexedKey]:
+    """What the index gets of a message."""
+    topic, at, timestamp = request.topic, request.physical_offset, request.store_timestamp
+    return [IndexedKey(f"{topic}#{key}", at, timestamp) for key in request.index_keys()]
+
+
 class Dispatcher:
     """Dispatches the log's proved prefix as it grows. ``reput_offset`` is the next offset to dispatch.
 
@@ -152,7 +165,9 @@ class Dispatcher:
         index: KeyIndex | None,
         delay_levels: DelayLevels,
         start: int,
+        least_pause: float = FIRST_PAUSE_SECONDS,
     ) -> None:
+        """A message is dispatched ``least_pause`` seconds after it came, or later."""
         self._commit_log = log
         self._queues = queues
         self._index = index
@@ -166,11 +181,13 @@ class Dispatcher:
         self._failed: Callable[[Failure], None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
-        self._first_pause = FIRST_PAUSE_SECONDS
+        self._least_pause = self._first_pause = least_pause
         """The pause before the next slice if dispatch is at the end of the log."""
         self._is_unwritten = False
         self._indexed_timestamp = 0
         """STORETIMESTAMP of the last dispatched message when the index was last written."""
+        self.notes = PutNotes()
+        """What puts tell of the messages at the log's end."""
         self._bulk = BulkDispatch(delay_levels)
         self._bulk_messages = BULK_MESSAGES
         self._singly_until = 0
@@ -227,7 +244,7 @@ class Dispatcher:
         now = self._clock.seconds()
         self._log_progress(now)
         pause = self._pause(now - started_at)
-        self._first_pause = pause if pause >= BULK_PAUSE_SECONDS else FIRST_PAUSE_SECONDS
+        self._first_pause = pause if pause >= BULK_PAUSE_SECONDS else self._least_pause
         if self.behind_bytes > 0:
             self._next_slice = self._clock.callLater(pause, self._run_scheduled)
 
@@ -277,7 +294,7 @@ class Dispatcher:
         if not grown:
             return 0.0
         if grown <= BULK_BYTES_PER_SECOND * elapsed:
-            return BUSY_PAUSE_SECONDS
+            return max(BUSY_PAUSE_SECONDS, self._least_pause)
         return min(max(1.0, slice_seconds / SLICE_SECONDS) * BULK_PAUSE_SECONDS, MAX_BULK_PAUSE_SECONDS)
 
     def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -349,6 +366,9 @@ class Dispatcher:
             return
         base, position = self.reput_offset, 0
         limit = min(len(data), log.verified_offset - base)
+        noted = self.notes.take(base, NOTED_AT_ONCE)
+        if noted and self._dispatch_noted(noted, keys):
+            return
         if limit >= MIN_BULK_BYTES and base >= self._singly_until:
             began = self._seconds()
             if self._dispatch_many(data[:limit]):
@@ -422,6 +442,52 @@ class Dispatcher:
         self.reput_offset = end
         return True
 
+    def _dispatch_noted(self, requests: Sequence[DispatchRequest], keys: list[IndexedKey]) -> bool:
+        """Dispatch consecutive messages by their queues. False if they must be dispatched one by one."""
+        runs = self._noted_runs(requests)
+        if runs is None:
+            return False
+        for queue, some in runs:
+            tags_codes = [request.tags_code(self._delay_levels) for request in some]
+            units = [
+                UNIT.pack(request.physical_offset, request.size, code)
+                for request, code in zip(some, tags_codes, strict=True)
+            ]
+            queue.put_run(some[0].queue_offset, b"".join(units), some[-1].physical_offset + some[-1].size)
+            if self._listeners:  # they only wait for the queue to grow: the last message of each tagsCode is enough
+                for tags_code, request in dict(zip(tags_codes, some, strict=True)).items():
+                    self._tell(request, tags_code)
+        if self._index is not None:
+            for request in requests:
+                if request.is_indexed:
+                    keys += _indexed_keys(request)
+        last = requests[-1]
+        self.last_store_timestamp = last.store_timestamp
+        self.reput_offset = last.physical_offset + last.size
+        return True
+
+    def _noted_runs(
+        self, requests: Sequence[DispatchRequest]
+    ) -> list[tuple[ConsumeQueue, list[DispatchRequest]]] | None:
+        """The queued messages by queue. None if a queue is not open, or its messages do not simply continue it."""
+        if self._queues.types.has_any:
+            return None
+        of_queues: dict[tuple[str, int], list[DispatchRequest]] = {}
+        for request in requests:
+            if request.is_queued:
+                of_queues.setdefault((request.topic, request.queue_id), []).append(request)
+            if request.sys_flag & INNER_BATCH_FLAG:
+                return None
+        runs = []
+        for key, some in of_queues.items():
+            queue, first = self._queues.queues.get(key), some[0].queue_offset
+            if queue is None or not queue.is_open or not queue.follows(first):
+                return None
+            if some[-1].queue_offset - first != len(some) - 1:
+                return None
+            runs.append((queue, some))
+        return runs if len(runs) <= SLICE_QUEUES else None
+
     def _has_batch_topics(self, found: Dispatched) -> bool:
         """Whether some messages may need a batch consume queue."""
         if found.batch_topics:
@@ -475,8 +541,14 @@ class Dispatcher:
         for queue, queue_offset, units in runs:
             some = units[: int(np.searchsorted(units["physical_offset"], end))]
             if len(some):
-                queue.put_run(queue_offset, some)
+                last = Unit(*some[-1].item())
+                queue.put_run(queue_offset, some.tobytes(), last.physical_offset + last.size)
                 self._notify_of_many(_Run(queue, queue_offset, some))
+
+    def _tell(self, request: DispatchRequest, tags_code: int) -> None:
+        """Call the listeners with a message."""
+        for message_arrived in self._listeners:
+            message_arrived(request, tags_code)
 
     def _notify_of_many(self, run: _Run) -> None:
         """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
@@ -487,8 +559,7 @@ class Dispatcher:
             request = DispatchRequest(
                 run.queue.topic, run.queue.queue_id, run.queue_offset + place, physical_offset, size, 0, 0, {}
             )
-            for message_arrived in self._listeners:
-                message_arrived(request, tags_code)
+            self._tell(request, tags_code)
 
     def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> bool:
         """Add a message's unit and keys. False if the blanks before it take longer than a slice."""
@@ -504,14 +575,10 @@ class Dispatcher:
                     return False
                 if queue.max_offset <= request.queue_offset:
                     queue.put(request.queue_offset, unit)
-                for message_arrived in self._listeners:
-                    message_arrived(request, tags_code)
+                self._tell(request, tags_code)
         self.last_store_timestamp = request.store_timestamp
         if self._index is not None and request.is_indexed:
-            keys += [
-                IndexedKey(f"{request.topic}#{key}", request.physical_offset, request.store_timestamp)
-                for key in request.index_keys()
-            ]
+            keys += _indexed_keys(request)
         return True
 
     def _dispatch_batch(self, request: DispatchRequest) -> bool:
@@ -532,8 +599,7 @@ class Dispatcher:
             self._refuse(request, f"its batch starts at {unit.base_offset}, and the queue ends at {queue.max_offset}")
             return True
         last = request._replace(queue_offset=unit.end_offset - 1)
-        for message_arrived in self._listeners:
-            message_arrived(last, unit.tags_code)
+        self._tell(last, unit.tags_code)
         return True
 
     def go_back_to(self, offset: int) -> None:

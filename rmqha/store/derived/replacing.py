@@ -7,6 +7,7 @@ Uses no reactor: ``rmqha rebuild`` and the job of this name do this.
 
 import os
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ SIZES_FILE = "derived-sizes.json"
 DOUBTED_FILE = "derived-doubted"
 """In ``rmqha`` while bytes of the log are replaced, and until queues and index are removed if they do not match."""
 STAGING_FOLDER = "rebuild"
-"""In ``rmqha`` during a rebuild: the new queues and index, and later the old ones."""
+"""In ``rmqha`` during a rebuild: the new queues and index, and later the old ones. Also those of a log set aside."""
+FOLDERS = (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER)
+RETIRED = "old"
+"""How the names of folders in it begin that hold queues and index of a log that was set aside."""
 NOTED_SIZES = (
     "mapped_file_size_consume_queue",
     "mapper_file_size_batch_consume_queue",
@@ -92,11 +96,27 @@ def trust(root: Path, disk: Disk = DISK) -> None:
         disk.sync_folder(root / NODE_FOLDER)
 
 
-def remove_derived(root: Path, disk: Disk = DISK) -> None:
-    """Remove queues and index. The next start builds them again. Raises OSError."""
-    for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER):
-        disk.remove_tree(root / name)
+def retire_derived(root: Path, disk: Disk = DISK) -> Path:
+    """Move queues and index to a new folder, which is returned. However many there are, this takes no time.
+
+    Remove the folder with ``remove_retired``. The next start does it, too (``remove_staging``). Raises OSError.
+    """
+    staging = root / NODE_FOLDER / STAGING_FOLDER
+    folder = next(path for number in count() if not disk.exists(path := staging / f"{RETIRED}-{number}"))
+    disk.make_folder(folder)
+    for name in FOLDERS:
+        if disk.exists(root / name):
+            disk.rename(root / name, folder / name)
+        else:  # there may be a link that leads nowhere
+            disk.remove(root / name, missing_ok=True)
     disk.remove(ends_path(root), missing_ok=True)
+    return folder
+
+
+def remove_retired(folder: Path, disk: Disk = DISK) -> None:
+    """Remove what ``retire_derived`` has moved. Raises OSError."""
+    disk.remove_tree(folder)
+    disk.remove_if_empty(folder.parent)
 
 
 def remove_if_doubted(root: Path, settings: Settings, disk: Disk = DISK) -> bool:
@@ -107,14 +127,16 @@ def remove_if_doubted(root: Path, settings: Settings, disk: Disk = DISK) -> bool
     if not is_doubted(root, disk):
         return False
     note_sizes(root, settings_for_rebuild(root, settings, disk), disk)
-    remove_derived(root, disk)
+    for name in FOLDERS:
+        disk.remove_tree(root / name)
+    disk.remove(ends_path(root), missing_ok=True)
     disk.sync_folder(root)
     trust(root, disk)
     return True
 
 
 def remove_staging(root: Path, disk: Disk = DISK) -> bool:
-    """Remove what a killed rebuild left: queues and index that a node builds again from the log.
+    """Remove what a killed rebuild or reseed left: queues and index that a node builds again from the log.
 
     The caller has locked the store. Returns whether there was something. Raises OSError.
     """
@@ -139,7 +161,7 @@ def swap(staged: Path, root: Path, settings: Settings) -> None:
     """
     note_sizes(root, settings)
     DISK.remove(ends_path(root), missing_ok=True)
-    for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER):
+    for name in FOLDERS:
         if os.path.lexists(root / name):  # also a link that leads nowhere
             DISK.rename(root / name, staged / f"old-{name}")
     DISK.sync_folder(root)

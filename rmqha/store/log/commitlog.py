@@ -118,15 +118,15 @@ class CommitLog:
         self._advance(Scan(self.max_offset, 1, offset, record.store_timestamp))
         return offset
 
-    def append_records(self, data: bytes, store_timestamp: int) -> int:
+    def append_records(self, data: bytes, store_timestamp: int, last_at: int = 0) -> int:
         """Write encoded records that fit the last segment. Returns the offset of the first.
 
-        All of them have this ``store_timestamp``. Raises OSError.
+        All of them have this ``store_timestamp``. One of them starts at ``last_at`` in ``data``. Raises OSError.
         """
         offset = self.max_offset
         self._write(self._file_for_append(), offset, data)
         self.max_offset = self.verified_offset = offset + len(data)
-        self.last_message_offset, self.last_store_timestamp = offset, store_timestamp
+        self.last_message_offset, self.last_store_timestamp = offset + last_at, store_timestamp
         for log_grew in self._listeners:
             log_grew()
         return offset

@@ -27,6 +27,7 @@ from rmqha.store.metadata import (
     ConsumerOffsetTable,
     DelayOffsetTable,
     SubscriptionGroupTable,
+    TopicConfig,
     TopicConfigTable,
 )
 from rmqha.store.nodestate import STOPPED, NodeState
@@ -38,10 +39,12 @@ from rmqha.times import iso_time
 from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import INNER_BATCH_FLAG, QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
+from rmqha.wire.topics import HALF_TOPIC, TRANSACTION_GROUP
 
-HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 TIMER_TOPICS_NAMED = 20
+NEW_TOPIC_MS = 60_000
+"""A slave copies its master's table of topics more often."""
+SYSTEM_PREFIXES = ("rmq_sys_", SCHEDULE_TOPIC.lower())
 MIN_FREE_BYTES = 16 << 20
 """Without this room a promotion is refused: its tables, and the first messages, could not be written."""
 UNFIT = {"GAP": ExitCode.GAP, "DIVERGED": ExitCode.DIVERGED}
@@ -54,6 +57,18 @@ class NotPromotable(StoreError):
     def __init__(self, code: ExitCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a store is promoted. ``epoch`` is the one that a coordinator has given; None takes the next."""
+
+    cause: str
+    epoch: int | None = None
+
+
+PROMOTED = Reason("promoted")
+"""By an operator's command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +246,24 @@ def _lag_at(end: int, state: NodeState) -> int | None:
     return max(0, state.offsets.verified + state.lag_bytes - end)
 
 
+def new_topics(opened: MessageStore, known: TopicConfigTable) -> dict[str, TopicConfig]:
+    """Topics that the old master made so lately that the slave did not copy its table since.
+
+    A topic with older messages only was deleted. Raises OSError.
+    """
+    queues: dict[str, int] = {}
+    since = opened.commit_log.last_store_timestamp - NEW_TOPIC_MS
+    for topic, queue_id in opened.derived.queues.queues:
+        if topic not in known.topic_config_table and not topic.lower().startswith(SYSTEM_PREFIXES):
+            queue = opened.derived.queues.get(topic, queue_id)
+            if queue is None or queue.max_offset <= queue.min_offset:
+                continue
+            last = opened.reader.message_at(queue.last_unit[0])
+            if last is not None and last.store_timestamp >= since:
+                queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+    return {topic: TopicConfig(topic, count, count) for topic, count in queues.items()}
+
+
 def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[str, int], int]:
     """The next offset of each queue once the log, which ends at ``end``, is dispatched. Changes nothing.
 
@@ -287,7 +320,9 @@ def _end_in_log(queue: ConsumeQueue, end: int) -> int:
     return offset
 
 
-def promote(settings: Settings, role: BrokerRole, now_ms: int, cause: str = "promoted", disk: Disk = DISK) -> Promotion:
+def promote(
+    settings: Settings, role: BrokerRole, now_ms: int, reason: Reason = PROMOTED, disk: Disk = DISK
+) -> Promotion:
     """Make the store that of a master of this role. No process may have it open.
 
     It cuts only what any start cuts. The next node on this store runs as this master. Raises LogDamaged, StoreError,
@@ -297,33 +332,33 @@ def promote(settings: Settings, role: BrokerRole, now_ms: int, cause: str = "pro
     before = NodeState.read(root, disk)
     opened = MessageStore(replace(settings, broker_role=role), disk=disk)
     try:
-        promotion = promote_open_store(opened, role, now_ms, before, cause)
+        promotion = promote_open_store(opened, role, now_ms, before, reason)
     except BaseException:  # of any kind: close the store, then raise it again
         opened.abandon()
         raise
-    state = replace(opened.node_state, offsets=opened.offsets(promotion.end))
+    state = replace(opened.node_state, offsets=opened.offsets(opened.confirmed_without_node()))
     opened.close_now(lambda: state)
     return promotion
 
 
 def promote_open_store(
-    opened: MessageStore, role: BrokerRole, now_ms: int, before: NodeState | None, cause: str
+    opened: MessageStore, role: BrokerRole, now_ms: int, before: NodeState | None, reason: Reason
 ) -> Promotion:
     """The same for a store that is already open as a master's: write epoch, tables and the note of the promotion.
 
-    Raises StoreError, OSError.
+    Raises StoreError (also if the store knows the epoch of ``reason``, or a later one), OSError.
     """
     disk = opened.disk
     root, end, time = opened.root, opened.commit_log.verified_offset, iso_time(now_ms)
-    epoch = next_epoch(root, opened.node_state.epoch, disk)
-    add_epoch(root, Epoch(epoch, end, time, cause), disk)
+    epoch = next_epoch(root, opened.node_state.epoch, disk) if reason.epoch is None else reason.epoch
+    add_epoch(root, Epoch(epoch, end, time, reason.cause), disk)
     slave = replace(opened.node_state, epoch=epoch, epoch_start=end, role=BrokerRole.SLAVE.value)
     slave.write(root, disk)  # a slave's until the promotion is noted: else it could not be promoted again
     opened.node_state = replace(
         slave,
         role=role.value,
         state=STOPPED,
-        reason=f"{cause} to {role.value} at {end}",
+        reason=f"{reason.cause} to {role.value} at {end}",
         since=time,
         verdict=None,
         peers=(),
@@ -352,16 +387,22 @@ def promote_open_store(
         before,
         disk,
     )
-    _write_tables(root / CONFIG_FOLDER, promotion, now_ms, disk)
+    _write_tables(opened, promotion, now_ms)
     note_promotion(root, role.value, epoch, time, disk)
     opened.node_state.write(root, disk)
     return promotion
 
 
-def _write_tables(config: Path, promotion: Promotion, now_ms: int, disk: Disk) -> None:
-    """Set offsets back to the ends of their queues, and raise the tables' versions. Raises StoreError, OSError."""
+def _write_tables(opened: MessageStore, promotion: Promotion, now_ms: int) -> None:
+    """Set offsets back to the ends of their queues, add new topics, and raise the tables' versions.
+
+    Raises StoreError, OSError.
+    """
+    config, disk = opened.root / CONFIG_FOLDER, opened.disk
     clamp_offsets(config, promotion.queue_ends, disk)
-    for table in (TopicConfigTable.read(config, disk), SubscriptionGroupTable.read(config, disk)):
+    topics = TopicConfigTable.read(config, disk)
+    topics.topic_config_table.update(new_topics(opened, topics))
+    for table in (topics, SubscriptionGroupTable.read(config, disk)):
         if table.rows:
             table.data_version = table.data_version.next(now_ms)
             table.write(config, disk)

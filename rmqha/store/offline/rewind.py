@@ -23,11 +23,11 @@ from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.clamping import set_back_delays
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
-from rmqha.store.offline.promote import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 from rmqha.store.offline.target import Progress, proved_records
 from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, due_ms, first_waiting
 from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
+from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
 MAX_TOPICS_COUNTED = 10_000
 ROOM_LEFT_BYTES = 4 << 20
@@ -186,6 +186,7 @@ def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     except BaseException:  # of any kind: release the store first
         opened.abandon()
         raise
-    state = replace(opened.node_state, state=STOPPED, verdict=None, peers=(), offsets=opened.offsets(offset))
+    offsets = opened.offsets(opened.confirmed_without_node())
+    state = replace(opened.node_state, state=STOPPED, verdict=None, peers=(), offsets=offsets)
     opened.close_now(lambda: state)
     return Rewound(offset, state.epoch, kept_in)

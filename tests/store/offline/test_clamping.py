@@ -10,11 +10,11 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffsetTable
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.clamping import set_back_delays
-from rmqha.store.offline.promote import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 from rmqha.store.offline.rewind import rewind
 from rmqha.testing.records import make_record
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import Record
+from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
 
 def delayed(level: int) -> Record:

@@ -25,6 +25,7 @@ from rmqha.store.metadata import (
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import promote as promotion
 from rmqha.store.offline.promote import NotPromotable, Promotion, check_promotable, plan_promotion, promote
+from rmqha.store.readlimit import LimitFile
 from tests.store.damages import UNHURRIED
 from tests.store.offline.test_prefix import fixed_log, logs, queue_ends, store_of
 
@@ -87,6 +88,14 @@ class PromoteTests(SynchronousTestCase):
         self.assertEqual((epoch.epoch, epoch.start, epoch.cause), (4, self.made.end, "promoted"))
         self.assertEqual(TopicConfigTable.read(config).data_version, DataVersion(6, NOW_MS))
         self.assertFalse((self.store / ABORT_FILE).exists())
+
+    def test_no_more_is_confirmed_than_consumers_may_read(self) -> None:
+        limit = self.made.messages[5].start
+        LimitFile(self.store).write(limit)
+        self.promote()
+        state = NodeState.read(self.store)
+        assert state is not None
+        self.assertEqual((state.offsets.verified, state.offsets.confirmed), (self.made.end, limit))
 
     def test_what_a_power_failure_took_is_told_as_lost(self) -> None:
         """state.json is older than the log's end: the slave had 500 bytes more, and lagged behind by 7."""

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.settings import BrokerRole, Settings, make_settings
 from rmqha.store.derived.derived import note_dispatched_until
 from rmqha.store.derived.dispatch import Dispatcher
-from rmqha.store.derived.replacing import remove_derived
+from rmqha.store.derived.replacing import remove_retired, retire_derived
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, MessageStore
@@ -22,6 +22,7 @@ from rmqha.store.offline.audit import audit
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.rewind import needs_rewind, rewind
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.store.readlimit import LimitFile
 from tests.store.damages import UNHURRIED
 from tests.store.logs import file_bytes
 from tests.store.offline.test_prefix import Made, fixed_log, logs, queue_ends, result_of, store_of
@@ -94,7 +95,7 @@ class RewindTests(SynchronousTestCase):
 
     def test_the_index_has_all_that_stays_also_after_an_unclean_stop(self) -> None:
         """A node that built them again died after it had written the queues, and before it had written the index."""
-        remove_derived(self.store)
+        remove_retired(retire_derived(self.store))
         note_dispatched_until(self.store, 0)
 
         def die(_: Dispatcher) -> None:
@@ -127,6 +128,16 @@ class RewindTests(SynchronousTestCase):
         patch.restore()
         self.assertIs(Disk.write_new, real)
         self.assertIsNone(promoted_role(self.store))
+
+    def test_no_more_is_confirmed_than_consumers_may_read(self) -> None:
+        """The simulator found it: the node confirmed less when it ran, and a second rewind took that back unnoticed."""
+        limit = self.made.messages[5].start
+        LimitFile(self.store).write(limit)
+        NodeState("1f", role="ASYNC_MASTER", offsets=Offsets(0, *[limit] * 4), read_limit=limit).write(self.store)
+        rewind(self.settings, self.middle)
+        state = NodeState.read(self.store)
+        assert state is not None
+        self.assertEqual((state.offsets.verified, state.offsets.confirmed), (self.middle, limit))
 
     def test_a_promotion_is_forgotten_if_there_is_nothing_to_cut(self) -> None:
         whole = Fork(self.made.end, self.made.end, is_theirs_shorter=False, proved_from=0)

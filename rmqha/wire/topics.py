@@ -1,0 +1,27 @@
+"""Names of topics that brokers and clients make for their own purposes (spec/store.md 12)."""
+
+HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""The group whose consumer offsets are the progress in both topics of transactions."""
+RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
+"""The topics of a group's messages that are to be tried again, and of those that were tried too often."""
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+"""After the name of a cluster: the topic of answers to requests between clients."""
+AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
+"""The template of a topic that is created by its first message."""
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC_KEY_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+        BENCHMARK_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+    }
+)
+"""No application reads their messages."""
