@@ -17,20 +17,31 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # How much is tried. `make test` gives these to the tests; `make proofs` goes on for so many seconds.
 FEW_EXAMPLES := RMQHA_EXAMPLES=quick
 SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_FAILOVER_SEEDS=0..99 RMQHA_STORE_CASES=300
+CLUSTER_SEEDS ?= 2000..
 SIM_SECONDS ?= 300
 SIM_SEEDS ?= 200..
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300
+CHAOS_RESULTS ?= benchmarks/results/chaos.jsonl
 FUZZ_SEED ?=
 SEED := $(addprefix --seed ,$(FUZZ_SEED))
 ROCKETMQ_VERSIONS ?= 4.9.7
 PROOFS := stories long-proof sim-proof fuzz-proof plants-proof java-proof trial
-REPLICATION := $(addprefix tests/interop/test_,java_master.py java_slave.py sync_pairs.py failover.py harness.py)
+
+# All of tests/interop but what is the same with each release that is started: these name their releases, or start none.
+NAMES_ITS_RELEASES := rocketmq5.py mqadmin_versions.py java_settings.py go_client.py
+JAVA_PROOF := tests/interop $(addprefix --ignore=tests/interop/test_,$(NAMES_ITS_RELEASES))
+# A Java master and our slave, our master and a Java slave, failover, clients: the rest of these files takes minutes.
+OUR_SLAVE := java_master.py::test_a_fresh_slave_gets_all_history_while_messages_keep_coming
+JAVA_SLAVE := java_slave.py::test_a_java_slave_follows_a_growing_log_from_segment_to_segment
+FAILOVER := failover.py::test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed
+TAKES_OVER := promotion.py::test_our_slave_takes_over_from_a_java_master_which_comes_back_as_a_java_slave
+JAVA_SMOKE := $(addprefix tests/interop/test_,$(OUR_SLAVE) $(JAVA_SLAVE) $(FAILOVER) $(TAKES_OVER) java_clients.py)
 
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-proof fuzz fuzz-stores soak wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl package deb deb-proof systemd-proof image image-proof news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof fuzz fuzz-stores soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,8 +101,10 @@ trial: $(READY)  ## all unit tests under trial, with branch coverage
 	$(FEW_EXAMPLES) $(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests
 	$(BIN)/coverage report
 
-sim-proof: $(READY)  ## the simulator for SIM_SECONDS, with SIM_SEEDS
+sim-proof: $(READY)  ## the simulator for SIM_SECONDS, with SIM_SEEDS, and as long with automatic failover
 	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --seeds $(SIM_SEEDS) --jobs 2
+	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --story cluster \
+		--seeds $(CLUSTER_SEEDS) --jobs 2
 
 plants-proof: $(READY)  ## bugs planted into the product, searched for by the simulator from seed 0
 	$(BIN)/python -m tests.testing.planted
@@ -100,11 +113,18 @@ fuzz-proof: $(READY)  ## the fuzzers for FUZZ_SECONDS and STORES_SECONDS, with n
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(SEED)
 	$(BIN)/python -m tests.fuzz.stores --seconds $(STORES_SECONDS) --jobs 2 $(SEED) || test $$? = 3  # 3: the time is over
 
-java-proof: $(READY)  ## masters and slaves of each further version of ROCKETMQ_VERSIONS, with ours
-	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -q $(REPLICATION) || exit 1; done
+java-smoke: $(READY)  ## a few tests with each further version of ROCKETMQ_VERSIONS: slaves of both sides, failover, clients
+	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -q -m java $(JAVA_SMOKE) || exit 1; done
+
+java-proof: $(READY)  ## tests/interop with each further version of ROCKETMQ_VERSIONS: brokers, name servers, clients, mqadmin
+	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -q $(JAVA_PROOF) || exit 1; done
 
 soak: $(READY)  ## the simulator, seed after seed until Ctrl-C; SOAK='--seeds 0..99999 --jobs 2' and the like
 	$(BIN)/python -m rmqha.testing.sim $(or $(SOAK),--seeds 0.. --jobs 2)
+
+chaos: $(READY)  ## faults for a whole failover cluster under Java clients, 50 of each; CHAOS='--rounds 5 --faults kill-leader'
+	$(BIN)/python -m tests.chaos --record $(CHAOS_RESULTS) $(or $(CHAOS),--rounds 50); status=$$?; \
+		$(BIN)/python -m tests.chaos --table $(CHAOS_RESULTS) --page docs/benchmarks.md && exit $$status
 
 fuzz: $(READY)  ## until Ctrl-C, led by coverage where atheris is; FUZZ='--seconds 60 --seed 1' and the like
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ),--guided)
@@ -153,14 +173,14 @@ bench-store: $(READY)  ## puts a second: ours against the Java store, one run
 bench-sync: $(READY)  ## puts that wait for slaves: latency, rate, and what a further slave costs, one run
 	$(BIN)/python -m benchmarks.sync
 
-bench-broker: $(READY)  ## the official Java producer: our master and slave against the Java 4.9.3 pair, one run
-	$(BIN)/python -m benchmarks.broker
+bench-broker: $(READY)  ## the official Java producer: our master and slave against the Java 4.9.3 pair, one run; BROKER='--rounds 5 --json FILE'
+	$(BIN)/python -m benchmarks.broker $(BROKER)
 
 bench-attacks: $(READY)  ## what honest clients notice while strangers attack a master and a name server
 	$(BIN)/python -m benchmarks.attacks
 
-bench-spark: $(READY)  ## the log as data: our source and jobs against binaryFiles, a pyarrow script and Spark's writer, one run
-	$(BIN)/python -m benchmarks.spark
+bench-spark: $(READY)  ## the log as data: our source and jobs against binaryFiles, a pyarrow script and Spark's writer, and over the network; SPARK='--only network'
+	$(BIN)/python -m benchmarks.spark $(SPARK)
 
 bench-start: $(READY)  ## starting and stopping: many queues, a log without queues, signals meanwhile; START='--queues 1000 --log-mib 100'
 	$(BIN)/python -m benchmarks.start $(START)
@@ -171,7 +191,9 @@ bench-metrics: $(READY)  ## what the counting for metrics costs a put, as a rati
 bench-acl: $(READY)  ## what access control costs a put, as a ratio, and what bad signatures cost honest clients, one run
 	$(BIN)/python -m benchmarks.acl
 
-bench-failover: $(READY)  ## promotion, rewinding, backups and restores, against cp; FAILOVER='--gib 2' and the like
+bench-failover: $(READY)  ## a new leader, puts with failover, idle nodes; promotion, rewinding, copies against cp; CLUSTER='--runs 5' PAGES='--runs 2' FAILOVER='--gib 2'
+	$(BIN)/python -m benchmarks.cluster $(CLUSTER)
+	$(BIN)/python -m benchmarks.pages $(PAGES)
 	$(BIN)/python -m benchmarks.failover $(FAILOVER)
 
 news: $(READY)  ## what the next release's news would say

@@ -118,7 +118,7 @@ async def read_back(reactor: Any, node: TwistdNode) -> list[int]:
 
 async def live(reactor: Any, table: Table) -> None:
     """A SYNC_MASTER that is sent messages, and what its slave gives of them when it is gone."""
-    master, slave = pair("live", "sync-master", *SMALL_FILES)
+    master, slave = pair("live", "sync-master", "--set=slaveTimeout=60000", *SMALL_FILES)
     with master:
         alone = await send(reactor, master, range(1))
         table.add_row("live", "1 message sent to a SYNC_MASTER without a slave", told(alone))

@@ -208,7 +208,12 @@ class Event(StrEnum):
     UNFINISHED_REBUILD_REMOVED = (
         "unfinished_rebuild_removed",
         "info",
-        "A killed rmqha rebuild had left new queues and an index that were not complete. They are removed.",
+        "A killed rmqha rebuild or reseed had left queues and an index that nobody uses. They are removed.",
+    )
+    RETIRED_NOT_REMOVED = (
+        "retired_not_removed",
+        "warn",
+        "Queues and index of a log that was set aside cannot be removed: `error`. The next start tries again.",
     )
     QUEUE_ENDS_UNREADABLE = (
         "queue_ends_unreadable",
@@ -362,6 +367,40 @@ class Event(StrEnum):
         "A peer sent a report that no slave sends. It is disconnected.",
     )
     SLAVE_USES_TLS = "slave_uses_tls", "warn", "A peer starts TLS on a port without TLS. It is disconnected."
+    FAILOVER_STATE = "failover_state", "info", "The node's state in its failover cluster changed: `old`, `new`."
+    FAILOVER_CANDIDATE = (
+        "failover_candidate",
+        "info",
+        "The leader is gone. The node has closed its connection to it, and tries for the lead.",
+    )
+    FAILOVER_LEADS = "failover_leads", "warn", "The node leads its failover cluster: `epoch`, `cause`."
+    FAILOVER_FENCED = "failover_fenced", "warn", "The node has lost the lead: it takes no more messages."
+    FAILOVER_KEYS_WRITTEN = (
+        "failover_keys_written",
+        "warn",
+        "The coordinator had lost the leader's keys, and the leader has written them again.",
+    )
+    FAILOVER_WAITS = "failover_waits", "info", "The coordinator does not know that the node stops: it did not answer."
+    FAILOVER_BUG = "failover_bug", "critical", "A bug: the node's part in its failover cluster ended."
+    PROMISE_NOT_GIVEN = (
+        "promise_not_given",
+        "warn",
+        "The coordinator does not answer, and a member does not promise to wait: `member`, `reason`.",
+    )
+    SYNC_SET = "sync_set", "info", "The members that each put waits for changed: `members`."
+    COORDINATOR_PROBLEM = (
+        "coordinator_problem",
+        "warn",
+        "The coordinator does not answer, or its keys cannot be used. The leader goes on while all members of the sync "
+        "set answer.",
+    )
+    COORDINATOR_ANSWERS = "coordinator_answers", "info", "Failover goes on: the node could read its cluster's keys."
+    SLAVE_NO_MEMBER = (
+        "slave_no_member",
+        "warn",
+        "A slave says that it is a member of this failover cluster, but the coordinator does not know it, or it "
+        "follows another epoch: `epoch`.",
+    )
     SLAVE_PLACE_TAKEN = (
         "slave_place_taken",
         "warn",
@@ -430,9 +469,60 @@ class Event(StrEnum):
     RIVAL_GONE = "rival_gone", "info", "The other broker is no longer registered in this one's place."
     MASTER_FOUND = "master_found", "info", "The name servers know the master: `master`, `ha`."
     MASTER_NOT_FOUND = "master_not_found", "info", "No name server knows a live master."
+    OLD_MASTER_REFUSED = (
+        "old_master_refused",
+        "warn",
+        "Name server: a master of an older epoch wanted to register: `address`, `epoch`, `leader`, `known`.",
+    )
     BROKER_REGISTERED = "broker_registered", "info", "Name server: a broker registered: `name`, `id`, `address`."
     BROKER_GONE = "broker_gone", "info", "Name server: a broker is gone: `name`, `id`, `address`."
     TOPICS_NOT_FORGOTTEN = "topics_not_forgotten", "critical", "Name server: a bug. Topics of a gone broker stay."
+
+    # The coordinator of failover
+    COORDINATOR_UNREACHABLE = (
+        "coordinator_unreachable",
+        "warn",
+        "No endpoint of the coordinator answers a call. `reason` is that of the last one.",
+    )
+    COORDINATOR_REACHABLE = "coordinator_reachable", "info", "The coordinator answers again."
+    COORDINATOR_CHANGED = (
+        "coordinator_changed",
+        "warn",
+        "The coordinator has another cluster id than before: it has lost its keys, or it is another one.",
+    )
+    WITNESS_CREATED = (
+        "witness_created",
+        "warn",
+        "The witness starts with no keys, as a new cluster. Its folder had no journal. See failover.md.",
+    )
+    WITNESS_OPENED = "witness_opened", "info", "The witness has read its journal: `keys`, `leases`, `revision`."
+    WITNESS_TAIL_CUT = (
+        "witness_tail_cut",
+        "warn",
+        "The last entry of the witness's journal was not written as a whole. It is kept in `kept`, and cut.",
+    )
+    WITNESS_DISK_FULL = (
+        "witness_disk_full",
+        "error",
+        "The witness cannot write its journal, and refuses writes until it can.",
+    )
+    WITNESS_DISK_WORKS = "witness_disk_works", "info", "The witness writes its journal again."
+    WITNESS_FAILED = (
+        "witness_failed",
+        "critical",
+        "The disk of the witness fails. It answers nothing until the process is started again.",
+    )
+    WITNESS_JOURNAL_LONG = (
+        "witness_journal_long",
+        "warn",
+        "The witness's journal cannot be replaced by a shorter one now. It is used further, and this is tried again.",
+    )
+    WITNESS_PAUSED = (
+        "witness_paused",
+        "warn",
+        "The witness did not run for `seconds`. Each lease ends later by this time.",
+    )
+    WITNESS_LOGIN_REFUSED = "witness_login_refused", "warn", "A login at the witness was refused: `host`."
 
     # A broker and its clients
     PEER_BROKE_PROTOCOL = (

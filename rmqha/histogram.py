@@ -22,10 +22,10 @@ class Histogram:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.sum += seconds
+    def observe(self, seconds: float, times: int = 1) -> None:
+        """Count a duration, once or several times."""
+        self.counts[bisect_left(BOUNDS, seconds)] += times
+        self.sum += times * seconds
 
     @property
     def count(self) -> int:

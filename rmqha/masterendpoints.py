@@ -32,8 +32,8 @@ class MasterEndpoints:
         plan = self._plan
         if plan.settings.broker_role is not BrokerRole.SLAVE:
             return None
-        if plan.master is not None or not plan.name_servers:
-            return plan.master
+        if plan.master is not None or not plan.name_servers or plan.member is not None:
+            return plan.master if plan.master is not None or plan.member is None else plan.member.leader
         return self._search()
 
     def both(self) -> tuple[IStreamClientEndpoint, IStreamClientEndpoint | None]:
@@ -47,7 +47,12 @@ class MasterEndpoints:
         return self._told, self._told_remoting
 
     def found(self, addresses: MasterAddresses) -> None:
-        """Take the master's addresses from a name server. They stay when the master is gone: it may return."""
+        """Take the master's addresses from a name server. They stay when the master is gone: it may return.
+
+        A member of a failover cluster follows only the leader that its coordinator names.
+        """
+        if self._plan.member is not None:
+            return
         if addresses.master_addr is not None:
             self._told_remoting.tell(addresses.master_addr)
         if addresses.ha_server_addr is not None:

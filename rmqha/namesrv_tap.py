@@ -1,7 +1,9 @@
 """The twistd plugin of the name server. See ``twistd -n rmqha-namesrv --help``."""
 
 import gc
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,29 @@ from twisted.application.service import IService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
+from rmqha.coordination.address import Login, read_login
+from rmqha.coordination.witness.calls import Calls, Logins
+from rmqha.coordination.witness.http import Peers, WitnessFactory
+from rmqha.coordination.witness.journal import JournalError, JournalInUse
+from rmqha.coordination.witness.service import WitnessService
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
+from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessOptions, ProcessService, go_by_monotonic_time, leave, parse_port
+from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.settings import SettingsError
 from rmqha.store.errors import StoreError
+from rmqha.tls.certificates import TLSError
+from rmqha.tls.endpoints import TLSSources
 from rmqha.web.namesrvweb import name_server_web
 
 
@@ -34,11 +47,31 @@ class Options(ProcessOptions):
     optParameters = [
         ["port", None, "9876", "port to listen on, 0 for any free port"],
         ["folder", None, "~/namesrv", "folder of kvConfig.json; created when it is needed"],
+        [
+            "witness",
+            None,
+            None,
+            "run the witness at this port, 0 for any free port: a small coordinator for the failover of nodes; "
+            "default: off",
+        ],
+        ["witness-folder", None, None, "folder of the witness's journal; default: witness in the folder of --folder"],
+        ["witness-bind", None, None, "address for the witness to listen on; default: that of --bind"],
+        ["witness-allow", None, None, "addresses and networks that may reach the witness, with commas; default: all"],
+        [
+            "witness-login",
+            None,
+            None,
+            "file with the lines user=NAME and password=WORD: the witness serves only who logs in so",
+        ],
+        ["witness-tls-cert", None, None, "PEM file with the witness's certificate: it then speaks TLS only"],
+        ["witness-tls-key", None, None, "PEM file with its private key; default: in --witness-tls-cert"],
+        ["witness-tls-ca", None, None, "PEM file, or folder, with authorities: clients must show a certificate of one"],
     ]
 
     listen_port: int
     folder: Path
     http: HttpPort | None
+    witness: "WitnessPlan | None"
 
     def postOptions(self) -> None:
         """Check all that can be checked before anything runs. Raises UsageError."""
@@ -47,8 +80,82 @@ class Options(ProcessOptions):
             self.folder = _folder(self["folder"])
             self.choice(LogFormat, "log-format")
             self.http = None if self["http-port"] is None else HttpPort.parse(self["http-port"])
-        except SettingsError as error:
+            self.witness = self._witness()
+        except (SettingsError, TLSError) as error:
             raise usage.UsageError(str(error)) from error
+
+    def _witness(self) -> "WitnessPlan | None":
+        """Raises SettingsError, TLSError."""
+        if self["witness"] is None:
+            for name in WITNESS_OPTIONS:
+                if self[name] is not None:
+                    raise SettingsError(f"{name} is for the witness: it needs --witness=PORT")
+            return None
+        login = None if self["witness-login"] is None else Path(self["witness-login"]).absolute()
+        plan = WitnessPlan(
+            port=parse_port("witness", self["witness"]),
+            folder=self.folder / "witness" if self["witness-folder"] is None else _folder(self["witness-folder"]),
+            address=self["bind"] if self["witness-bind"] is None else self["witness-bind"],
+            allowed=_allowed(self["witness-allow"]),
+            tls=self._witness_tls(),
+            login=login,
+        )
+        plan.read_login()
+        return plan
+
+    def _witness_tls(self) -> TLSSources | None:
+        certificate, key, authorities = (self[f"witness-tls-{each}"] for each in ("cert", "key", "ca"))
+        if certificate is None:
+            if key is not None or authorities is not None:
+                raise SettingsError("witness-tls-key and witness-tls-ca need --witness-tls-cert")
+            return None
+        return TLSSources(certificate, key, authorities, authorities is not None, serves=True)
+
+
+WITNESS_OPTIONS = tuple(str(name) for name, *_ in Options.optParameters if str(name).startswith("witness-"))
+
+
+@dataclass(frozen=True)
+class WitnessPlan:
+    """What the options say of the witness."""
+
+    port: int
+    folder: Path
+    address: str
+    allowed: AllowList | None
+    tls: TLSSources | None
+    login: Path | None
+
+    def read_login(self) -> Login | None:
+        """Who may log in; None: everybody may call. Raises SettingsError."""
+        return None if self.login is None else read_login(self.login)
+
+    def peers(self, clock: IReactorTime) -> Peers:
+        """Who may connect."""
+        allowed, check = self.allowed, SlaveCheck(clock)
+
+        def may_connect(host: str) -> bool:
+            if allowed is None or allowed.has_address(host):
+                return True
+            check.refused(host, "its address is not in --witness-allow")
+            return False
+
+        def wrong_login(host: str) -> None:
+            check.refused(host, "a wrong user or password for the witness", Event.WITNESS_LOGIN_REFUSED)
+
+        return Peers(may_connect, network_of, wrong_login)
+
+
+def _allowed(text: str | None) -> AllowList | None:
+    if text is None:
+        return None
+    try:
+        found = AllowList.parse(text)
+    except ValueError as error:
+        raise SettingsError(f"witness-allow={text}: {error}") from error
+    if found.names:
+        raise SettingsError(f"witness-allow={text}: {sorted(found.names)[0]!r} is not an address or a network")
+    return found
 
 
 def _folder(text: str) -> Path:
@@ -58,6 +165,63 @@ def _folder(text: str) -> Path:
         return Path(text).expanduser().absolute()  # a daemon may go to another folder before the file is made
     except RuntimeError:
         raise SettingsError(f"folder={text} starts with ~ and the name of a user without a home folder") from None
+
+
+class Witness:
+    """The witness of this process: its service, and its port."""
+
+    _log = Logger()
+
+    def __init__(self, plan: WitnessPlan, service: WitnessService, clock: IReactorTime) -> None:
+        """Raises SettingsError."""
+        self._plan = plan
+        self._service = service
+        self._clock = clock
+        self._logins = Logins(plan.read_login())
+        self.factory = WitnessFactory(Calls(service, self._logins), clock, plan.peers(clock))
+
+    def status_line(self) -> str:
+        """How the witness is, in a few words."""
+        if self._service.failure is not None:
+            return "the witness's disk fails"
+        return f"witness, {len(self._service.state.keys)} keys"
+
+    def listening(self, reactor: Any, failed: Callable[[str], None]) -> ListeningService:
+        """The service of its port."""
+        plan = self._plan
+        endpoint = tcp_endpoint(reactor, plan.port, plan.address)
+        security = "plain"
+        server = None if plan.tls is None else plan.tls.server
+        if server is not None:
+            security = str(server)
+            endpoint = server.endpoint(endpoint, self._clock, SlaveCheck(self._clock).refused)
+        return ListeningService(endpoint, self.factory, "witness", security, failed)
+
+    def reload(self) -> None:
+        """Read the certificates and the login again. What cannot be used stays as it was."""
+        try:
+            self._logins.renew(self._plan.read_login())
+        except SettingsError as error:
+            self._log.error(
+                "SIGHUP: the login of the witness stays as it is: {reason}",
+                event=Event.CREDENTIALS_NOT_REREAD,
+                reason=str(error),
+            )
+        if self._plan.tls is not None:
+            try:
+                found = self._plan.tls.read(time.time())
+            except TLSError as error:
+                self._log.error(
+                    "SIGHUP: the certificates stay as they are: {reason}",
+                    event=Event.CERTIFICATES_NOT_REREAD,
+                    reason=str(error),
+                )
+                return
+            changed = [source.use(files) for source, files in found]
+            if any(changed):
+                self._log.info("SIGHUP: new connections use other certificates", event=Event.CERTIFICATES_CHANGED)
+            else:
+                self._log.info("SIGHUP: the certificates are the same as before", event=Event.CERTIFICATES_SAME)
 
 
 class NameServerProcess(ProcessService):
@@ -70,7 +234,10 @@ class NameServerProcess(ProcessService):
         self._bind_address: str = options["bind"]
         self._http = options.http
         self._folder = options.folder
+        self._witness_plan = options.witness
+        self._witness: Witness | None = None
         self._threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-tables")
+        self._witness_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-witness")
         self._name_server: NameServerService | None = None
 
     def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
@@ -86,7 +253,8 @@ class NameServerProcess(ProcessService):
         if self._name_server is None or not self.running:
             return ProcessService.status_line(self)
         brokers = self._name_server.route_info.broker_count
-        return f"name server, {brokers} broker{'' if brokers == 1 else 's'} registered"
+        line = f"name server, {brokers} broker{'' if brokers == 1 else 's'} registered"
+        return line if self._witness is None else f"{line}; {self._witness.status_line()}"
 
     def stopService(self) -> Deferred[None]:
         stopped = Deferred.fromCoroutine(self._stop())
@@ -95,13 +263,15 @@ class NameServerProcess(ProcessService):
     async def _stop(self) -> None:
         self.stopping()
         await ProcessService.stopService(self)
-        if self._threads.started:
-            self._threads.stop()
+        for threads in (self._threads, self._witness_threads):
+            if threads.started:
+                threads.stop()
         self.stopped()
 
     def open(self) -> None:
         gc.set_threshold(*SELDOM)
         self._threads.start()
+        self._witness_threads.start()
         clock = IReactorTime(self._reactor)
         try:
             name_server = NameServerService(clock, self._folder, self._run_in_thread)
@@ -117,6 +287,8 @@ class NameServerProcess(ProcessService):
         factory = RemotingFactory(name_server.processors(), clock, name_server_limits())
         endpoint = tcp_endpoint(self._reactor, self._port, self._bind_address)
         ListeningService(endpoint, factory, "name server", "plain", self._cannot_listen).setServiceParent(self)
+        if self._witness_plan is not None:
+            self._open_witness(self._witness_plan, clock)
         if self._http is not None:
             name_server_web(
                 self._http.endpoint(self._reactor),
@@ -124,7 +296,31 @@ class NameServerProcess(ProcessService):
                 factory,
                 self._reactor,
                 self._cannot_listen,
+                None if self._witness is None else self._witness.factory,
             ).setServiceParent(self)
+
+    def _open_witness(self, plan: WitnessPlan, clock: IReactorTime) -> None:
+        try:
+            service = WitnessService(clock, plan.folder, self._run_for_witness)
+        except JournalInUse as error:
+            self.stop_with(ExitCode.IN_USE, str(error))
+        except JournalError as error:
+            self.stop_with(ExitCode.CORRUPT, str(error))
+        except OSError as error:
+            self.stop_with(ExitCode.IO_ERROR, f"cannot open the witness's journal in {plan.folder}: {error}")
+        else:
+            self._witness = Witness(plan, service, clock)
+            service.setServiceParent(self)
+            self._witness.listening(self._reactor, self._cannot_listen).setServiceParent(self)
+
+    def _run_for_witness(self, function: Callable[[], None]) -> Deferred[None]:
+        running: Deferred[None] = deferToThreadPool(self._reactor, self._witness_threads, function)
+        return running
+
+    async def reload(self) -> None:
+        """SIGHUP also reads the witness's certificates and login again."""
+        if self._witness is not None:
+            self._witness.reload()
 
     def _cannot_listen(self, reason: str) -> None:
         self.stop_with(ExitCode.IO_ERROR, reason)

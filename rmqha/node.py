@@ -48,9 +48,11 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.promote import (
+    PROMOTED,
     UNFIT,
     NotPromotable,
     Promotion,
+    Reason,
     check_disk,
     plan_promotion,
     promotion_as_json,
@@ -147,6 +149,7 @@ class Node(ProcessService):
             self._reactor,
             lambda error: self.stop_with(ExitCode.IO_ERROR, error),
             self._how_far,
+            self._plan.member.facts if self._plan.member is not None else None,
         ).setServiceParent(self)
 
     def _shown_phase(self) -> str:
@@ -351,12 +354,14 @@ class Node(ProcessService):
         After a failure the node ends. The disk then has a slave's store, or a promoted one.
         """
         try:
-            return await self._reopen_as_master(role, before)
+            return await self._reopen_as_master(self._plan.as_master(role), before)
         except Exception as error:  # of any kind: a node that is half promoted must not go on
             self.stop_with(ExitCode.IO_ERROR, f"the promotion failed: {error}")
             raise
 
-    async def _reopen_as_master(self, role: BrokerRole, before: NodeState) -> Promotion:
+    async def _reopen_as_master(self, plan: NodePlan, before: NodeState, reason: Reason = PROMOTED) -> Promotion:
+        """Stop the services, promote the store, and start those of a master. Raises StoreError, OSError."""
+        role = plan.settings.broker_role
         self._log.warn(
             "promoted to {role}: this node stops following its master", event=Event.PROMOTION_STARTED, role=role.value
         )
@@ -364,11 +369,11 @@ class Node(ProcessService):
         await maybeDeferred(node.services.disownServiceParent)
 
         def opening(known: Examination) -> StoreOpening:
-            self._use(self._plan.as_master(role), known)
+            self._use(plan, known)
             return self._opening
 
         close = self._close_to_open_again
-        store, promotion = await reopen_as_master(node.store, close, opening, role, before, self._machine)
+        store, promotion = await reopen_as_master(node.store, close, opening, role, before, self._machine, reason)
         await self._run(store)
         self._log.warn(
             "this node is the {role} now, epoch {epoch}, from {end} on",
@@ -476,16 +481,21 @@ class Node(ProcessService):
             await ProcessService.stopService(self)
             if node is not None:
                 await node.close_store()
+                if not node.store.is_broken:
+                    await self._note_flushed()
                 self._log.info(
                     "stopped at {offset}", event=Event.NODE_STOPPED, offset=node.store.commit_log.verified_offset
                 )
                 problems = node.stop_problems()
                 if problems:
                     self.stop_with(ExitCode.IO_ERROR, "; ".join(problems))
-        except OSError as error:
+        except (StoreError, OSError) as error:
             self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
         finally:
             for threads in (self._table_threads, self._threads):
                 if threads.started:
                     threads.stop()
             self.stopped()
+
+    async def _note_flushed(self) -> None:
+        """The store is closed, and all of it is on the disk. Raises StoreError, OSError."""

@@ -1,13 +1,17 @@
 """What a node is configured to be: its settings, and what only the command line gives."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.acl.files import AclFiles
 from rmqha.broker.background.slavesync import Connect
 from rmqha.broker.service import NameServers, connect_nowhere
+from rmqha.failover.member import Promise
 from rmqha.ha.admission.allowlist import AllowList
+from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.slave.service import SlaveOptions
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.listening import HttpPort
@@ -16,6 +20,23 @@ from rmqha.rereading import Sources
 from rmqha.settings import BrokerRole, Settings, as_master
 from rmqha.tls.endpoints import ServerTLS
 from rmqha.wire.command import Sign
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a node is in its failover cluster now. A leader has ``leadership``. ``epoch`` is 0 before the first.
+
+    ``promise`` answers the leader's request not to try for the lead. ``facts`` are for state.json and pages, with the
+    number of changes of the leader that it is called with. With ``has_id`` the coordinator has given the node its
+    brokerId. ``leader`` leads to the leader's HA port before the store is open for the first time.
+    """
+
+    promise: Callable[[Promise], bool]
+    facts: Callable[[int], dict[str, Any]]
+    epoch: int = 0
+    leadership: Leadership | None = None
+    has_id: bool = True
+    leader: IStreamClientEndpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +51,7 @@ class NodePlan:
     node's log events; None leaves that to twistd. ``sources`` are read again after SIGHUP. A node that manages its
     process handles signals. ``sign`` signs the node's requests; None leaves them unsigned. ``acl`` are the files of the
     accounts that the remoting ports serve; None serves all. ``is_promoted`` says that it is a master because its store
-    was promoted.
+    was promoted. ``member`` is for a member of a failover cluster: it follows the leader that its coordinator names.
     """
 
     settings: Settings
@@ -52,6 +73,7 @@ class NodePlan:
     sign: Sign | None = None
     acl: AclFiles | None = None
     is_promoted: bool = False
+    member: Membership | None = None
 
     def as_master(self, role: BrokerRole) -> "NodePlan":
         """The plan of the same node as a master."""

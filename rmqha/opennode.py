@@ -18,6 +18,7 @@ from rmqha.acl.admin import AclAdminProcessor, BrokerNames
 from rmqha.acl.gate import AclGate
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
+from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
 from rmqha.broker.requests.config import Keep
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
@@ -36,8 +37,9 @@ from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.process import MAX_FILES, Leave
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
 from rmqha.ops.terminalbar import Place
-from rmqha.remoting.asking import NODE_STATE_KEY, VERSION_KEY, view_of_master
+from rmqha.remoting.asking import view_of_master
 from rmqha.remoting.budgets import PortBudget
+from rmqha.remoting.promising import PromiseProcessor
 from rmqha.remoting.protocol import Processors, RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.replicating import Machine, Replicating, state_of_log
@@ -48,7 +50,10 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import OpeningPhase
+from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
 
+SHOWN_CHANGES = 5
+"""The last changes of a failover cluster's leader in state.json."""
 COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
 
@@ -146,7 +151,9 @@ class OpenNode:
     def _serve_slaves(self) -> LogServing:
         """Serve the log on the HA port: a master's, or a slave's to slaves of its own."""
         half_of_files = max(1, _open_files() // 2)  # the rest is for the store and the other ports
-        serving = self._replicating.serve_slaves(self._slave_check, half_of_files)
+        member = self._plan.member
+        leadership = None if member is None else member.leadership
+        serving = self._replicating.serve_slaves(self._slave_check, half_of_files, leadership)
         port = self._plan.settings.ha_port
         self._listen("ha", port, serving.factory, ": everyone who reaches it can read the log", self._ha_listening)
         return serving
@@ -168,11 +175,17 @@ class OpenNode:
                 [*plan.name_servers, *self._embed_name_server()],
                 plan.connect,
                 plan.master_address,
+                None if plan.member is None else plan.member.epoch,
+                plan.member is not None and not plan.member.has_id,
                 self._master.found,
-                self._process.keep_settings,
+                keep_settings=self._process.keep_settings,
             ),
         )
-        about_node = runtime_processors(self._runtime_info, broker.config)
+        about_node = {
+            **runtime_processors(self._runtime_info, broker.config),
+            **ha_status_processors(self._ha_status),
+            **({} if plan.member is None else PromiseProcessor(plan.member.promise).processors()),
+        }
         limits = broker_limits(settings, _connections_of(settings))
         guard = self._control_access(broker)
         main, fast = [
@@ -274,6 +287,14 @@ class OpenNode:
         gc.set_threshold(*SELDOM)
         gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
 
+    def fence(self, broker_id: int) -> None:
+        """The right to lead has ended: serve no slave, answer puts that wait, and be a slave for name servers."""
+        if self.serving is not None:
+            self.serving.factory.close_connections()
+        self.store.end_puts()
+        if self.broker is not None:
+            self.broker.register_as_slave(broker_id)
+
     def close_connections(self) -> None:
         """Close the connections of clients, which would ask a closed store."""
         for factory in self.factories.values():
@@ -287,7 +308,12 @@ class OpenNode:
     def _runtime_info(self) -> dict[str, str]:
         assert self.broker is not None, "the broker answers this request"
         state = orjson.dumps(self.state().as_json()).decode()
-        return {**self.broker.runtime_info.table(), NODE_STATE_KEY: state, VERSION_KEY: __version__}
+        own = {NODE_STATE_KEY: state, VERSION_KEY: __version__, READERS_KEY: "true"}
+        return {**self.broker.runtime_info.table(), **own}
+
+    def _ha_status(self) -> dict[str, Any]:
+        near_bytes = self._plan.settings.ha_slave_fallbehind_max_bytes
+        return ha_runtime_info(self.state(), self.store.is_slave, near_bytes)
 
     def summary(self) -> str:
         """What the node does, in a few words."""
@@ -306,6 +332,7 @@ class OpenNode:
             **(_facts_of_master(self._started_at) if self.slave is None else self._facts_of_slave(self.slave)),
             warnings=tuple(self._warnings()),
             reads=self._reads(),
+            failover=None if self._plan.member is None else self._plan.member.facts(SHOWN_CHANGES),
         )
 
     def _reads(self) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.serving import LogServing, confirmed_offset
 from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
 from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
@@ -31,7 +32,7 @@ from rmqha.store.log.recovery import Examination, LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.promote import Promotion, promote_open_store
+from rmqha.store.offline.promote import PROMOTED, Promotion, Reason, promote_open_store
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
 from rmqha.store.offline.rewind import Rewound, rewind
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
@@ -194,12 +195,16 @@ class Replicating:
         self.slave: HASlaveService | None = None
         self.state_file: StateFileService | None = None
 
-    def serve_slaves(self, check: SlaveCheck, max_connections: int | None = None) -> LogServing:
+    def serve_slaves(
+        self, check: SlaveCheck, max_connections: int | None = None, leadership: Leadership | None = None
+    ) -> LogServing:
         """Make what serves the log on the HA port.
 
-        ``max_connections`` is how many the process can have open, None for no limit.
+        ``max_connections`` is how many the process can have open, None for no limit. ``leadership`` is that of the
+        leader of a failover cluster.
         """
-        self.serving = LogServing(self._store, self._settings, self._machine.clock, check, max_connections)
+        clock = self._machine.clock
+        self.serving = LogServing(self._store, self._settings, clock, check, max_connections, leadership)
         if self._store.read_limit is not None and self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             self.flusher.subscribe(self.serving.log_flushed)
         return self.serving
@@ -212,12 +217,21 @@ class Replicating:
         in_state: Callable[[ReplicaState], None] = lambda _: None,
         rewind: Callable[[], bool] = lambda: False,
     ) -> HASlaveService:
-        """Make what copies the master's log. ``finished``, ``in_state`` and ``rewind`` are those of SlaveHooks."""
+        """Make what copies the master's log. ``finished``, ``in_state`` and ``rewind`` are those of SlaveHooks.
+
+        A member of a failover cluster compares all that is not confirmed with the leader's log: another leader may have
+        put it, or this node itself.
+        """
+        if options.hello and self._store.read_limit is not None:
+            self._store.doubt_from(self._store.read_limit.offset)
 
         def changed(state: ReplicaState) -> None:
             if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
                 self.state_file.write_soon()
             in_state(state)
+
+        def state_written() -> Deferred[None]:
+            return succeed(None) if self.state_file is None else self.state_file.written()
 
         hooks = SlaveHooks(
             finished,
@@ -226,6 +240,7 @@ class Replicating:
             queues_behind=lambda: self._store.derived.dispatcher.behind_bytes,
             wall_clock=lambda: self._machine.now_ms() / 1000,
             rewind=rewind,
+            state_written=state_written,
         )
         self.slave = HASlaveService(self._store, self.flusher, options, master, hooks, self._machine.clock)
         return self.slave
@@ -257,6 +272,7 @@ async def reopen_as_master(
     role: BrokerRole,
     before: NodeState,
     machine: Machine,
+    reason: Reason = PROMOTED,
 ) -> tuple[MessageStore, Promotion]:
     """Promote the store of a running slave, whose services have stopped. Returns it, open as a master's.
 
@@ -266,7 +282,7 @@ async def reopen_as_master(
     known = store.known_log()
     await close()
     opened = await opening(known).run()
-    promoting = partial(promote_open_store, opened, role, machine.now_ms(), before, "promoted")
+    promoting = partial(promote_open_store, opened, role, machine.now_ms(), before, reason)
     try:
         promotion: Promotion = await machine.run_in_thread(promoting)
     except (StoreError, OSError):

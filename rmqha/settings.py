@@ -476,6 +476,32 @@ class Settings:
         True,
         "Whether aclEnable also checks the requests that RocketMQ 4.9 serves to any account (docs/acl.md).",
     )
+    failover_login_file: Path | None = _setting(
+        "failoverLoginFile",
+        _single_path,
+        None,
+        "A file with the lines user=NAME and password=WORD: the login at the coordinator (docs/failover.md). If it is "
+        "not set: $RMQHA_COORDINATOR_USER and $RMQHA_COORDINATOR_PASSWORD.",
+    )
+    failover_ca_file: Path | None = _setting(
+        "failoverCaFile",
+        _single_path,
+        None,
+        "A PEM file, or a folder, with the authorities whose certificates the coordinator may show. If it is not set: "
+        "those of the platform.",
+    )
+    failover_certificate_file: Path | None = _setting(
+        "failoverCertFile",
+        _single_path,
+        None,
+        "A PEM file with the certificate that the node shows to the coordinator.",
+    )
+    failover_key_file: Path | None = _setting(
+        "failoverKeyFile",
+        _single_path,
+        None,
+        "A PEM file with the private key of failoverCertFile. If it is not set, the key is in failoverCertFile.",
+    )
     acl_file: Path | None = _setting(
         "aclFile",
         _single_path,

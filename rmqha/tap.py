@@ -1,6 +1,7 @@
 """The twistd plugin: the options of a node, and its wiring. See ``twistd -n rmqha --help``."""
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rmqha.acl.signing import Signer
 from rmqha.confkeys import judge_keys, parse_override
 from rmqha.endpoints import make_endpoint, remoting_address_of
 from rmqha.events import Event
+from rmqha.failoveroptions import FailoverOptions, failover_warnings
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
@@ -28,6 +30,7 @@ from rmqha.ops.process import ProcessOptions, go_by_monotonic_time, leave, parse
 from rmqha.rereading import Sources
 from rmqha.settings import (
     BrokerRole,
+    ReadUpTo,
     Settings,
     SettingsError,
     TlsMode,
@@ -137,6 +140,20 @@ class Options(ProcessOptions):
             None,
             "serve only these slaves: addresses, networks, or names in certificates, separated by commas",
         ],
+        [
+            "failover",
+            None,
+            None,
+            "a failover cluster's coordinator, such as etcd:https://a:2379,b:2379 or witness:a:9877. It says which "
+            "node leads; --role of a master only lets this node begin a new cluster",
+        ],
+        ["member", None, None, "with --failover: the node's name in its cluster; default: host name and remoting port"],
+        [
+            "failover-priority",
+            None,
+            "100",
+            "with --failover: of several nodes with the same messages the one with the highest number leads",
+        ],
     ]
     optFlags = [
         [
@@ -151,6 +168,7 @@ class Options(ProcessOptions):
             None,
             "slave: copy what the master has now, then exit: 0, 3 GAP, 4 AHEAD, 5 DIVERGED, 6 STALLED, 7 not connected",
         ],
+        ["nofailover", None, "with --failover: this node never leads, and no message waits for it"],
     ]
 
     settings: Settings
@@ -166,6 +184,7 @@ class Options(ProcessOptions):
     embedded_port: int | None
     http: HttpPort | None
     log_format: LogFormat
+    failover: FailoverOptions | None
 
     def __init__(self) -> None:
         self._overrides: dict[str, str] = {}
@@ -198,7 +217,9 @@ class Options(ProcessOptions):
             self._read_tls()
             self.client_tls.sign = self.signer = make_signer(self.settings.acl_file)
             self.acl = self._acl_files()
-            self._check_role()
+            self.failover = FailoverOptions.read(self, self.settings, "brokerName" in self._properties())
+            if self.failover is None:
+                self._check_role()
             self._name_servers(None)
             self.embedded_port = self._embedded_port()
             self.http = None if self["http-port"] is None else HttpPort.parse(self["http-port"])
@@ -209,7 +230,11 @@ class Options(ProcessOptions):
         """The settings of the file and the command line, and warnings about them. Raises SettingsError."""
         properties = self._properties()
         settings = make_settings(properties)
-        return settings, judge_keys(properties, settings.broker_role is BrokerRole.SLAVE)
+        warnings = judge_keys(properties, settings.broker_role is BrokerRole.SLAVE)
+        if self["failover"] is None:
+            return settings, warnings
+        warnings += failover_warnings(settings, properties)
+        return replace(settings, read_up_to=ReadUpTo.CONFIRMED), warnings
 
     def _properties(self) -> dict[str, str]:
         properties = read_properties(Path(self["conf"])) if self["conf"] is not None else {}
@@ -218,6 +243,8 @@ class Options(ProcessOptions):
             properties.pop("storePathCommitLog", None)  # the option moves the whole store
         if self["role"] is not None:
             given["brokerRole"] = BrokerRole.from_option(self["role"]).value
+        elif "brokerRole" not in properties and self["failover"] is not None:
+            given["brokerRole"] = BrokerRole.SLAVE.value
         elif "brokerRole" not in properties:
             raise SettingsError(
                 "--role is missing: give --role=slave, async-master or sync-master, or a --conf with brokerRole"
@@ -349,7 +376,7 @@ class Options(ProcessOptions):
 
     def plan(self, reactor: Any) -> NodePlan:
         """The plan of the node."""
-        is_slave = self.settings.broker_role is BrokerRole.SLAVE
+        is_slave = self.failover is None and self.settings.broker_role is BrokerRole.SLAVE
         master, master_remoting = self._endpoints(reactor) if is_slave else (None, None)
         return NodePlan(
             self.settings,
@@ -382,4 +409,10 @@ def makeService(options: Options) -> IService:
     go_by_monotonic_time(reactor)
     for warning in options.setting_warnings:
         _log.warn("{warning}", event=Event.SETTING_WARNING, warning=warning)
-    return Node(options.plan(reactor), reactor, partial(leave, reactor))
+    if options.failover is None:
+        return Node(options.plan(reactor), reactor, partial(leave, reactor))
+    from rmqha.clusternode import ClusterNode
+
+    return ClusterNode(
+        options.plan(reactor), options.failover.plan(reactor, options.client_tls), reactor, partial(leave, reactor)
+    )

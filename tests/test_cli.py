@@ -216,6 +216,15 @@ class DumpTests(CommandTestCase):
 
     @pytest.mark.process
     def test_ctrl_c_while_a_broker_does_not_answer_ends_with_130(self) -> None:
+        """If we stand still for longer than the command waits, it has ended by itself: then we try again."""
+        for _ in range(20):
+            status, said = self.interrupted_at_a_deaf_broker()
+            if status != 7:
+                break
+        self.assertEqual((status, said), (130, b"rmqha: interrupted\n"))
+
+    def interrupted_at_a_deaf_broker(self) -> tuple[int, bytes]:
+        """The exit status, and what is said on stderr."""
         with socket.create_server(("127.0.0.1", 0)) as deaf:
             command = [RMQHA, "status", f"127.0.0.1:{deaf.getsockname()[1]}"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -223,8 +232,9 @@ class DumpTests(CommandTestCase):
                 with connection:
                     self.assertTrue(connection.recv(1))
                     process.send_signal(signal.SIGINT)
-                    self.assertEqual(process.communicate(), (b"", b"rmqha: interrupted\n"))
-            self.assertEqual(process.returncode, 130)
+                    output, said = process.communicate()
+            self.assertEqual(output, b"")
+            return process.returncode, said
 
     @pytest.mark.process
     def test_ctrl_c_ends_with_130(self) -> None:
@@ -830,8 +840,8 @@ class StatusCheckTests(CommandTestCase):
         tables = {"inSync": False, "since": "2026-11-22T10:00:00.000Z", "reason": "code 1: No accessKey"}
         result = self.check(8, state="IN_SYNC", lag_bytes=0, lag_seconds=0.0, tables=tables, says="No accessKey")
         self.assertIn("not the master's: code 1: No accessKey, since 2026-11-22T10", result.stdout)
-        for in_sync in (True, None):
-            self.check(0, state="IN_SYNC", tables={"inSync": in_sync})
+        self.check(8, state="IN_SYNC", tables={"inSync": None}, says="they are not copied yet")
+        self.check(0, state="IN_SYNC", tables={"inSync": True})
 
     def test_all_is_shown(self) -> None:
         result = self.check(
@@ -897,6 +907,7 @@ class StatusOfBrokerTests(SynchronousTestCase):
             ]
             with TwistdNode(work, slave_options, name="slave") as slave:
                 slave.wait_for_state(lambda state: state.state == "IN_SYNC" and state.offsets.flushed == end, "the end")
+                slave.wait_for_tables()
                 done = self.status(f"127.0.0.1:{slave.port('remoting')}", "--json")
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 found = json.loads(done.stdout)

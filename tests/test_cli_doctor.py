@@ -101,6 +101,7 @@ def test_a_pair_and_its_name_server(tmp_path: Path) -> None:
             TwistdNode(tmp_path, slave_options, name="slave") as slave,
         ):
             slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
+            slave.wait_for_tables()
             for node in (master, slave):
                 node.wait_for_event(Event.REGISTERED)
             hosts = [f"127.0.0.1:{number}" for number in (port, slave_port)]

@@ -186,7 +186,8 @@ def test_messages_of_a_dead_master_are_pulled_from_its_slave(tmp_path: Path) -> 
         f"--embed-namesrv={name_server_port}",
         *SMALL_FILES,
     ]
-    master_options = ["--role=sync-master", f"--port={port}", name_servers, *SMALL_FILES]
+    patient = "--set=slaveTimeout=60000"
+    master_options = ["--role=sync-master", f"--port={port}", name_servers, patient, *SMALL_FILES]
     with TwistdNode(tmp_path, slave_options, name="slave") as slave:
         slave.port("name server")
         with TwistdNode(tmp_path, master_options, name="master") as master:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_twisted
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase
@@ -27,6 +26,7 @@ from rmqha.settings import BrokerRole
 from rmqha.tap import Options
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.record import Record
+from tests.inreactor import with_reactor
 from tests.waiting import WAIT_SECONDS
 
 REACTOR: Any = installed_reactor
@@ -140,7 +140,7 @@ async def read(client: MQClient) -> set[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["2m-2s-async", "2m-2s-sync"])
-@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
+@with_reactor
 async def test_with_one_master_killed_its_slave_is_read_and_the_other_master_written(name: str, tmp_path: Path) -> None:
     with cluster.running(name, tmp_path, base_port=0) as running:
         async with stopping(MQClient.of_name_servers(REACTOR, running.name_server.address)) as client:
@@ -175,7 +175,7 @@ def kill_at(count: int, node: TwistdNode) -> Callable[[SendResult], None]:
 
 
 @pytest.mark.process
-@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
+@with_reactor
 async def test_the_command_runs_masters_without_slaves_until_it_is_interrupted(tmp_path: Path) -> None:
     arguments = ["2m-noslave", f"--work={tmp_path}", "--base-port=0"]
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, start_new_session=True) as command:

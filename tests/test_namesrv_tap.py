@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from twisted.application.service import IServiceCollection, IServiceMaker, loadApplication
+from twisted.internet.task import Clock
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha import __version__
+from rmqha.coordination.address import Login
 from rmqha.namesrv_tap import NameServerProcess, Options
 from rmqha.tap import Options as NodeOptions
 from tests.fixtures import new_folder
@@ -39,8 +41,31 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((options.listen_port, options.folder), (0, Path.cwd() / "here"))
         self.assertEqual((options["bind"], options["log-format"]), ("::1", "json"))
 
+    def test_the_witness_has_options_of_its_own(self) -> None:
+        self.assertIsNone(self.options().witness)
+        plan = self.options("--witness=0", "--folder=here", "--bind=127.0.0.1").witness
+        assert plan is not None
+        self.assertEqual((plan.port, plan.folder, plan.address), (0, Path.cwd() / "here" / "witness", "127.0.0.1"))
+        self.assertEqual((plan.allowed, plan.tls, plan.read_login()), (None, None, None))
+        login = new_folder(self) / "login"
+        login.write_text("user=rmqha\npassword=secret\n")
+        found = self.options(
+            "--witness=9877", "--witness-folder=there", "--witness-bind=10.0.0.1", f"--witness-login={login}",
+            "--witness-allow=10.0.0.0/8,::1",
+        ).witness  # fmt: skip
+        assert found is not None
+        self.assertEqual((found.port, found.folder, found.address), (9877, Path.cwd() / "there", "10.0.0.1"))
+        self.assertEqual(found.read_login(), Login("rmqha", "secret"))
+        peers = found.peers(Clock())
+        self.assertTrue(peers.may_connect("10.1.2.3"))
+        self.assertFalse(peers.may_connect("11.1.2.3"))
+        self.assertEqual(peers.network_of("2001:db8::1"), peers.network_of("2001:db8::2"))
+
     def test_wrong_ones_are_told_in_one_line(self) -> None:
         for argument, words in (
+            ("--witness=x", "witness=x is not a port"),
+            ("--witness-folder=x", "witness-folder is for the witness: it needs --witness=PORT"),
+            ("--witness-tls-ca=x", "witness-tls-ca is for the witness"),
             ("--port=http", "port=http is not a port"),
             ("--port=65536", "between 0 and 65535"),
             ("--port=", "port= is not a port"),
@@ -55,6 +80,22 @@ class OptionsTests(SynchronousTestCase):
                 leaving = self.assertRaises(SystemExit, self.options, argument)
                 self.assertEqual(leaving.code, 2)
                 self.assertRegex(stderr.getvalue(), r"^rmqha: .*" + words + r".*\(see twistd rmqha-namesrv --help\)\n$")
+
+    def test_wrong_options_of_the_witness_are_told(self) -> None:
+        for option, words in (
+            ("--witness-allow=10.0.0.1/8", "host bits"),
+            ("--witness-allow=node-a", "'node-a' is not an address or a network"),
+            ("--witness-login=/nowhere/login", "No such file"),
+            ("--witness-tls-cert=/nowhere/cert", "No such file"),
+            ("--witness-tls-key=/key", "need --witness-tls-cert"),
+            ("--witness-folder=", "is not a folder"),
+        ):
+            with self.subTest(option):
+                stderr = StringIO()
+                self.patch(sys, "__stderr__", stderr)
+                leaving = self.assertRaises(SystemExit, self.options, "--witness=9877", option)
+                self.assertEqual(leaving.code, 2)
+                self.assertRegex(stderr.getvalue(), words)
 
 
 class VersionTests(SynchronousTestCase):

@@ -17,6 +17,20 @@ from tests.waiting import WAIT_SECONDS
 
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MIB = 1 << 20
+STAYS_AT_ITS_FIRST_PLACE = """
+import sys, time
+from rmqha.launch import main
+from rmqha.progress import _Bar
+show = _Bar.show
+def show_and_stay(*place):
+    show(*place)
+    while True:
+        time.sleep(0.02)  # a signal ends it
+_Bar.show = show_and_stay
+sys.argv[0] = "rmqha"
+sys.exit(main())
+"""
+"""The command ``rmqha``, which ends only by an error or a signal once it shows a bar."""
 
 
 class LinesTests(SynchronousTestCase):
@@ -128,11 +142,9 @@ def test_a_file_gets_no_bar_and_no_line_of_a_short_work(store: Path, command: st
 
 
 @pytest.mark.process
-def test_ctrl_c_ends_a_bar_with_130(tmp_path: Path) -> None:
-    """In the middle of a log that takes long."""
-    path = tmp_path / "store"
-    write_log(path / "commitlog", 64 * MIB, 300, 8 * MIB, 1)
-    code, shown = on_terminal([RMQHA, "verify", str(path)], interrupt=True)
+def test_ctrl_c_ends_a_bar_with_130(store: Path) -> None:
+    """In the middle of a log: the command stays where its bar is shown first, for as long as nobody interrupts it."""
+    code, shown = on_terminal([sys.executable, "-c", STAYS_AT_ITS_FIRST_PLACE, "verify", str(store)], interrupt=True)
     assert code == 130, shown
     assert shown.rstrip().endswith("rmqha: interrupted")
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor is shown again"

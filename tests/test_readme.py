@@ -126,6 +126,11 @@ def test_the_log_as_data(reader: Reader) -> None:
     assert "nothing was written" in reader.runs(prove)
     assert "every byte is proved" in reader.runs(restore)
     assert "identical" in reader.runs(verify)
+    compare, sends = commands_of("spark: What is missing")
+    assert "messages are there" in reader.runs(compare)
+    (reader.folder / "sent.csv").write_text("key,time\nnever-stored,2026-11-23T10:00:00Z\n")
+    assert "missing: TopicTest keys never-stored" in reader.fails(sends, 1)
+    assert "never-stored" in (reader.folder / "lost.csv").read_text()
 
 
 @pytest.mark.story

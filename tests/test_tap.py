@@ -372,7 +372,13 @@ class RecipeTests(SynchronousTestCase):
 
     def test_every_recipe_is_tested(self) -> None:
         names = sorted(path.stem for path in (CHECKOUT / "tac").iterdir())
-        self.assertEqual(names, ["async_master", "namesrv", "slave", "sync_master"])  # the second in test_namesrv_tap
+        known = ["async_master", "failover", "namesrv", "slave", "sync_master"]  # test_namesrv_tap has the third
+        self.assertEqual(names, known)
+
+    def test_failover(self) -> None:
+        plan = self.load("failover")
+        self.assertEqual(plan.settings.broker_role, BrokerRole.SLAVE)
+        self.assertIsNotNone(plan.member)
 
     def test_async_master(self) -> None:
         settings = self.load("async_master").settings

@@ -1,21 +1,41 @@
-"""Draws docs/states.md from ``rmqha.ha.slave.states.TRANSITIONS``: ``python docs/make/states.py`` writes it again."""
+"""Draws docs/states.md from the enums of states and their moves: ``python docs/make/states.py`` writes it again."""
 
+from enum import Enum
 from pathlib import Path
 
+from rmqha.failover.states import FAILOVER_MOVES, FailoverState
 from rmqha.ha.slave.states import TRANSITIONS, VERDICTS, ReplicaState
 
 PAGE = Path(__file__).parents[1] / "states.md"
 HEAD = """\
 # The states of a slave
 
-`docs/make/states.py` makes this page from `TRANSITIONS` in `rmqha/ha/slave/states.py`. A test keeps both equal.
+`docs/make/states.py` makes this page from `TRANSITIONS` in `rmqha/ha/slave/states.py` and `FAILOVER_MOVES` in
+`rmqha/failover/states.py`. A test keeps them equal.
+
+"""
+OF_CLUSTERS = """
+# The states of a member of a failover cluster
 
 """
 
 
 def page() -> str:
     """The whole page, in Markdown."""
-    return HEAD + table() + "\n" + drawing() + "\n" + moves()
+    failover_moves = [(old, new) for old in FailoverState for new in FailoverState if new in FAILOVER_MOVES[old]]
+    return (
+        HEAD
+        + table()
+        + "\n"
+        + drawing(ReplicaState, _ordinary_moves())
+        + "\n"
+        + moves()
+        + OF_CLUSTERS
+        + table_of_members()
+        + "\n"
+        + drawing(FailoverState, [(old, new) for old, new in failover_moves if new is not FailoverState.STOPPED])
+        + "\nEach state can go to STOPPED too.\n"
+    )
 
 
 def table() -> str:
@@ -25,14 +45,20 @@ def table() -> str:
     return "\n".join([*head, *rows]) + "\n"
 
 
-def drawing() -> str:
+def table_of_members() -> str:
+    """What each state of a member means."""
+    rows = [f"| {state.name} | {state.value} |" for state in FailoverState]
+    return "\n".join(["| state | meaning |", "|---|---|", *rows]) + "\n"
+
+
+def drawing(states: type[Enum], shown: list[tuple[Enum, Enum]]) -> str:
     """The ordinary moves as a Mermaid diagram: those to STOPPED and between the verdicts would hide the others."""
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {next(iter(ReplicaState)).name}"]
-    lines += [f"    {old.name} --> {new.name}" for old, new in _ordinary_moves()]
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {next(iter(states)).name}"]
+    lines += [f"    {old.name} --> {new.name}" for old, new in shown]
     return "\n".join([*lines, "```"]) + "\n"
 
 
-def _ordinary_moves() -> list[tuple[ReplicaState, ReplicaState]]:
+def _ordinary_moves() -> list[tuple[Enum, Enum]]:
     return [
         (old, new)
         for old in ReplicaState

@@ -7,6 +7,7 @@ In reading order:
 - ``credentials``: the keys of a client, from a file or from the environment.
 - ``addresses``: patterns of addresses.
 - ``needs``: what each request needs.
+- ``usual``: sends that are allowed as the one before.
 - ``rules``: the accounts, and whether they allow a request.
 - ``files``: the files of the accounts.
 - ``patience``: how long a stranger waits for a refusal.

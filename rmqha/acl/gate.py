@@ -1,6 +1,6 @@
 """The gate before all processors of a broker: it lets a request pass only if the rules allow it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -21,10 +21,12 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.remoting.protocol import (
     ACL_EXCEPTION,
     Answer,
+    Answers,
     Processor,
     Processors,
     RemotingProtocol,
     RequestRefused,
+    Together,
 )
 from rmqha.services import PeriodicService
 from rmqha.wire.command import RemotingCommand, ResponseCode
@@ -74,14 +76,16 @@ class AclGate(PeriodicService):
 
     def _guarded(self, processor: Processor) -> Processor:
         def check(connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-            host, _ = connection.peer_host
-            try:
-                self._found.rules.check(request, host)
-            except Refused as error:
-                return self._refuse(connection, host, error)
+            rules = self._found.rules
+            if not rules.usual.allow(request):
+                host, _ = connection.peer_host
+                try:
+                    rules.check(request, host)
+                except Refused as error:
+                    return self._refuse(connection, host, error)
             return processor(connection, request)
 
-        return check
+        return _GuardedTogether(self, processor, check) if isinstance(processor, Together) else check
 
     def _refuse(self, connection: RemotingProtocol, host: str, error: Refused) -> Answer:
         self._refusals.refused(host, str(error), Event.ACCOUNT_REFUSED)
@@ -150,3 +154,25 @@ class AclGate(PeriodicService):
         )
         for warning in found.warnings:
             self._log.warn("{warning}", event=Event.ACCOUNTS_WARNING, warning=warning)
+
+
+class _GuardedTogether(Together):
+    """A processor of requests that arrive together, behind the gate. Only what an account did before is prepared."""
+
+    def __init__(
+        self, gate: AclGate, processor: Together, check: Callable[[RemotingProtocol, RemotingCommand], Answer]
+    ):
+        self._gate = gate
+        self._processor = processor
+        self._check = check
+
+    def __call__(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return self._check(connection, request)
+
+    def prepare(self, connection: RemotingProtocol, request: RemotingCommand) -> Any | None:
+        if not self._gate.found.rules.usual.allow(request):
+            return None
+        return self._processor.prepare(connection, request)
+
+    def process(self, prepared: Sequence[Any]) -> Answers:
+        return self._processor.process(prepared)

@@ -6,13 +6,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from rmqha.wire.command import RemotingCommand, RequestCode
+from rmqha.wire.topics import REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 
 DENY, ANY, PUB, SUB = 1, 2, 4, 8
 """The bits of a permission. ANY is PUB or SUB, and only needed, never given."""
-RETRY_PREFIX = "%RETRY%"
-"""A group's permission has the name of its retry topic."""
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 SOMEWHERE = ""
 """As a resource: the permission on any topic or group that the account names, or by default."""
 MAX_RESOURCES = 10_000
@@ -45,21 +42,27 @@ JAVAS_ADMIN_CODES = frozenset(
 )
 ALWAYS_ADMIN_CODES = frozenset(
     {
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
         RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
     }
 )
-"""Requests about the accounts themselves. Java serves them to any account."""
+"""Requests about the accounts themselves, which Java 4.9 serves to any account, and those of 5.x, unknown to 4.9."""
 READS = frozenset(
     {
         *(21, 26, 28, 43, 45, 201),  # what slaves ask for, and the settings and figures of a broker
         *(46, 52, 202, 203, 204, 208, 300, 303, 305, 307, 315, 317, 322, 328, 351, 352),
+        RequestCode.GET_BROKER_HA_STATUS,
         RequestCode.GET_CONFIRMED_OFFSET,
+        RequestCode.PROMISE_TO_FOLLOW,
     }
 )
-"""With aclStrict any account may send these: they tell figures, settings and names, and change nothing."""
+"""With aclStrict any account may send these: they tell figures, settings and names, and change nothing.
+
+A promise to follow a leader is given only to one that shows its session, which only the coordinator knows."""
 
 
 def _text(request: RemotingCommand, name: str) -> str:

@@ -11,25 +11,21 @@ from rmqha.acl.needs import (
     ANY,
     DENY,
     PUB,
-    RETRY_PREFIX,
     SOMEWHERE,
     SUB,
-    TOPIC_FIELDS,
-    TRACE_TOPIC,
     Need,
     needs_of,
     retry_topic,
 )
 from rmqha.acl.signing import ACCESS_KEY, SIGNATURE, Credentials, SigningKey, signed_fields
+from rmqha.acl.usual import UsualSends
 from rmqha.remoting.header import shown
 from rmqha.wire.command import RemotingCommand
+from rmqha.wire.topics import RETRY_PREFIX, TRACE_TOPIC
 
 MAX_ACCOUNTS = 10_000
 MAX_PERMISSIONS = 100_000
 MAX_WHITE_ADDRESSES = 10_000
-MAX_KEPT_SENDS = 10_000
-MAX_KEPT_CHARACTERS = 255
-"""In a topic."""
 PERMISSIONS = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 
 
@@ -89,14 +85,11 @@ class AclRules:
     accounts: Mapping[str, Account] = field(default_factory=lambda: MappingProxyType({}))
     white: tuple[Matches, ...] = ()
     strict: bool = True
-    _may_send: set[tuple[str, int, str]] = field(default_factory=set, init=False, repr=False, compare=False)
-    """What was found to be allowed: access key, request code and topic."""
+    usual: UsualSends = field(default_factory=UsualSends, init=False, repr=False, compare=False)
+    """Sends that these rules allowed. What it allows, ``check`` allows too, but takes longer."""
 
     def check(self, request: RemotingCommand, host: str) -> None:
-        """Raises Refused if the request of this peer is not allowed.
-
-        Sending is the most frequent request, so its ordinary case is short.
-        """
+        """Raises Refused if the request of this peer is not allowed."""
         if self.white and _is_white(host, *self.white):
             return
         fields = request.ext_fields
@@ -111,20 +104,8 @@ class AclRules:
         signature = account.key.signature(signed_fields(fields, request.version), request.body)
         if not compare_digest(fields.get(SIGNATURE, "").encode(), signature):
             raise Refused(f"Check signature failed for accessKey={access_key}", is_stranger=True)
-        code = request.code
-        if code in TOPIC_FIELDS:
-            if (access_key, code, fields.get(TOPIC_FIELDS[code])) not in self._may_send:
-                self._check_send(request, account, fields.get(TOPIC_FIELDS[code], ""))
-        else:
-            self._check_permissions(request, account)
-
-    def _check_send(self, request: RemotingCommand, account: Account, topic: str) -> None:
-        """The next send of the account to this topic takes little time."""
         self._check_permissions(request, account)
-        if len(topic) <= MAX_KEPT_CHARACTERS and not topic.startswith(RETRY_PREFIX):
-            if len(self._may_send) >= MAX_KEPT_SENDS:
-                self._may_send.clear()
-            self._may_send.add((account.credentials.access_key, request.code, topic))
+        self.usual.remember(request, account.key)
 
     def _check_permissions(self, request: RemotingCommand, account: Account) -> None:
         try:

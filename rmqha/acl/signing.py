@@ -50,9 +50,13 @@ _PICKS: dict[tuple[bool, tuple[str, ...]], Pick] = {}
 
 def signed_fields(fields: Mapping[str, str], version: int) -> bytes:
     """What a client of this version signs of the header fields. Raises UnicodeEncodeError for half a surrogate pair."""
+    return "".join(pick_of(fields, version)(fields)).encode()
+
+
+def pick_of(fields: Mapping[str, str], version: int) -> Pick:
+    """What gives the signed values, in their order, of all header fields with these names."""
     kind = version <= LAST_VERSION_WITHOUT_UNIQUE_KEY, tuple(fields)
-    pick = _PICKS.get(kind) or _make_pick(*kind)
-    return "".join(pick(fields)).encode()
+    return _PICKS.get(kind) or _make_pick(*kind)
 
 
 def _make_pick(is_old: bool, names: tuple[str, ...]) -> Pick:

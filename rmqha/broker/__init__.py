@@ -5,6 +5,7 @@ In reading order:
 - ``tables/``: what a broker knows: topics, groups, offsets, clients, locks, counts.
 - ``requests/``: the processors, each of which answers some request codes.
 - ``runtimeinfo``: what a broker reports about itself.
+- ``hastatus``: what it tells mqadmin 5.x of replication.
 - ``background/``: what runs in the background: delayed messages, name servers, a slave's tables.
 - ``service``: creates the parts above, connects them, and starts and stops them in order. No module above imports it.
 """

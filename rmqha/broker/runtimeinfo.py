@@ -60,6 +60,7 @@ class RuntimeInfo:
         return {
             "brokerVersionDesc": VERSION_NAME,
             "brokerVersion": str(OUR_VERSION),
+            "brokerActive": "false" if self._store.is_slave else "true",
             "bootTimestamp": str(self._stats.boot_timestamp),
             "runtime": _duration(self._now_ms() - self._stats.boot_timestamp),
             "startAcceptSendRequestTimeStamp": str(self._store.settings.start_accept_send_request_time_stamp),

@@ -53,13 +53,14 @@ from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.command import RequestCode, ResponseCode
 from rmqha.wire.record import Host
+from rmqha.wire.topics import TRACE_TOPIC
 
 MASTER_ID = 0
 FIRST_SLAVE_ID = 1
 SOME_ADDRESS_ELSEWHERE = ("192.0.2.1", 9)
 """Used to find our own address on the way there. Nothing is sent."""
 ANY_ADDRESSES = ("", "0.0.0.0", "::")
-FIXED_FOR_TOOLS = {"filterServerNums": "0", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC"}
+FIXED_FOR_TOOLS = {"filterServerNums": "0", "msgTraceTopicName": TRACE_TOPIC}
 """mqadmin exportConfigs needs these. rmqha has no such settings, and behaves as Java's broker with these values."""
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -78,13 +79,14 @@ def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
     sends = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     replies = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     batches = (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
+    lists = (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     return RemotingLimits(
         connections,
         settings.server_max_requests_in_progress,
         header=MAX_HEADER_BYTES,
         bodies={
             **dict.fromkeys((*sends, *replies), message),
-            **dict.fromkeys(batches, LARGE_BODY),
+            **dict.fromkeys((*batches, *lists), LARGE_BODY),
             RequestCode.UPDATE_BROKER_CONFIG: PROPERTIES_BODY,
         },
         body=SMALL_BODY,
@@ -104,12 +106,15 @@ class Surroundings:
 
     ``master_address`` is the main port of a slave's master, if it is configured. ``master_found`` is called with the
     master's addresses from name servers. ``keep_settings`` keeps settings that mqadmin changes, for the next start.
+    ``epoch`` is that of a failover cluster. With ``is_held_back`` the broker registers after ``register_as_slave``.
     """
 
     bind_address: str = ""
     name_servers: NameServers = ()
     connect: Connect = connect_nowhere
     master_address: str | None = None
+    epoch: int | None = None
+    is_held_back: bool = False
     master_found: Callable[[MasterAddresses], None] = lambda _: None
     keep_settings: Keep = keep_nothing
 
@@ -189,7 +194,7 @@ class BrokerService(OrderedServices):
         self.stats = BrokerStats(settings.broker_cluster_name, clock, now_ms)
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
-        self.locks = RebalanceLockManager(clock)
+        self.locks = RebalanceLockManager(clock, self._may_lock)
         self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms, run_in_thread)
         self.held_pulls = PullRequestHoldService(
             clock,
@@ -213,7 +218,12 @@ class BrokerService(OrderedServices):
             store,
             self.tables,
             self.schedule,
-            MasterLookup(surroundings.connect, lambda: self.broker_addr, surroundings.master_address),
+            MasterLookup(
+                surroundings.connect,
+                lambda: self.broker_addr,
+                surroundings.master_address,
+                is_member=surroundings.epoch is not None,
+            ),
             clock,
             timers=TimerCheckPoints(folder, store, self.turns, run_in_thread),
         )
@@ -224,6 +234,7 @@ class BrokerService(OrderedServices):
             self.broker_id,
             lambda: (self.broker_addr, self.ha_server_addr),
             lambda: self.topics.table,
+            surroundings.epoch,
         )
         self.outer_api = BrokerOuterAPI(
             self.registrant,
@@ -231,10 +242,11 @@ class BrokerService(OrderedServices):
             clock,
             self._master_found,
         )
+        self.outer_api.is_held_back = surroundings.is_held_back
         self.topics.subscribe(self.outer_api.topics_changed)
         self.live_settings = LiveSettings(
             [store, self.topics, self.groups, self.transactions, self.registrant, self.consumers.filters],
-            store.lift_read_limit,
+            store.lift_read_limit if surroundings.epoch is None else None,
             surroundings.keep_settings,
         )
         self.live_settings.subscribe(self._settings_changed)
@@ -270,12 +282,25 @@ class BrokerService(OrderedServices):
         return f"{self.broker_ip2}:{self._ha_port}"
 
     def _master_found(self, addresses: MasterAddresses) -> None:
+        if self.registrant.epoch is not None:
+            return  # only the coordinator of a failover cluster says who leads
         self.slave_synchronize.master_found(addresses)
         self._tell_node(addresses)
 
     def _settings_changed(self, changes: Mapping[str, str]) -> None:
         if "brokerPermission" in changes:  # name servers tell clients what they may do
             self.outer_api.register_all()
+
+    def _may_lock(self) -> bool:
+        leadership = self.store.leadership
+        return leadership is None or leadership.is_held()
+
+    def register_as_slave(self, broker_id: int) -> None:
+        """Tell name servers that this broker is a slave with this id, although it may run as a master still."""
+        if broker_id != self.registrant.broker_id:
+            self.broker_id = self.registrant.broker_id = broker_id
+            self.outer_api.register_all()
+        self.outer_api.begin()
 
     def promoted(self) -> None:
         """Tell name servers often that this broker is the master now. Call it once the services run."""

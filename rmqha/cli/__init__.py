@@ -13,7 +13,11 @@ In reading order:
 - ``repair``: ``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log.
 - ``restore``: ``rmqha restore`` and ``rmqha backup``: copy a store, up to a place in its log or as it is now.
 - ``promote``: ``rmqha promote``: makes a slave a master.
+- ``coordinator``: how commands reach the coordinator of automatic failover.
+- ``cluster``: ``rmqha cluster``: clusters with automatic failover, and orders to their nodes.
 - ``rewind``: ``rmqha rewind``: takes a store back to where its log parts from a master's.
+- ``replaycondition``: its conditions in SQL.
+- ``replaymemory``: what it remembers when it is killed.
 - ``replay``: ``rmqha replay``: sends stored messages again.
 - ``tables``: tables that fit into a narrow terminal.
 - ``lag``: ``rmqha lag``: how far consumer groups are behind.
@@ -36,6 +40,7 @@ from rmqha.interrupts import interrupts_end_imports
 
 MODULES: Final = {
     "backup": "restore",
+    "cluster": "cluster",
     "doctor": "doctor",
     "dump": "dump",
     "job": "jobs",

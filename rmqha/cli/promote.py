@@ -27,7 +27,7 @@ from rmqha.connecting import reason_of
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.control import NoNode, OrderRefused, give_order
-from rmqha.remoting.asking import NODE_STATE_KEY, ask_config, ask_runtime_info
+from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.lockfile import is_locked
@@ -42,6 +42,7 @@ from rmqha.store.offline.promote import (
 )
 from rmqha.store.offline.promote import promote as promote_store
 from rmqha.tls.endpoints import ClientTLS
+from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
 CONNECT_SECONDS = 3.0
 MAX_ROWS_SHOWN = 20

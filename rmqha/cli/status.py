@@ -30,7 +30,7 @@ from rmqha.printing import printable
 from rmqha.times import iso_time
 from rmqha.tls.endpoints import ClientTLS
 
-SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads")
+SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
 """The values that get lines of their own."""
 
 
@@ -143,11 +143,23 @@ def _lines(found: Status) -> list[str]:
     if found.read_limit is not None:
         waits = "" if found.reads is None else f"; {waits_in_words(found.reads)}"
         lines.append(f"{'reads':<11}  end at {found.read_limit}{waits}")
+    if found.failover is not None:
+        lines.append(f"{'failover':<11}  {_failover_line(found.failover)}")
     lines += [f"{'warning':<11}  {warning}" for warning in found.warnings]
     for peer in found.peers:
         facts = "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None)
         lines.append(f"{'peer':<11}  {facts}")
     return lines
+
+
+def _failover_line(failover: Mapping[str, Any]) -> str:
+    """What a member says of its failover cluster, in words."""
+    leader, sync = failover.get("leader"), ", ".join(map(str, failover.get("sync") or ())) or "nobody"
+    who = "nobody leads" if leader is None else f"{leader} leads"
+    words = f"{who}, epoch {failover.get('epoch')}; {sync} hold every message; {failover.get('member')} is "
+    words += f"{failover.get('state')}: {failover.get('reason')}"
+    problem = failover.get("problem")
+    return words if problem is None else f"{words}; {problem}"
 
 
 def _tables_line(tables: Mapping[str, Any]) -> str:

@@ -31,6 +31,8 @@ from rmqha.wire.fastjson import loads_lenient
 
 POLL_NAME_SERVER_SECONDS = 30.0
 """How long a route is used before it is asked for again."""
+DOUBTED_ROUTE_SECONDS = 1.0
+"""The same for a route without a master, or with one that takes no messages: another may lead soon."""
 REST_SECONDS = 5.0
 """How long an address that failed is tried only after all others."""
 MAX_RETRY_SECONDS = 1.0
@@ -54,6 +56,11 @@ def make_client_id() -> str:
 def _signing(endpoint: IStreamClientEndpoint, credentials: Credentials | None) -> IStreamClientEndpoint:
     """The endpoint; with credentials its connections sign their requests."""
     return endpoint if credentials is None else SigningEndpoint(endpoint, Signer(credentials))
+
+
+def seconds_of(route: TopicRoute) -> float:
+    """How long a route is used before it is asked for again."""
+    return DOUBTED_ROUTE_SECONDS if route.lacks_master else POLL_NAME_SERVER_SECONDS
 
 
 class MQClient:
@@ -229,15 +236,33 @@ class MQClient:
             found = known
         self._routes.pop(topic, None)
         if found is not None:
-            self._routes[topic] = self.clock.seconds() + POLL_NAME_SERVER_SECONDS, found
+            self._routes[topic] = self.clock.seconds() + seconds_of(found), found
             if len(self._routes) > MAX_ROUTES:
                 del self._routes[next(iter(self._routes))]
         return found
+
+    async def addresses_of(self, broker_name: str, topic: str) -> dict[int, str]:
+        """The addresses of a broker by broker id, by the route of one of its topics.
+
+        Name servers learn of a new topic a little after its first message is stored. Until then the address is the one
+        in the newest route of another topic, as in Java. Empty if no route has the broker. Raises as ``route``.
+        """
+        route = await self.route(topic)
+        if route is not None:
+            return route.addresses.get(broker_name, {})
+        others = (other.addresses for _, other in reversed(self._routes.values()))
+        return next((addresses[broker_name] for addresses in others if broker_name in addresses), {})
 
     def forget_route(self, topic: str) -> None:
         """Ask for the route again when it is next needed."""
         if topic in self._routes:
             self._routes[topic] = 0.0, self._routes[topic][1]
+
+    def doubt_route(self, topic: str) -> None:
+        """Ask for the route again soon."""
+        if topic in self._routes:
+            until, route = self._routes[topic]
+            self._routes[topic] = min(until, self.clock.seconds() + DOUBTED_ROUTE_SECONDS), route
 
     def stop(self) -> Deferred[None]:
         """Disconnect in the next reactor turn, because the caller may run inside a callback of one of the

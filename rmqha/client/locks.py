@@ -79,8 +79,7 @@ class QueueLocks:
                 )
 
     async def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> set[MessageQueue]:
-        route = await self._client.route(queues[0].topic)
-        address = None if route is None else route.addresses.get(broker_name, {}).get(MASTER_ID)
+        address = (await self._client.addresses_of(broker_name, queues[0].topic)).get(MASTER_ID)
         if address is None:
             self._client.forget_route(queues[0].topic)
             raise NoMaster(f"broker {broker_name} has no master now")

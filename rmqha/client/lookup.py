@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from rmqha.client.errors import MQBrokerError, MQClientError, TopicNotFound
 from rmqha.client.instance import MQClient
 from rmqha.client.pull import read_records
-from rmqha.remoting.asking import read_brokers
+from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 from rmqha.wire.record import Record, RecordError, keys_of, parse_msg_id

@@ -15,8 +15,6 @@ from rmqha.wire.record import COMPRESSED_FLAG
 UNIQ_KEY = "UNIQ_KEY"
 COMPRESS_OVER_BYTES, COMPRESS_LEVEL = 4096, 5
 """As Java's producer compresses (compressMsgBodyOverHowmuch)."""
-RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
-"""The topics of a group's messages that are to be tried again, and of those that were tried too often."""
 
 
 @dataclass(frozen=True, slots=True)

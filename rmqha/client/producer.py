@@ -17,7 +17,7 @@ from rmqha.client.errors import (
     TooManyWaiting,
     TopicNotFound,
 )
-from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, MQClient
+from rmqha.client.instance import MQClient, seconds_of
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus, make_unique_key
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.wire.batch import BatchEntry, encode_batch
@@ -26,11 +26,10 @@ from rmqha.wire.javahash import java_hash
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import COMPRESSED_FLAG
 from rmqha.wire.requestfields import V2_FIELDS
+from rmqha.wire.topics import AUTO_CREATE_TOPIC_KEY_TOPIC
 
 SEND_TIMEOUT_SECONDS = 3.0
 RETRY_TIMES_WHEN_SEND_FAILED = 2
-AUTO_CREATE_TOPIC_KEY = "TBW102"
-"""The template of a topic that is created by its first message."""
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 NO_BUYER_ID, NOT_IN_CURRENT_UNIT = 204, 205
 RETRIED = (
@@ -220,13 +219,22 @@ class Producer:
                 return await self._send_to(chosen, route, request, seconds)
             except MQClientError as error:
                 failure = error
-                self._new_topics.pop(request.topic, None)
-                self._client.forget_route(request.topic)
+                self._forget_route(request.topic)
             except MQBrokerError as error:
                 if error.code not in RETRIED:
                     raise
                 failure = error
+                if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # perhaps another node leads now
+                    self._new_topics.pop(request.topic, None)
+                    self._client.doubt_route(request.topic)
+                    self._client.doubt_route(AUTO_CREATE_TOPIC_KEY_TOPIC)
         raise failure
+
+    def _forget_route(self, topic: str) -> None:
+        """Ask for the route again, and for that of the template if the topic was new."""
+        if self._new_topics.pop(topic, None) is not None:
+            self._client.forget_route(AUTO_CREATE_TOPIC_KEY_TOPIC)
+        self._client.forget_route(topic)
 
     async def _route(self, topic: str) -> TopicRoute:
         """The route of the topic. A new topic uses the route of its template for a while, so that each master may
@@ -239,11 +247,11 @@ class Producer:
         return await self._client.route(topic) or await self._route_of_new(topic)
 
     async def _route_of_new(self, topic: str) -> TopicRoute:
-        template = await self._client.route(AUTO_CREATE_TOPIC_KEY)
+        template = await self._client.route(AUTO_CREATE_TOPIC_KEY_TOPIC)
         if template is None:
             raise TopicNotFound(f"no broker carries topic {topic}, and none would create it")
         route = template.as_template(DEFAULT_TOPIC_QUEUE_NUMS)
-        self._new_topics[topic] = self._client.clock.seconds() + POLL_NAME_SERVER_SECONDS, route
+        self._new_topics[topic] = self._client.clock.seconds() + seconds_of(route), route
         return route
 
     def _choose(self, route: TopicRoute, topic: str, failed: MessageQueue | None) -> MessageQueue:
@@ -273,7 +281,7 @@ class Producer:
             **({} if limit is None else {names.max_reconsume_times: str(limit)}),
             names.producer_group: self._group,
             names.topic: request.topic,
-            names.default_topic: AUTO_CREATE_TOPIC_KEY,
+            names.default_topic: AUTO_CREATE_TOPIC_KEY_TOPIC,
             names.default_topic_queue_nums: str(DEFAULT_TOPIC_QUEUE_NUMS),
             names.queue_id: str(queue.queue_id),
             names.sys_flag: str(request.sys_flag),

@@ -169,8 +169,7 @@ class PullConsumer:
 
     async def _addresses(self, queue: MessageQueue, broker_id: int) -> list[str]:
         """The addresses to ask, the best first: those that answer, then the suggested one, then by id."""
-        route = await self._client.route(queue.topic)
-        brokers = route.addresses.get(queue.broker_name, {}) if route is not None else {}
+        brokers = await self._client.addresses_of(queue.broker_name, queue.topic)
         ordered = sorted(brokers, key=lambda key: (self._client.is_resting(brokers[key]), key != broker_id, key))
         return [brokers[key] for key in ordered]
 

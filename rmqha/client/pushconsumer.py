@@ -30,7 +30,7 @@ from rmqha.client.handling import ConcurrentHandling, Handling, OrderedHandling
 from rmqha.client.instance import MQClient
 from rmqha.client.locks import RENEW_SECONDS, QueueLocks
 from rmqha.client.membership import ConsumerGroup
-from rmqha.client.message import RETRY_PREFIX, MessageQueue
+from rmqha.client.message import MessageQueue
 from rmqha.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from rmqha.client.pull import PullConsumer
 from rmqha.client.reading import QueueReader, Reading
@@ -43,6 +43,7 @@ from rmqha.wire.beans import read_text
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from rmqha.wire.subscription import SUB_ALL, SubscriptionData, type_of
+from rmqha.wire.topics import RETRY_PREFIX
 
 REBALANCE_SECONDS = 20.0
 REBALANCE_SOON_SECONDS = 1.0

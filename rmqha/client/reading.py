@@ -13,11 +13,12 @@ from twisted.python.failure import Failure
 from rmqha.client.bulk import AGAIN_SECONDS, SUSPEND_SECONDS, Edge, StoredSince
 from rmqha.client.caching import QueueCache, Usage
 from rmqha.client.errors import ClientError
-from rmqha.client.message import RETRY_PREFIX, MessageQueue
+from rmqha.client.message import MessageQueue
 from rmqha.client.offsets import OffsetStore
 from rmqha.client.pull import MAX_MESSAGES, PullConsumer, PullResult, PullStatus
 from rmqha.events import Event
 from rmqha.wire.record import Record
+from rmqha.wire.topics import RETRY_PREFIX
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 4.0

@@ -4,7 +4,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import Self
 
-from rmqha.client.message import RETRY_PREFIX, UNIQ_KEY, MessageQueue
+from rmqha.client.message import UNIQ_KEY, MessageQueue
 from rmqha.wire.batch import BatchError, decode_batch
 from rmqha.wire.record import (
     COMPRESSED_FLAG,
@@ -13,6 +13,7 @@ from rmqha.wire.record import (
     ZLIB_COMPRESSION_TYPES,
     Record,
 )
+from rmqha.wire.topics import RETRY_PREFIX
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """A compressed body that expands to more is not given to a handler."""

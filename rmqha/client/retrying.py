@@ -2,11 +2,12 @@
 
 from rmqha.client.errors import MQBrokerError, NoMaster
 from rmqha.client.instance import MQClient
-from rmqha.client.message import RETRY_PREFIX, UNIQ_KEY, Message, MessageQueue
+from rmqha.client.message import UNIQ_KEY, Message, MessageQueue
 from rmqha.client.producer import Producer
 from rmqha.client.route import MASTER_ID
 from rmqha.wire.command import RequestCode
 from rmqha.wire.record import TRANSACTION_TYPE_MASK, Record
+from rmqha.wire.topics import RETRY_PREFIX
 
 SEND_BACK_TIMEOUT_SECONDS = 5.0
 FIRST_RETRY_LEVEL = 3
@@ -38,8 +39,7 @@ class SendBack:
             await self._producer.send(self._copy(record))
 
     async def _to_its_broker(self, queue: MessageQueue, record: Record, delay_level: int) -> None:
-        route = await self._client.route(queue.topic)
-        address = None if route is None else route.addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        address = (await self._client.addresses_of(queue.broker_name, queue.topic)).get(MASTER_ID)
         if address is None:
             self._client.forget_route(queue.topic)
             raise NoMaster(f"broker {queue.broker_name} has no master now")

@@ -56,6 +56,11 @@ class TopicRoute:
         queues = QueueData(address, config.read_queue_nums, config.write_queue_nums, config.perm)
         return cls({address: {MASTER_ID: address}}, (queues,))
 
+    @property
+    def lacks_master(self) -> bool:
+        """Whether a broker of the topic has no master now."""
+        return any(MASTER_ID not in addresses for addresses in self.addresses.values())
+
     def as_template(self, most_queues: int) -> Self:
         """The queues that a new topic gets if this route is that of its template."""
         queues = []

@@ -124,10 +124,11 @@ class RouteInfoManager:
         """Add a registration, with its topics in steps.
 
         For a slave it returns its master's address and haServerAddr, if the master is registered. Raises
-        RequestRefused if there are too many brokers or topics.
+        RequestRefused if there are too many brokers or topics, or for a master that was replaced by a failover.
         """
         new = registration
         self._check_room(new)
+        self._check_epoch(new)
         broker = self._brokers.setdefault(new.broker_name, _Broker(new.cluster_name, new.broker_name))
         broker.cluster = new.cluster_name
         first_master = new.broker_id == MASTER_ID and MASTER_ID not in broker.addresses
@@ -169,6 +170,26 @@ class RouteInfoManager:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_BROKERS} brokers are registered already")
         if self._routes + len(new.topics) > MAX_ROUTES and new.broker_addr not in self._live:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._routes} topics of brokers are registered already")
+
+    def _check_epoch(self, new: Registration) -> None:
+        """A leader of a failover cluster registers with its epoch: one that was replaced must not come after it."""
+        broker = self._brokers.get(new.broker_name)
+        address = None if broker is None or new.broker_id != MASTER_ID else broker.addresses.get(MASTER_ID)
+        live = None if address is None or address == new.broker_addr else self._live.get(address)
+        if live is None or new.data_version.state_version >= live.data_version.state_version:
+            return
+        epoch, known = new.data_version.state_version, live.data_version.state_version
+        self._log.warn(
+            "refusing {address} as the master of {name}: it is of epoch {epoch}, and {leader} leads in epoch {known}",
+            event=Event.OLD_MASTER_REFUSED,
+            address=new.broker_addr,
+            name=new.broker_name,
+            epoch=epoch,
+            leader=address,
+            known=known,
+        )
+        reason = f"{address} is the master of {new.broker_name} in epoch {known}: this registration is of epoch {epoch}"
+        raise RequestRefused(ResponseCode.NO_PERMISSION, reason)
 
     def _forget_topics_of_nobody(self, broker_name: str) -> None:
         if broker_name not in self._brokers:

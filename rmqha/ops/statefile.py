@@ -102,6 +102,10 @@ class StateFileService(Service):
         """Fires when no write is running. Closing the store writes the last state."""
         Service.stopService(self)
         self._stop_writing()
+        return self.written()
+
+    def written(self) -> Deferred[None]:
+        """Fires when no write is running, also if a write has failed. None starts in the same turn of the reactor."""
         written: Deferred[None] = Deferred()
         if self._writing is None or self._writing.called:
             written.callback(None)

@@ -10,13 +10,14 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.remoting.asking import NODE_STATE_KEY, ask_config, ask_runtime_info, log_range
+from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
 from rmqha.remoting.protocol import RemotingError
 from rmqha.settings import BrokerRole, parse_byte_count
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import OpeningPhase
+from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
 UNKNOWN = "UNKNOWN"
 KILLED = "KILLED"
@@ -64,6 +65,8 @@ class Status:
     reads: Mapping[str, Any] | None = None
     contact_limit: float | None = None
     """Seconds after which a slave that copies must have noted a contact; None if its node does not tell."""
+    failover: Mapping[str, Any] | None = None
+    """What a member of a failover cluster knows of it; None for other nodes, and for one that does not run."""
 
     @classmethod
     def of_node(cls, state: NodeState, running: bool, killed: bool = False) -> "Status":
@@ -93,6 +96,7 @@ class Status:
             read_limit=state.read_limit,
             reads=state.reads if running else None,
             contact_limit=state.contact_limit,
+            failover=state.failover if running else None,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -115,6 +119,7 @@ class Status:
             "tables": None if self.tables is None else dict(self.tables),
             "readLimit": self.read_limit,
             "reads": None if self.reads is None else dict(self.reads),
+            "failover": None if self.failover is None else dict(self.failover),
             "warnings": list(self.warnings),
             "peers": list(self.peers),
         }
@@ -179,8 +184,9 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
     breach = max_lag.breach(status) if max_lag is not None and status.role == BrokerRole.SLAVE.value else None
     if breach is not None:
         return ExitCode.STALLED, breach
-    if status.tables is not None and status.tables.get("inSync") is False:
-        return ExitCode.IO_ERROR, f"topics, groups and offsets are not the master's: {status.tables.get('reason')}"
+    if status.tables is not None and not status.tables.get("inSync"):
+        why = status.tables.get("reason") or "they are not copied yet"
+        return ExitCode.IO_ERROR, f"topics, groups and offsets are not the master's: {why}"
     if status.reads is not None and status.reads.get("stalledSince") is not None:
         return ExitCode.STALLED, waits_in_words(status.reads)
     return ExitCode.FINE, ""

@@ -10,9 +10,10 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from rmqha.connecting import reason_of
 from rmqha.ops.doctor.facts import read_float
 from rmqha.ops.status import UNKNOWN, status_in
-from rmqha.remoting.asking import ask_config, ask_runtime_info, read_brokers
+from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.remoting.protocol import call_once
 from rmqha.settings import BrokerRole
+from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 

@@ -9,8 +9,9 @@ its code, the request is refused as soon as its header has arrived, and its body
 is limited too: each reactor turn accepts a limited number, and a long request is a coroutine that takes turns.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -40,14 +41,17 @@ from rmqha.ha.admission.limits import ConnectRates
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.turns import COST_OF_LONG_REQUEST, Pace, Turns
+from rmqha.sending import send_at_once
 from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,
     ONEWAY_FLAG,
     OUR_VERSION,
+    RESPONSE_FLAG,
     TOTAL_LENGTH_BYTES,
     CommandError,
+    FilledAnswer,
     RemotingCommand,
     ResponseCode,
     Sign,
@@ -186,6 +190,31 @@ Processors = Mapping[int, Processor]
 """The processors by request code."""
 
 
+class Together(ABC):
+    """A processor for which requests that arrive in one read are one piece of work.
+
+    Each request is prepared when it is met. Those that were prepared one after another are processed together before a
+    request of another kind, and at the latest at the end of the read. So none of them waits for later bytes.
+    """
+
+    @abstractmethod
+    def __call__(self, connection: "RemotingProtocol", request: RemotingCommand) -> Answer:
+        """Process a request that was not prepared."""
+
+    @abstractmethod
+    def prepare(self, connection: "RemotingProtocol", request: RemotingCommand) -> Any | None:
+        """What ``process`` needs of a request; None if it must be processed alone. May raise RequestRefused."""
+
+    @abstractmethod
+    def process(self, prepared: Sequence[Any]) -> "Answers":
+        """Process what was prepared, in its order. Returns an answer without a body for each."""
+
+
+AnswersNow = Sequence[RemotingCommand | FilledAnswer]
+Answers = AnswersNow | Deferred[AnswersNow]
+"""Immediate or later answers to several requests."""
+
+
 @implementer(IPushProducer)
 class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     """One connection. ``processors`` answer its requests. ``call`` sends a request, ``push`` one without an answer.
@@ -220,6 +249,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._skipping = 0
         self._wanted_room = False
         self._is_taking_frames = False
+        self._together: Together | None = None
+        """The processor of the requests that were prepared in this read and are not processed yet."""
+        self._prepared: list[Any] = []
+        self._prepared_for: list[RemotingCommand] = []
         self._hold_ups: set[HoldUp] = set()
         self._requests_in_progress = 0
         self._bytes_in_progress = 0
@@ -327,7 +360,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             had_room, self._wanted_room = self._wanted_room, False
             self.stringReceived(data[frame_at:at])
             if had_room:  # returned only now, because a request in progress is counted by itself
+                self._process_prepared()
                 self._budget.whole(self)
+        self._process_prepared()
         self._is_taking_frames = False
         self._received = Pieces(data[at:] if self.is_open else b"")
 
@@ -401,7 +436,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         except CommandError as error:
             self._close_for(str(error))
             return
-        if command.is_response:
+        if command.flag & RESPONSE_FLAG:
             self._answered(command)
         else:
             self._process(command)
@@ -433,11 +468,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
     def _process(self, request: RemotingCommand) -> None:
         processor = self._processors.get(request.code)
+        if processor is not self._together:
+            self._process_prepared()
         if processor is None:
             remark = f" request type {request.code} not supported"
             self._answer(RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark), request)
             return
-        if self._requests_in_progress >= self._limits.requests_in_progress:
+        if self._requests_in_progress + len(self._prepared) >= self._limits.requests_in_progress:
             self._answer(RemotingCommand(ResponseCode.SYSTEM_BUSY, remark=OVERLOAD), request)
             return
         refusal = self._body_refusal(request.code, len(request.body))
@@ -445,6 +482,14 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._answer(refusal, request)
             return
         try:
+            if isinstance(processor, Together):
+                prepared = processor.prepare(self, request)
+                if prepared is not None:
+                    self._together = processor
+                    self._prepared.append(prepared)
+                    self._prepared_for.append(request)
+                    return
+                self._process_prepared()
             answer = processor(self, request)
         except Exception:  # the caller gets an answer to any error
             answer = self._answer_to_failure(Failure(), request)
@@ -452,8 +497,27 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._answer(answer, request)
             return
         later = answer if isinstance(answer, Deferred) else self._long_request(answer)
-        self._begin(request)
-        later.addCallbacks(self._end, self._fail, callbackArgs=(request,), errbackArgs=(request,))
+        requests = [request]
+        self._begin(requests)
+        later.addCallbacks(self._end_one, self._fail, callbackArgs=(requests,), errbackArgs=(requests,))
+
+    def _process_prepared(self) -> None:
+        """Process the requests of this read that were prepared so far."""
+        together = self._together
+        if together is None:
+            return
+        prepared, requests = self._prepared, self._prepared_for
+        self._together, self._prepared, self._prepared_for = None, [], []
+        try:
+            answers = together.process(prepared)
+        except Exception:  # the callers get answers to any error
+            failure = Failure()
+            answers = [self._answer_to_failure(failure, request) for request in requests]
+        if not isinstance(answers, Deferred):
+            self._answer_all(answers, requests)
+            return
+        self._begin(requests)
+        answers.addCallbacks(self._end, self._fail, callbackArgs=(requests,), errbackArgs=(requests,))
 
     def _long_request(self, work: Coroutine[Any, Any, RemotingCommand | Later]) -> Deferred[RemotingCommand]:
         """Run a long request in turns, and read nothing further from the peer until it is over."""
@@ -473,10 +537,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._hold_up(HoldUp.LONG_REQUEST)
         return running.addBoth(go_on).addCallback(over)
 
-    def _begin(self, request: RemotingCommand) -> None:
-        """A request is in progress."""
-        self._requests_in_progress += 1
-        size = _size_of(request)
+    def _begin(self, requests: Sequence[RemotingCommand]) -> None:
+        """These requests are in progress."""
+        self._requests_in_progress += len(requests)
+        size = _size_of(requests)
         self._bytes_in_progress += size
         has_room = self._budget.keep(self, size)
         if self._bytes_in_progress > self._limits.bytes_in_progress:
@@ -484,11 +548,19 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if not has_room:
             self._hold_up(HoldUp.NO_ROOM)
 
-    def _end(self, answer: RemotingCommand, request: RemotingCommand) -> None:
+    def _end_one(self, answer: RemotingCommand, requests: Sequence[RemotingCommand]) -> None:
         """A request in progress is answered."""
-        self._answer(answer, request)
-        self._requests_in_progress -= 1
-        size = _size_of(request)
+        self._answer(answer, requests[0])
+        self._ended(requests)
+
+    def _end(self, answers: AnswersNow, requests: Sequence[RemotingCommand]) -> None:
+        """Requests in progress are answered."""
+        self._answer_all(answers, requests)
+        self._ended(requests)
+
+    def _ended(self, requests: Sequence[RemotingCommand]) -> None:
+        self._requests_in_progress -= len(requests)
+        size = _size_of(requests)
         self._bytes_in_progress -= size
         self._budget.let_go(self, size)
         if not self._hold_ups:  # nearly always
@@ -496,8 +568,8 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
             self._go_on(HoldUp.REQUESTS_IN_PROGRESS)
 
-    def _fail(self, failure: Failure, request: RemotingCommand) -> None:
-        self._end(self._answer_to_failure(failure, request), request)
+    def _fail(self, failure: Failure, requests: Sequence[RemotingCommand]) -> None:
+        self._end([self._answer_to_failure(failure, request) for request in requests], requests)
 
     def _answer_to_failure(self, failure: Failure, request: RemotingCommand) -> RemotingCommand:
         """The answer to a request whose processor raised. Unexpected exceptions are logged."""
@@ -506,6 +578,20 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return error.answer
         self._log.failure("request {code} failed", failure, event=Event.REQUEST_FAILED, code=request.code)
         return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def _answer_all(self, answers: AnswersNow, requests: Sequence[RemotingCommand]) -> None:
+        """Answer requests together, in one write."""
+        if not self.is_open:
+            return
+        heads: list[bytes] = []
+        for answer, request in zip(answers, requests, strict=True):
+            if isinstance(answer, FilledAnswer):
+                if not request.is_oneway:
+                    heads.append(answer.head(request))
+            else:
+                self._answer(answer, request)
+        if heads:
+            self._write(b"".join(heads), b"", at_once=True)
 
     def _answer(self, answer: RemotingCommand, request: RemotingCommand) -> None:
         if request.is_oneway or not self.is_open:
@@ -525,15 +611,20 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
     def _send(self, command: RemotingCommand) -> None:
         """Raises CommandError."""
-        head = encode_head(command)
+        self._write(encode_head(command), command.body)
+
+    def _write(self, head: bytes, body: bytes, at_once: bool = False) -> None:
+        """Write a frame, or several that have no body. Others of this round may join them, unless ``at_once``."""
         assert self.transport is not None, "it is connected"
-        if self._unwritten or len(command.body) > WRITTEN_AT_ONCE:
-            self._unwritten += [memoryview(part) for part in (head, command.body) if part]
+        if self._unwritten or len(body) > WRITTEN_AT_ONCE:
+            self._unwritten += [memoryview(part) for part in (head, body) if part]
             self._write_pieces()
+        elif at_once:
+            send_at_once(self.transport, head)
         else:
-            self.transport.writeSequence((head, command.body) if command.body else (head,))
+            self.transport.writeSequence((head, body) if body else (head,))
         if self._hold_ups and HoldUp.ANSWERS_UNREAD in self._hold_ups:
-            size = len(head) + len(command.body)
+            size = len(head) + len(body)
             self._bytes_unread += size
             if self._bytes_unread > self._limits.bytes_unread:
                 self._close_for(f"it does not read {self._bytes_unread} bytes")
@@ -683,9 +774,9 @@ class Pieces:
         return b"".join(self._pieces)
 
 
-def _size_of(request: RemotingCommand) -> int:
-    """The approximate memory of a request in progress, in bytes."""
-    return len(request.body) + sum(map(len, request.ext_fields.values()))
+def _size_of(requests: Sequence[RemotingCommand]) -> int:
+    """The approximate memory of requests in progress, in bytes."""
+    return sum(len(request.body) + sum(map(len, request.ext_fields.values())) for request in requests)
 
 
 class RemotingFactory(Factory[RemotingProtocol]):
@@ -763,11 +854,13 @@ class RemotingFactory(Factory[RemotingProtocol]):
             protocol.hang_up()
 
 
-async def call_once(endpoint: IStreamClientEndpoint, code: int, clock: IReactorTime) -> RemotingCommand:
+async def call_once(
+    endpoint: IStreamClientEndpoint, code: int, clock: IReactorTime, ext_fields: Mapping[str, str] | None = None
+) -> RemotingCommand:
     """Connect, send one request, disconnect. Raises RemotingError, TimeoutError, or what connecting raises."""
     protocol = RemotingProtocol({}, clock)
     await connect_protocol(endpoint, protocol).addTimeout(CALL_TIMEOUT_SECONDS, clock)
     try:
-        return await protocol.call(code)
+        return await protocol.call(code, ext_fields)
     finally:
         protocol.hang_up()

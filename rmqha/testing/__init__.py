@@ -8,5 +8,9 @@ In reading order:
 - ``nodes``: runs nodes as processes.
 - ``putnode``: a master that puts messages on command.
 - ``proxy``: a TCP proxy that stages network faults.
+- ``keystore``: the keys and leases of a coordinator in memory.
+- ``coordinator``: a coordinator in memory, whose answers can be late or lost.
+- ``etcd``: runs members of a real etcd.
+- ``witness``: runs a witness.
 - ``sim/``: a simulator of a master and its slaves, repeatable by seed.
 """

@@ -140,6 +140,10 @@ class TwistdNode:
 
         return self.wait_until_found(look, what, seconds)
 
+    def wait_for_tables(self) -> None:
+        """Until this slave has its master's topics, groups and offsets. Raises NodeError."""
+        self.wait_for_state(lambda state: bool(state.tables and state.tables["inSync"]), "the master's tables")
+
     def wait_until_found(self, look: Callable[[], Found | None], what: str, seconds: float) -> Found:
         """The first result of ``look`` that is not None. ``what`` names it in the error. Raises NodeError."""
         deadline = time.monotonic() + seconds

@@ -673,7 +673,7 @@ class FaultProxy:
         """Wait until no connection is left, so that ``reports`` contains every report made on one."""
         self.wait_until(lambda facts: not facts.open, "the end of the connections")
 
-    def wait_until(self, reached: Callable[[Facts], bool], what: str, seconds: float = 60.0) -> Facts:
+    def wait_until(self, reached: Callable[[Facts], bool], what: str, seconds: float = ANSWER_SECONDS) -> Facts:
         """The first facts that ``reached`` accepts. Raises ProxyError."""
         deadline = time.monotonic() + seconds
         while not reached(facts := self.facts()):

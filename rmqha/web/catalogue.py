@@ -71,6 +71,14 @@ NODE = (
     _gauge("rmqha_slot_retained_bytes", "With --hold: bytes of the log from a slave's slot to the end.", "slot"),
     _gauge("rmqha_slot_active", "With --hold: 1 if the slot's slave is connected, else 0.", "slot"),
     _gauge("rmqha_takes_puts", "Master: 1 if it accepts messages, 0 if its disk is full or it stops."),
+    _gauge("rmqha_failover_leader", "Failover cluster: 1 if the node leads, else 0."),
+    _gauge("rmqha_failover_epoch", "Failover cluster: the epoch; it grows with each change of the leader."),
+    _gauge("rmqha_failover_sync_members", "Failover cluster: members that hold every message, the leader included."),
+    _gauge(
+        "rmqha_failover_lease_seconds",
+        "Failover cluster: how long a leader may lead without another answer. Missing if the node does not lead.",
+    ),
+    _gauge("rmqha_coordinator_up", "Failover cluster: 1 if the coordinator answered last, else 0."),
     _counter("rmqha_puts_total", "Requests to store messages, by result. A batch is one request.", "status"),
     _histogram(
         "rmqha_put_seconds",

@@ -5,7 +5,12 @@
 - ``/primary``: the node is a master that accepts messages.
 - ``/replica``: the node is a slave that copies its master's log. With ``?lag=10m`` or ``?lag=30s`` its lag is at most
   that. An unknown lag is too large.
-- ``/sync``: the node is a slave that holds all its master has, and counts as a replica: no observer.
+- ``/master``: the same as ``/primary``.
+- ``/sync``: the node is a slave that holds all its master has, and counts as a replica: no observer. In a failover
+  cluster: it may lead next without loss.
+
+``/cluster`` and ``/history`` of a member of a failover cluster are JSON. They answer 503 if the cluster has no leader,
+as far as the node knows, or if the node does not hear from the coordinator.
 """
 
 from collections.abc import Callable
@@ -17,6 +22,7 @@ from rmqha.ops.status import MaxLag
 from rmqha.web.nodefacts import COPYING, RUNNING, LiveNode, NodeFacts, is_master
 from rmqha.web.server import Handler, Page, Query, text_page
 
+ALL_CHANGES = 100
 Verdict = tuple[bool, str]
 """Whether the answer is yes, and why, in one line."""
 Check = Callable[[NodeFacts, Query], Verdict]
@@ -43,8 +49,15 @@ def primary(facts: NodeFacts, _: Query) -> Verdict:
     if isinstance(live, str):
         return False, live
     if not live.store.takes_puts:
-        return False, "the disk is too full to accept messages" if live.store.disk_full else "the disk has failed"
+        return False, _why_no_puts(live)
     return True, f"the node is the {facts.role}"
+
+
+def _why_no_puts(live: LiveNode) -> str:
+    leadership = live.store.leadership
+    if leadership is not None and not leadership.takes_puts():
+        return "it hands the lead over" if leadership.is_held() else "it does not lead its failover cluster any more"
+    return "the disk is too full to accept messages" if live.store.disk_full else "the disk has failed"
 
 
 def replica(facts: NodeFacts, query: Query) -> Verdict:
@@ -79,6 +92,11 @@ def sync(facts: NodeFacts, _: Query) -> Verdict:
     if live.slave is not None and live.slave.is_observer:
         return False, "the slave is an observer: it never counts as a replica"
     state = live.state().state
+    if facts.cluster is not None:
+        found = facts.cluster(0)
+        if found["member"] not in found["sync"] or state not in COPYING:
+            return False, f"the slave is {state}, and not in the sync set of its failover cluster"
+        return True, f"the slave is {state}, and may lead next: it holds every message that was answered with SEND_OK"
     return state == ReplicaState.IN_SYNC.name, f"the slave is {state}"
 
 
@@ -94,9 +112,25 @@ CHECKS: dict[str, Check] = {
     "/liveness": liveness,
     "/readiness": readiness,
     "/primary": primary,
+    "/master": primary,
     "/replica": replica,
     "/sync": sync,
 }
+
+
+def cluster_handlers(facts: NodeFacts) -> dict[str, Handler]:
+    """What a member tells of its failover cluster; of other nodes nothing."""
+    cluster = facts.cluster
+    if cluster is None:
+        return {}
+
+    def answer(is_history: bool) -> Page:
+        found = cluster(ALL_CHANGES if is_history else 0)
+        code = 200 if found["leader"] is not None and found["coordinator"] else 503
+        shown = found["history"] if is_history else {key: value for key, value in found.items() if key != "history"}
+        return Page(code, "application/json", orjson.dumps(shown, option=orjson.OPT_INDENT_2) + b"\n")
+
+    return {"/cluster": lambda _: answer(False), "/history": lambda _: answer(True)}
 
 
 def handler_of(check: Check, facts: NodeFacts) -> Handler:

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric as Family
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 
 import rmqha
+from rmqha.coordination.witness.http import WitnessFactory
 from rmqha.ha.slave.contact import iso_of
 from rmqha.histogram import Histogram
 from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
@@ -37,13 +38,15 @@ class NameServerFacts:
     factory: RemotingFactory
     warnings: RecentWarnings
     turns: Histogram | None
+    witness: WitnessFactory | None = None
 
     def ports(self, server: Server) -> dict[str, tuple[int, Mapping[str, int]]]:
         """For each port how many connections are open, and how many were refused, by reason."""
-        return {
+        found: dict[str, tuple[int, Mapping[str, int]]] = {
             "name server": (self.factory.connections, {"too many connections": self.factory.refused}),
             "http": (len(server.channels), server.pages.refused),
         }
+        return found if self.witness is None else found | {"witness": self.witness.counts}
 
 
 def masters_of(brokers: list[LiveBroker]) -> dict[tuple[str, str], int]:
@@ -127,10 +130,11 @@ def name_server_web(
     factory: RemotingFactory,
     reactor: Any,
     failed: Callable[[str], None],
+    witness: WitnessFactory | None = None,
 ) -> WebService:
-    """The HTTP port of a name server."""
+    """The HTTP port of a name server. ``witness`` is the port of its witness, if it runs one."""
     clock = IReactorTime(reactor)
-    facts = NameServerFacts(routes, factory, RecentWarnings(), time_turns(reactor))
+    facts = NameServerFacts(routes, factory, RecentWarnings(), time_turns(reactor), witness)
     handlers = partial(name_server_handlers, facts, SharedWork(clock))
     return WebService(endpoint, "plain", handlers, facts.warnings, clock, failed)
 

@@ -69,7 +69,8 @@ class LiveNode(Protocol):
 class NodeFacts:
     """Where to read. ``live`` gives the open node, None while its store is closed; ``phase`` what the node is doing.
 
-    ``settings`` gives the current settings: a promotion changes them.
+    ``settings`` gives the current settings: a promotion changes them. ``cluster`` gives what a member of a failover
+    cluster knows of it, with a number of changes of the leader; None for other nodes.
     """
 
     settings: Callable[[], Settings]
@@ -79,6 +80,7 @@ class NodeFacts:
     warnings: RecentWarnings
     turns: Histogram | None
     sampler: Sampler
+    cluster: Callable[[int], dict[str, Any]] | None = None
 
     @property
     def role(self) -> str:

@@ -26,6 +26,7 @@ from rmqha.web.nodefacts import (
 )
 
 ROLES = tuple(role.value for role in BrokerRole)
+LEADER = "LEADER"
 Families = Iterator[Family | ManySeries]
 
 
@@ -56,6 +57,8 @@ class NodeMetrics:
             yield from self._of_log(common, live, state)
             yield from self._of_slaves(common, live)
             yield from self._of_puts(common, live)
+        if facts.cluster is not None:
+            yield from _of_cluster(common, facts.cluster(0))
         yield from of_process(common, facts.ports(http), facts)
         progress = facts.sampler.progress
         yield common.value("rmqha_progress_done_bytes", None if progress is None else progress.done_bytes)
@@ -148,6 +151,14 @@ class NodeMetrics:
             rest,
         )
         yield common.many("rocketmq_consumer_lag_messages", capped(lags))
+
+
+def _of_cluster(common: Common, found: Mapping[str, Any]) -> Families:
+    yield common.value("rmqha_failover_leader", float(found["state"] == LEADER))
+    yield common.value("rmqha_failover_epoch", found["epoch"])
+    yield common.value("rmqha_failover_sync_members", len(found["sync"]))
+    yield common.value("rmqha_failover_lease_seconds", found["leaseSeconds"])
+    yield common.value("rmqha_coordinator_up", float(found["coordinator"]))
 
 
 def _counters(

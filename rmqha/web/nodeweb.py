@@ -14,7 +14,7 @@ from rmqha.settings import Settings
 from rmqha.steps import Steps
 from rmqha.tls.endpoints import ServerTLS
 from rmqha.web.exposition import Format
-from rmqha.web.health import CHECKS, handler_of
+from rmqha.web.health import CHECKS, cluster_handlers, handler_of
 from rmqha.web.nodefacts import LiveNode, NodeFacts, sample_of
 from rmqha.web.nodemetrics import NodeMetrics
 from rmqha.web.page import REFRESH_SECONDS, StatusPage
@@ -64,8 +64,12 @@ def node_web(
     reactor: Any,
     failed: Callable[[str], None],
     how_far: Callable[[], Place | None],
+    cluster: Callable[[int], dict[str, Any]] | None = None,
 ) -> WebService:
-    """The HTTP port of a node. ``parts`` are the first fields of ``NodeFacts``. ``how_far``: see ``Sampler``."""
+    """The HTTP port of a node. ``parts`` are the first fields of ``NodeFacts``, and ``cluster`` is the last.
+
+    ``how_far``: see ``Sampler``.
+    """
     clock = IReactorTime(reactor)
     settings, _, live = parts
     warnings = RecentWarnings()
@@ -74,7 +78,7 @@ def node_web(
         return DiskFacts.of(settings().commit_log_folder, settings().store_path_root_dir)
 
     sampler = Sampler(lambda: sample_of(live(), clock.seconds()), look_at_disk, run_in_thread, clock, how_far)
-    facts = NodeFacts(*parts, tls, warnings, time_turns(reactor), sampler)
+    facts = NodeFacts(*parts, tls, warnings, time_turns(reactor), sampler, cluster)
     web = WebService(
         endpoint,
         "plain" if tls is None else str(tls),
@@ -98,6 +102,7 @@ def node_handlers(facts: NodeFacts, shared: SharedWork, server: Callable[[], Ser
         "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
         "/metrics": metrics_handler(shared, lambda form: metrics.text(form, server())),
         **{path: handler_of(check, facts) for path, check in CHECKS.items()},
+        **cluster_handlers(facts),
     }
 
 

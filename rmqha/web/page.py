@@ -36,6 +36,7 @@ REFRESH_SECONDS = 2
 SHOWN_SLAVES = 50
 SHOWN_SLOTS = 20
 SHOWN_GROUPS = 10
+SHOWN_CHANGES = 5
 MAX_NAME_CHARS = 100
 RECENT_SECONDS = 60.0
 GOOD = frozenset({"SERVING", "IN_SYNC"})
@@ -211,6 +212,7 @@ class StatusPage(FactsPage):
             "name": settings.broker_name,
             "cluster": settings.broker_cluster_name,
             "store": str(settings.store_path_root_dir),
+            "failover": None if facts.cluster is None else facts.cluster(SHOWN_CHANGES),
         }
 
     def _of_process(self) -> Facts:
@@ -287,7 +289,7 @@ def _no_facts() -> Facts:
     unknown = (
         *("storeId", "epoch", "epochStart", "offsets", "lagBytes", "lagSeconds", "master", "lastContact", "since"),
         *("contactLimitSeconds", "reason", "tables", "verdict", "rates", "inSyncSlavesNeeded", "takesPuts", "topics"),
-        *("certificateExpires", "flushBehindBytes", "dispatchBehindBytes", "historySeconds", "progress"),
+        *("certificateExpires", "flushBehindBytes", "dispatchBehindBytes", "historySeconds", "progress", "failover"),
     )
     texts = ("role", "state", "phase", "name", "cluster", "store", "version", "time")
     empty: Facts = {

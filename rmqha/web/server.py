@@ -9,21 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IDelayedCall, IPullProducer, IReactorTime
-from twisted.internet.protocol import connectionDone
+from twisted.internet.interfaces import IAddress, IPullProducer, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 from zope.interface import implementer
 
 from rmqha.events import Event
 from rmqha.ha.admission.throttle import TokenBucket
+from rmqha.httpchannel import LimitedChannel
 
 MAX_CONNECTIONS = 64
-MAX_HEADER_BYTES = 8 * 1024
-MAX_HEADERS = 64
 REQUEST_SECONDS = 15.0
 """A connection without a complete request is closed after this time."""
 ANSWER_SECONDS = 30.0
@@ -173,71 +170,20 @@ class BodilessRequest(Request):
             channel.refuse("413 Content Too Large")
 
 
-class Channel(HTTPChannel):
-    """One connection. Its deadlines do not move when a client sends single bytes."""
+class Channel(LimitedChannel):
+    """One connection."""
 
-    maxHeaders = MAX_HEADERS
-    totalHeadersSize = MAX_HEADER_BYTES
-    MAX_LENGTH = 2 * MAX_HEADER_BYTES
     requestFactory = BodilessRequest
+    request_seconds = REQUEST_SECONDS
+    answer_seconds = ANSWER_SECONDS
     site: "Server"
-    timeOut: int | None = None
-    is_answering = False
-    _deadline: IDelayedCall | None = None
-    _is_refused = False
 
-    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
-        return self.site.reactor.callLater(period, func)
-
-    def connectionMade(self) -> None:
-        super().connectionMade()  # type: ignore[no-untyped-call]  # Twisted's
-        self._set_deadline(REQUEST_SECONDS)
-
-    def _set_deadline(self, seconds: float | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        if seconds is not None:
-            self._deadline = self.site.reactor.callLater(seconds, self._too_late)
-
-    def _too_late(self) -> None:
-        self._deadline = None
+    def too_late(self) -> None:
         self.site.pages.refused["too slow"] += 1
         self.abort()
 
-    def abort(self) -> None:
-        """Close the connection at once."""
-        transport: Any = self.transport
-        if transport is not None:
-            transport.abortConnection()
-
-    def allContentReceived(self) -> None:
-        if self._is_refused:
-            return
-        self.is_answering = True
-        self._set_deadline(ANSWER_SECONDS)
-        super().allContentReceived()  # type: ignore[no-untyped-call]  # Twisted's
-
-    def requestDone(self, request: Any) -> None:
-        self.is_answering = False
-        self._set_deadline(REQUEST_SECONDS)
-        super().requestDone(request)  # type: ignore[no-untyped-call]  # Twisted's
-
-    def refuse(self, status: str) -> None:
-        """Answer with this status, and close."""
-        self._is_refused = True
-        transport: Any = self.transport
-        transport.write(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
-        self.loseConnection()
-
-    def dataReceived(self, data: bytes) -> None:
-        if not self._is_refused:
-            super().dataReceived(data)  # type: ignore[no-untyped-call]  # Twisted's
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._set_deadline(None)
+    def gone(self) -> None:
         self.site.gone(self)
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]  # Twisted's
 
 
 class Server(Site):
@@ -269,6 +215,7 @@ class Server(Site):
         channel = Channel()
         channel.factory = self
         channel.site = self
+        channel.clock = self.reactor
         self.channels[channel] = None
         return channel
 

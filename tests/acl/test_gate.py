@@ -1,6 +1,8 @@
 """The gate: before all processors, with rules that follow their files."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import execute, maybeDeferred
@@ -13,7 +15,7 @@ from rmqha.acl.gate import EXCEPTION, RELOAD_SECONDS, AclGate
 from rmqha.acl.patience import FREE_TRIES, MAX_WAIT_SECONDS, REFUSALS_PER_SECOND
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.acl.yamlfile import AclFileError
-from rmqha.remoting.protocol import RemotingProtocol
+from rmqha.remoting.protocol import Answer, Answers, RemotingProtocol, Together
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode
 from tests.ha.doubles import LineTransport, log_lines
 from tests.remoting.test_protocol import ECHO, PROCESSORS, commands_in, frame
@@ -94,6 +96,36 @@ class GateTests(GateTestCase):
         self.assertIsNone(self.ask(APP))
         self.assertEqual(self.ask(None), f"{EXCEPTION}No accessKey is configured")
         self.assertEqual(self.ask(LATER), f"{EXCEPTION}No acl config for rocketmq-new")
+
+    def test_requests_that_arrive_together_are_checked_one_by_one(self) -> None:
+        class Echoes(Together):
+            """Answers with how many were processed together."""
+
+            def __call__(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+                return RemotingCommand(0, remark="alone")
+
+            def prepare(self, connection: RemotingProtocol, request: RemotingCommand) -> Any:
+                return request
+
+            def process(self, prepared: Sequence[Any]) -> Answers:
+                return [RemotingCommand(0, remark=f"{len(prepared)} together") for _ in prepared]
+
+        code = RequestCode.SEND_MESSAGE_V2
+        self.plain.write_text(f"{file_of(APP)}  defaultTopicPerm: PUB\n")
+        self.later()
+        line = LineTransport(self.clock)
+        line.attach(RemotingProtocol(self.gate.guard({code: Echoes()}), self.clock))
+        self.lines.append(line)
+        fields = {"b": "T"}
+        good = frame(RemotingCommand(code, 1, ext_fields=Signer(APP)(fields, b"", OUR_VERSION)))
+        bad = frame(RemotingCommand(code, 2, ext_fields=Signer(GUESS)(fields, b"", OUR_VERSION)))
+        line.deliver(good)
+        self.assertEqual([answer.remark for answer in commands_in(line.take())], ["alone"])
+        line.deliver(good * 3 + bad + good * 2)
+        self.clock.advance(0)
+        remarks = [str(answer.remark).partition(" ")[2] for answer in commands_in(line.take())]
+        self.assertEqual(remarks[:3], ["together"] * 3)
+        self.assertIn("Check signature failed", remarks[3])
 
     def test_a_refusal_is_logged_once_and_without_a_secret(self) -> None:
         with log_lines() as lines:

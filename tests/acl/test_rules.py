@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.acl import rules
+from rmqha.acl import usual
 from rmqha.acl.rules import MAX_ACCOUNTS, AclRules, Refused, parse_rules
 from rmqha.acl.signing import SIGNATURE, Credentials, Signer
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -187,13 +187,13 @@ class JavasChecksTests(RulesTestCase):
         )
 
     def test_few_sends_are_remembered(self) -> None:
-        self.patch(rules, "MAX_KEPT_SENDS", 3)
+        self.patch(usual, "MAX_KEPT_SENDS", 3)
         everybody = rules_of({"accounts": [{**ACCOUNT, "defaultTopicPerm": "PUB"}]})
         for number in range(10):
             self.assertIsNone(verdict(everybody, signed(APP, 310, {"b": f"topic-{number}"})))
             self.assertIsNone(verdict(everybody, signed(APP, 310, {"b": "x" * 1000})))
-        self.assertLessEqual(len(everybody._may_send), 3)
-        self.assertLess(max(len(topic) for *_, topic in everybody._may_send), 10)
+            self.assertLessEqual(len(everybody.usual.topics), 3)
+            self.assertLess(max(map(len, everybody.usual.topics)), 10)
 
     def test_what_slaves_ask_for_needs_any_account(self) -> None:
         for code in READ_FREELY:

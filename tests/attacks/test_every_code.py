@@ -9,6 +9,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from types import FrameType
 from typing import Any, NamedTuple
@@ -19,15 +20,18 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
 from rmqha.broker.requests.later import LATER
 from rmqha.broker.requests.pop import POP_CODES
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, Surroundings, broker_limits
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.remoting import turns
+from rmqha.remoting.promising import PromiseProcessor
 from rmqha.remoting.protocol import Processors, RemotingLimits, RemotingProtocol
 from rmqha.store.derived.index import IndexedKey
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
+from rmqha.store.nodestate import NodeState
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import LineTransport
@@ -274,6 +278,9 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_MAX_OFFSET: Worst(QUEUE),
     RequestCode.GET_MIN_OFFSET: Worst(QUEUE),
     RequestCode.GET_CONFIRMED_OFFSET: Worst({"after": HUGE}),
+    RequestCode.PROMISE_TO_FOLLOW: Worst(
+        {"leader": LONG_TEXT[:200_000], "epoch": HUGE, "session": "", "ms": HUGE}, b"", 16
+    ),
     **dict.fromkeys(POP_CODES, Worst({"topic": HUGE})),
     **dict.fromkeys(LATER, Worst({"topic": LONG_TEXT[:200_000]}, b"{" * 60_000, 3)),
     RequestCode.GET_TOPIC_CONFIG: [Worst({"topic": "wide", "lo": "true"}, b"", STORED), Worst({"topic": LONG_TEXT})],
@@ -329,10 +336,23 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
             "order": "false",
         }
     ),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: [
+        Worst(body=as_json({"topicConfigList": [{"topicName": f"listed-{at}"} for at in range(1_000)]}), answer=STORED),
+        Worst(body=as_json({"topicConfigList": [{"topicName": "odd", "x": [{}] * 20_000}]})),
+        Worst(body=as_json({"topicConfigList": [{"topicName": "odd", "x": ["y"] * 3_000}] * 40})),
+        Worst(body=as_json({"topicConfigList": [[]] * 30_000})),
+        Worst(body=as_json({"topicConfigList": [1] * 500_000})),
+    ],
     RequestCode.DELETE_TOPIC_IN_BROKER: Worst({"topic": "topic-77"}),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Worst(
-        body=as_json({"groupName": "new", **{f"field{at}": at for at in range(4_000)}})
-    ),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: [
+        Worst(body=as_json({"groupName": "new", **{f"field{at}": at for at in range(4_000)}})),
+        Worst(body=as_json({"groupName": "new", "x": [{}] * 20_000})),
+        Worst(body=as_json({"groupName": "new", "x": [{}] * 2_000}), answer=STORED),
+    ],
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: [
+        Worst(body=as_json({"groupConfigList": [{"groupName": f"listed-{at}"} for at in range(500)]}), answer=STORED),
+        Worst(body=as_json({"groupConfigList": [{"groupName": "odd", f"field{at}": at} for at in range(10_000)]})),
+    ],
     RequestCode.DELETE_SUBSCRIPTIONGROUP: Worst({"groupName": "traveller", "removeOffset": "true"}),
     RequestCode.GET_ALL_TOPIC_CONFIG: Worst(),
     RequestCode.GET_ALL_CONSUMER_OFFSET: Worst(),
@@ -382,6 +402,7 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: Worst(),
     RequestCode.GET_BROKER_RUNTIME_INFO: Worst(),
     RequestCode.GET_BROKER_CONFIG: Worst(),
+    RequestCode.GET_BROKER_HA_STATUS: Worst(answer=STORED),
 }
 
 
@@ -408,6 +429,8 @@ class BrokerTests(EveryCodeTestCase):
         processors = {
             **broker.processors(),
             **runtime_processors(broker.runtime_info.table, broker.config),
+            **ha_status_processors(lambda: ha_runtime_info(self.crowded_state(), False, 256 << 20)),
+            **PromiseProcessor(lambda _: False).processors(),
         }
         limits = broker_limits(self.settings, 10_000)
         self.crowd(processors, limits)
@@ -415,6 +438,11 @@ class BrokerTests(EveryCodeTestCase):
         assert isinstance(unknown, Worst)
         ends = [unknown, *self.ends_of_large_transactions(processors, limits)]
         self.check(processors, limits, {**OF_A_BROKER, RequestCode.END_TRANSACTION: ends})
+
+    def crowded_state(self) -> NodeState:
+        """The state of a node with many slaves."""
+        peer = {"peer": "10.0.0.1:50000", "ackOffset": 1, "sentOffset": 1}
+        return replace(self.store.node_state, peers=(peer,) * CLIENTS)
 
     def ends_of_large_transactions(self, processors: Processors, limits: RemotingLimits) -> list[Worst]:
         """A commit and a rollback of half messages as large as may be."""

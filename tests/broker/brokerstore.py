@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.settings import make_settings
 from rmqha.store import messagestore
+from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand
@@ -129,7 +130,7 @@ class BrokerStoreTestCase(SynchronousTestCase):
 
     def dispatch(self) -> None:
         """Let dispatch come to the log's end."""
-        self.clock.pump([0.005] * 4)
+        self.clock.pump([SLAVE_PAUSE_SECONDS / 4] * 8)
         self.assertEqual(self.store.derived.dispatcher.behind_bytes, 0)
 
     def copy_to_slave(self, **properties: str) -> MessageStore:

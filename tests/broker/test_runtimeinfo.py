@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.runtimeinfo import RuntimeInfo, byte_count, config_of, runtime_processors
 from rmqha.broker.tables.stats import BrokerStats
+from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
-from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range, view_of_master
+from rmqha.remoting.asking import ask_config, ask_master_range, ask_runtime_info, log_range, view_of_master
 from rmqha.remoting.protocol import Processors, RemotingError, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase
@@ -33,7 +34,7 @@ putMessageEntireTimeMax putMessageDistributeTime
 getFoundTps getMissTps getTotalTps getTransferedTps getMessageEntireTimeMax
 sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity queryThreadPoolQueueSize queryThreadPoolQueueCapacity
 queryThreadPoolQueueHeadWaitTimeMills EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity
-scheduleMessageOffset_3 putLatency99 putLatency999 getTransferredTps"""
+scheduleMessageOffset_3 putLatency99 putLatency999 getTransferredTps brokerActive"""
 """What 4.9.8 and 5.3.3 brokers tell to tools that parse it, LOG being the folder of its log."""
 
 
@@ -283,7 +284,9 @@ class ViewTests(RuntimeInfoTestCase):
     """What a slave learns of its master."""
 
     def test_range_and_segment_size(self) -> None:
-        self.assertEqual(self.view(a_broker("4096", "9000", "4096")), MasterView(4096, 9000, segment_size=4096))
+        self.assertEqual(
+            self.view(a_broker("4096", "9000", "4096")), MasterView(4096, 9000, segment_size=4096, settling_seconds=6.0)
+        )
 
     def test_the_config_is_asked_for_only_when_it_is_wanted(self) -> None:
         only_table: Processors = {
@@ -297,6 +300,22 @@ class ViewTests(RuntimeInfoTestCase):
         """Nothing is adopted that no segment could have."""
         for size in ("", "0", "-4096", "1e9", "4k", str(2**31), "9" * 30):
             self.assertIsNone(self.view(a_broker("0", "1", size)).segment_size, size)
+
+    def test_how_long_puts_wait_for_slaves(self) -> None:
+        """The longer one of the two settings, of which a release uses one, and a second more."""
+        for slave_timeout, sync_flush_timeout, seconds in (
+            ("3000", "5000", 6.0),
+            ("60000", "5000", 61.0),
+            ("3000", "9500", 10.5),
+            ("", "x", 6.0),
+            ("-1", "٣", 6.0),
+        ):
+            settings = {"slaveTimeout": slave_timeout, "syncFlushTimeout": sync_flush_timeout}
+            self.assertEqual(self.view(a_broker_with(**settings)).settling_seconds, seconds, settings)
+
+    def test_a_range_says_how_long_puts_of_a_java_master_wait(self) -> None:
+        question = self.ask(ask_master_range, a_broker_with(slaveTimeout="60000"))
+        self.assertEqual(self.successResultOf(question), MasterRange(0, 1, is_ours=False, settling_seconds=61.0))
 
     def test_a_master_of_another_replication_is_refused(self) -> None:
         for key, mode in (("enableDLegerCommitLog", "DLedger mode"), ("enableControllerMode", "controller mode")):

@@ -64,7 +64,12 @@ class BrokerServiceTests(BrokerStoreTestCase):
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         }
-        of_the_node = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG}
+        of_the_node = {
+            RequestCode.GET_BROKER_RUNTIME_INFO,
+            RequestCode.GET_BROKER_CONFIG,
+            RequestCode.PROMISE_TO_FOLLOW,
+            RequestCode.GET_BROKER_HA_STATUS,
+        }
         self.assertEqual(set(RequestCode) - elsewhere - to_clients - of_the_node, set(self.make().processors()))
 
     def test_a_slave_answers_all_that_a_master_does(self) -> None:

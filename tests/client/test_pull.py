@@ -223,6 +223,21 @@ class WhomToAskTests(PullTestCase):
         self.pull()
         self.assertEqual(self.asked(), (0, 1))
 
+    def test_a_new_topic_is_read_at_the_address_in_the_route_of_another(self) -> None:
+        self.messages = [record(0)]
+        new, template = MessageQueue("TNew", "a", 1), "TBW102"
+        refused = self.consumer.pull(new, 0)
+        self.carry()
+        self.assertIn("broker a is not registered", str(self.failureResultOf(refused, MQClientError).value))
+        self.routes[template] = [broker_data("b"), broker_data("a", master="a:1")], [queue_data("a", 2, 2)]
+        asked = self.consumer.fetch_queues(template)
+        self.carry()
+        self.successResultOf(asked)
+        found = self.consumer.pull(new, 0)
+        self.carry()
+        self.assertEqual(self.bodies(self.successResultOf(found)), [b"body 0"])
+        self.assertEqual(self.master.asked[-1].ext_fields["topic"], "TNew")
+
     def test_nobody_there_is_an_error(self) -> None:
         self.master.is_up = self.slave.is_up = False
         pulling = self.consumer.pull(QUEUE, 0)

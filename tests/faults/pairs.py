@@ -12,11 +12,10 @@ from typing import Any
 from rmqha.events import Event
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port, logged_events
-from rmqha.testing.proxy import FaultProxy, SeenReport
+from rmqha.testing.proxy import Facts, FaultProxy, SeenReport
 from rmqha.testing.records import write_log
 from rmqha.wire.record import Record
 from rmqha.wire.transfer import TRANSFER_HEADER
-from tests.waiting import WAIT_SECONDS
 
 HOUSEKEEPING_SECONDS = 2.0
 HEARTBEAT_SECONDS = 0.5
@@ -38,7 +37,10 @@ SHIM = Path(__file__).with_name("shim")
 
 
 def shim(name: str, file: Path) -> list[str]:
-    """A prefix that gives a node the wall clock (``CLOCK``) or the table of hosts (``HOSTS``) that a file tells."""
+    """A prefix that gives a node the wall clock (``CLOCK``) or the table of hosts (``HOSTS``) that a file tells.
+
+    With ``FULL`` the node's disk is full while the file exists.
+    """
     path = os.pathsep.join([str(SHIM), *filter(None, [os.environ.get("PYTHONPATH")])])
     return ["env", f"PYTHONPATH={path}", f"RMQHA_SHIM_{name}={file}"]
 
@@ -144,15 +146,31 @@ class Pair:
     def slave_with_half(self, *options: str, **more: Any) -> TwistdNode:
         """A slave that has half of the log and part of a frame, and gets no more for now."""
         end, frames = SEGMENT_SIZE + 8 * BATCH_BYTES, SEGMENT_SIZE // BATCH_BYTES + 8
+        connections = self.proxy.facts().accepted + 1
         self.proxy.let_through(end - 1 + frames * TRANSFER_HEADER.size + BATCH_BYTES // 2)
         slave = self.slave(*options, **more)
         self.proxy.wait_until_passed()
-        self.wait_for_report(self.log.prefix(end))
+        self.wait_for_report_on(connections, self.log.prefix(end))
         return slave
 
-    def wait_for_report(self, offset: int, seconds: float = WAIT_SECONDS) -> None:
+    def wait_for_report(self, offset: int) -> None:
         """Wait until a slave has reported so much."""
-        self.proxy.wait_until(lambda facts: (facts.reported or 0) >= offset, f"a report of {offset}", seconds)
+        self.proxy.wait_until(lambda facts: (facts.reported or 0) >= offset, f"a report of {offset}")
+
+    def wait_for_report_on(self, connections: int, offset: int) -> None:
+        """Wait until a slave has reported so much, on the last of so many connections.
+
+        Where the proxy lets only so many bytes through, another connection would need more of them. Raises Disturbed.
+        """
+
+        def has_reported(facts: Facts) -> bool:
+            return (facts.reported or 0) >= offset
+
+        facts = self.proxy.wait_until(
+            lambda facts: has_reported(facts) or facts.accepted > connections, f"a report of {offset}"
+        )
+        if not has_reported(facts):
+            raise Disturbed(f"{facts.accepted} connections came, not {connections}, before {offset} was reported")
 
     def stop_and_check(self, slave: TwistdNode, every_report_was_seen: bool = True) -> None:
         """The slave gets all, stops cleanly, and its log is the master's; so was whatever it reported."""

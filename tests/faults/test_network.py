@@ -15,6 +15,7 @@ from tests.faults.pairs import (
     FREE_PORTS,
     SEGMENT_SIZE,
     SHORT_TIMES,
+    Disturbed,
     MasterLog,
     Pair,
     anonymous_kib,
@@ -47,7 +48,8 @@ def test_n1_after_a_partition_of_any_length_a_slave_goes_on_exactly_where_it_was
         wait_until(lambda: has_missed_its_peer(pair, slave), "one end to miss the other")
     pair.proxy.command("both pass")
     pair.stop_and_check(slave)
-    assert (pair.proxy.facts().accepted == 1) is not has_missed_its_peer(pair, slave)
+    if (pair.proxy.facts().accepted == 1) is has_missed_its_peer(pair, slave):
+        raise Disturbed("the last connection may have ended by a silence just before the slave was stopped")
 
 
 @scenario()
@@ -102,7 +104,7 @@ def test_n10_a_slave_waits_through_refusal_and_silence_without_hammering(pair: P
     pair.check_connections()
     pair.proxy.command("accept relay")
     pair.stop_and_check(slave)
-    assert pair.proxy.facts().accepted <= 3
+    assert_few_connections(pair, 3)
 
 
 @scenario()
@@ -126,6 +128,13 @@ def test_n10_a_slave_gets_through_to_a_port_that_swallowed_its_first_packets(pai
         there.wait_until(lambda facts: facts.reported is not None, "the slave to come")
         assert slave.stop() == 0
     assert_sound(slave)
+
+
+def assert_few_connections(pair: Pair, number: int) -> None:
+    """A slave has not come again more often. Raises Disturbed: the proxy may have been told late what to do."""
+    accepted = pair.proxy.facts().accepted
+    if accepted > number:
+        raise Disturbed(f"{accepted} connections came, not {number} or fewer")
 
 
 # Slow lines
@@ -204,7 +213,7 @@ def test_n8_at_64_kilobytes_a_second_a_slave_gets_on(pair: Pair) -> None:
     pair.proxy.command("down pace 1280 0.02")
     begun = time.monotonic()
     pair.proxy.let_through(size)
-    pair.proxy.wait_until(lambda facts: (facts.reported or 0) > half_way, "reports on the way")
+    pair.wait_for_report_on(1, half_way + 1)
     pair.proxy.wait_until_passed()
     assert time.monotonic() - begun > 3.5
     pair.proxy.command("down pass")
@@ -228,12 +237,15 @@ def cut_inside_frames(pair: Pair, ending: str, offsets: list[int]) -> None:
         pair.proxy.wait_until(partial(has_connected, number), "the next connection")
         first = by_connection(pair.proxy.reports)[number][0]
         pair.proxy.let_through(3 * frame_bytes + offset)
-        pair.wait_for_report(pair.log.prefix(first + SMALL_BATCH_BYTES * (4 if offset == frame_bytes else 3)))
+        pair.wait_for_report_on(
+            number + 1, pair.log.prefix(first + SMALL_BATCH_BYTES * (4 if offset == frame_bytes else 3))
+        )
         pair.proxy.wait_until_passed()
         pair.proxy.command(f"cut {ending}")
         pair.proxy.wait_until_quiet()
     pair.proxy.command("down pass")
     pair.stop_and_check(slave)
+    pair.check_connections(len(offsets) + 1)
     assert len(by_connection(pair.proxy.reports)) == len(offsets) + 1
     for event in (Event.MASTER_BROKE_PROTOCOL, Event.MASTER_SILENT, Event.CORRUPT_TRANSFER, Event.CONNECTION_GIVEN_UP):
         assert slave.events(event) == []
@@ -334,4 +346,4 @@ def test_n12_bytes_that_somebody_puts_in_front_are_refused_and_never_stored(pair
     pair.proxy.wait_until(lambda facts: facts.accepted > 1, "a second attempt")
     pair.proxy.command("both pass")
     pair.stop_and_check(slave, every_report_was_seen=False)
-    assert pair.proxy.facts().accepted <= 5
+    assert_few_connections(pair, 5)

@@ -7,6 +7,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.namesrv.routeinfo import BROKER_CHANNEL_EXPIRED_SECONDS, Registration, RouteInfoManager
+from rmqha.remoting.protocol import RequestRefused
 from rmqha.store.metadata import DataVersion, TopicConfig
 
 VERSION = DataVersion(1, 1_795_000_000_000)
@@ -164,6 +165,25 @@ class EndTests(RouteInfoTestCase):
         self.routes.unregister_broker("broker-a", MASTER, 0)
         self.routes.connection_closed("line")
         self.assertEqual(self.addresses(), {"broker-a": {"0": "10.0.0.9:10911"}})
+
+    def test_a_master_of_an_older_epoch_does_not_replace_a_newer_one(self) -> None:
+        self.register(master(address="10.0.0.9:10911", version=replace(VERSION, unknown={"stateVersion": 5})), "line 2")
+        for epoch in ({"stateVersion": 4}, {}):
+            with self.assertRaisesRegex(RequestRefused, "is the master of broker-a in epoch 5"):
+                self.register(master(version=replace(VERSION, unknown=epoch)))
+        self.assertEqual(self.addresses(), {"broker-a": {"0": "10.0.0.9:10911"}})
+        self.register(slave(address=MASTER))
+        self.register(master(version=replace(VERSION, unknown={"stateVersion": 6})))
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
+
+    def test_masters_without_an_epoch_replace_each_other_and_one_that_is_gone(self) -> None:
+        self.register(master(address="10.0.0.9:10911"), "line 2")
+        self.register(master())
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
+        self.register(master(address="10.0.0.9:10911", version=replace(VERSION, unknown={"stateVersion": 5})), "line 2")
+        self.routes.connection_closed("line 2")
+        self.register(master())
+        self.assertEqual(self.addresses(), {"broker-a": {"0": MASTER}})
 
     def test_a_goodbye_of_somebody_unknown_changes_nothing(self) -> None:
         self.register(master())

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_twisted
 from twisted.internet import reactor as any_reactor
 
 from rmqha.exitcodes import ExitCode
 from rmqha.ops import control
 from rmqha.ops.control import ControlService, NoNode, OrderRefused, give_order
+from tests.inreactor import with_reactor
 
 pytestmark = pytest.mark.process
 reactor: Any = any_reactor
@@ -25,7 +25,7 @@ async def greet(order: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("depth", [1, 30])
-@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
+@with_reactor
 async def test_an_order_is_carried_out_refused_or_fails_and_the_socket_goes(tmp_path: Path, depth: int) -> None:
     store = tmp_path.joinpath(*["a long name of a folder"] * depth)
     store.mkdir(parents=True)
@@ -48,7 +48,7 @@ async def test_an_order_is_carried_out_refused_or_fails_and_the_socket_goes(tmp_
         await give_order(store, {"order": "greet"}, reactor)
 
 
-@pytest_twisted.ensureDeferred  # type: ignore[untyped-decorator]  # it has no types
+@with_reactor
 async def test_another_users_process_gives_no_orders_and_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

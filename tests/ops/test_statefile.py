@@ -148,6 +148,20 @@ class SlowDiskTests(StateFileTestCase):
         self.assertEqual(NodeState.read(self.store), self.state)
         self.successResultOf(self.running.stopService())
 
+    def test_a_store_that_writes_the_state_itself_waits_for_the_write_that_runs(self) -> None:
+        self.grow()
+        self.running.write_soon()
+        self.clock.advance(0)
+        begun_meanwhile: list[int] = []
+        self.running.written().addCallback(lambda _: begun_meanwhile.append(len(self.writes)))
+        self.assertEqual(begun_meanwhile, [])
+        self.finish_write(0)
+        self.assertEqual(begun_meanwhile, [1], "the next write starts in a later turn")
+        self.clock.advance(0)
+        self.finish_write(1)
+        self.successResultOf(self.running.written())
+        self.successResultOf(self.running.stopService())
+
     def test_stopping_waits_for_the_write_that_runs(self) -> None:
         stopped = self.running.stopService()
         self.assertNoResult(stopped)

@@ -20,13 +20,13 @@ from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
 from rmqha.ops.status import Status, judge, status_of_broker, status_of_store
-from rmqha.remoting.asking import NODE_STATE_KEY
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
 from rmqha.settings import make_settings
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import LOCK_FILE, MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.wire.brokerinfo import NODE_STATE_KEY
 from tests.fixtures import copy_of, max_offset, new_folder, unpacked
 
 PEER = {"peer": "10.0.0.2:5", "state": "TRANSFER", "ackOffset": 50, "lagBytes": 10}
@@ -107,6 +107,7 @@ class StoreTests(SynchronousTestCase):
                 "tables": {"inSync": True},
                 "readLimit": 40,
                 "reads": {"waitingBytes": 20},
+                "failover": None,
                 "warnings": ["mind"],
                 "peers": [PEER],
             },

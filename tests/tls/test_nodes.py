@@ -66,7 +66,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     for store in stores:
         write_log(store / "commitlog", LOG_BYTES, 1000, SEGMENT_SIZE)
     mutual = [served, f"--tls-ca={ca.path}", "--tls-verify-slaves", "--allow-slaves=slave-a, 192.0.2.0/24"]
-    sync_master = PutNode(folder, ["--role=sync-master", *NODE_OPTIONS, *mutual], name="sync")
+    sync_master = PutNode(
+        folder, ["--role=sync-master", "--set=slaveTimeout=60000", *NODE_OPTIONS, *mutual], name="sync"
+    )
     with (
         sync_master,
         TwistdNode(folder, ["--role=async-master", *NODE_OPTIONS, served], stores[0], "open") as open_master,
@@ -201,7 +203,7 @@ def test_a_slave_says_why_it_does_not_go_on(world: World) -> None:
         for slave, event, told in cases:
             assert told in slave.wait_for_event(event)["reason"]
             state = slave.state()
-            assert state is None or state.offsets.written == 0
+            assert state is None or state.offsets.verified == 0
         world.plain_master.wait_for_event(Event.SLAVE_USES_TLS)
         wait_until(partial(has_refused, world.open_master, "it does not use TLS"), "the master to refuse it")
         for slave, _, _ in cases:

@@ -40,7 +40,8 @@ def get(port: int, path: str, context: ssl.SSLContext | None = None) -> tuple[in
 
 
 def master_of(work: Path, *options: str) -> TwistdNode:
-    return TwistdNode(work, ["--role=sync-master", "--port=0", "--http-port=0", *options], name="master")
+    patient = "--set=slaveTimeout=60000"  # a slave answers each put, however busy the machine
+    return TwistdNode(work, ["--role=sync-master", "--port=0", "--http-port=0", patient, *options], name="master")
 
 
 def slave_of(work: Path, master: TwistdNode, *options: str) -> TwistdNode:

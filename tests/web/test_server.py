@@ -7,11 +7,10 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.httpchannel import MAX_HEADER_BYTES, MAX_HEADERS
 from rmqha.web.server import (
     ANSWER_SECONDS,
     MAX_CONNECTIONS,
-    MAX_HEADER_BYTES,
-    MAX_HEADERS,
     PIECE_BYTES,
     REQUEST_SECONDS,
     REQUESTS_AT_ONCE,

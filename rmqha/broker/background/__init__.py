@@ -2,6 +2,7 @@
 
 In reading order:
 
+- ``held``: what counts only when our log is flushed up to a place.
 - ``schedule``: delivers delayed messages when they are due.
 - ``outerapi``: registers the broker with its name servers.
 - ``mastersearch``: finds a slave's master through the name servers.

@@ -8,6 +8,7 @@ broker with the same name and id replaces our registration without an error.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, gatherResults
@@ -28,11 +29,13 @@ from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient
 
 MASTER_ID = 0
+STATE_VERSION = "stateVersion"
+"""The field of 5.x in a version of topics: the master's epoch. 4.x ignores it."""
 FIRST_REGISTER_SECONDS = 10.0
 """The first repetition comes early, for a slave that started before its master."""
-PROMOTED_REGISTER_SECONDS = 5.0
-PROMOTED_REGISTERS = 12
-"""A broker that has just become the master registers so often, besides the usual rounds: for a minute."""
+PROMOTED_SECONDS = 60
+PROMOTED_OFTEN_SECONDS = 5
+"""A broker that has just become the master registers each second at first, then every ``PROMOTED_OFTEN_SECONDS``."""
 REGISTER_TIMEOUT_SECONDS = 6.0
 QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
 UNREGISTER_TIMEOUT_SECONDS = 3.0
@@ -58,13 +61,15 @@ class MasterAddresses:
 class Registrant:
     """The broker that registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics.
 
-    Its ``settings`` may be replaced.
+    Its ``settings`` may be replaced, and its ``broker_id``. ``epoch`` is that of a failover cluster's leader: name
+    servers of 5.x, and ours, take no older master's registration after it.
     """
 
     settings: Settings
     broker_id: int
     addresses: Callable[[], tuple[str, str]]
     table: Callable[[], TopicConfigTable]
+    epoch: int | None = None
 
     def identity(self) -> dict[str, str]:
         """The header fields that identify the broker."""
@@ -84,10 +89,16 @@ class Registrant:
     def _permitted_topics(self) -> Document:
         """The topics. If brokerPermission is less than read and write, all of them get it."""
         table, perm = self.table(), self.settings.broker_permission
+        document = {**table.document(), "dataVersion": self.data_version()}
         if perm & PERM_READ and perm & PERM_WRITE:
-            return table.document()
+            return document
         rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=perm).to_json())
-        return {**table.document(), "topicConfigTable": rows}
+        return {**document, "topicConfigTable": rows}
+
+    def data_version(self) -> dict[str, Any]:
+        """The version of the topics, in Java's form, with the epoch."""
+        version = self.table().data_version.to_json()
+        return version if self.epoch is None else {**version, STATE_VERSION: self.epoch}
 
 
 def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:
@@ -295,7 +306,7 @@ class NameServerLink(Service):
         )
 
     async def _needs_registration(self, connection: RemotingProtocol) -> bool:
-        body = dumps_compact(self._broker.table().data_version.to_json())
+        body = dumps_compact(self._broker.data_version())
         answer = await connection.call(
             RequestCode.QUERY_DATA_VERSION, self._broker.identity(), body, QUERY_DATA_VERSION_TIMEOUT_SECONDS
         )
@@ -357,6 +368,8 @@ class BrokerOuterAPI(Service):
         self._settings = settings = broker.settings
         self._clock = clock
         self._master_found = master_found
+        self.is_held_back = False
+        """Whether it does not register yet, because its brokerId is not known."""
         self._is_slave = broker.broker_id > 0
         self._last_told: MasterAddresses | None = None
         self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
@@ -369,38 +382,48 @@ class BrokerOuterAPI(Service):
             clock,
             first_after=FIRST_REGISTER_SECONDS,
         )
-        self._registers_left = 0
+        self._promoted_for = 0
         self._soon_again = PeriodicService(
-            "registering after the promotion",
-            PROMOTED_REGISTER_SECONDS,
-            self._register_promoted,
-            clock,
-            first_after=PROMOTED_REGISTER_SECONDS,
+            "registering after the promotion", 1.0, self._register_promoted, clock, first_after=1.0
         )
 
     def startService(self) -> None:
         """Connect and register, again soon after, then each registerNameServerPeriod."""
         Service.startService(self)
+        if not self.is_held_back:
+            self._begin()
+
+    def begin(self) -> None:
+        """The brokerId is known: register, if that was held back."""
+        if self.is_held_back:
+            self.is_held_back = False
+            if self.running:
+                self._begin()
+
+    def _begin(self) -> None:
         for link in self._links:
             link.startService()
         if self._links:
             self._rounds.startService()
 
     def promoted(self) -> None:
-        """Register every 5 s for a minute, although name servers may already have us.
+        """Register again and again for a minute, although name servers may already have us.
 
-        The old master's last registration may arrive late and replace ours.
+        The old master's last registration may arrive late and replace ours. And a name server of 5.x removes what was
+        registered on a connection that has ended a while later: we had one as a slave, and it removes our new
+        registration, because the address is the same.
         """
         if self._links and self.running and not self._soon_again.running:
-            self._registers_left = PROMOTED_REGISTERS
+            self._promoted_for = 0
             self._soon_again.startService()
 
     def _register_promoted(self) -> None:
-        self._registers_left -= 1
-        for link in self._links:
-            link.look()
-        self.register_all()
-        if not self._registers_left:
+        self._promoted_for += 1
+        if self._promoted_for <= PROMOTED_OFTEN_SECONDS or self._promoted_for % PROMOTED_OFTEN_SECONDS == 0:
+            for link in self._links:
+                link.look()
+            self.register_all()
+        if self._promoted_for >= PROMOTED_SECONDS:
             self._clock.callLater(0, self._soon_again.stopService)
 
     def _register_periodically(self) -> None:

@@ -15,8 +15,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.broker.background.held import Held
 from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
-from rmqha.broker.tables.topics import TRANS_HALF_TOPIC
 from rmqha.events import Event
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
@@ -29,6 +29,7 @@ from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.readlimit import Wait
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import Record
+from rmqha.wire.topics import HALF_TOPIC
 
 FIRST_DELAY_SECONDS = 1.0
 DELAY_FOR_A_WHILE_SECONDS = 0.1
@@ -66,7 +67,7 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         )
         self._on_disk = self.table.snapshot()
         """What delayOffset.json has, or will have after the write that runs."""
-        self._held: tuple[int, DelayOffsetTable] | None = None
+        self._held: Held[DelayOffsetTable] | None = None
         """Offsets that wait until the log is flushed up to this place."""
         self._flush_look: IDelayedCall | None = None
         self._levels: list[DelayLevelDelivery] = []
@@ -127,25 +128,24 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
     def _hold(self, table: DelayOffsetTable, log_end: int) -> None:
         """Write the table when the log is flushed up to ``log_end``. One that waits already goes first."""
         if self._held is None:
-            self._held = log_end, table
+            self._held = Held(log_end, table)
         self._write_held()
 
     def _write_held(self) -> None:
         self._stop_looking()
         if self._held is None:
             return
-        log_end, table = self._held
-        log = self._store.commit_log
-        if log.flushed_offset < log_end <= log.max_offset:
+        held, log = self._held, self._store.commit_log
+        if held.needs_flush(log):
             self._store.flush()
-        if log.flushed_offset < log_end:
+        if not held.is_over(log):
             self._flush_look = self._delivery_clock.callLater(FLUSH_LOOK_SECONDS, self._write_held)
             return
         self._held = None
         if self._store.is_slave:
-            self.table = table
-        if table != self._on_disk:
-            self._on_disk = table
+            self.table = held.thing
+        if held.thing != self._on_disk:
+            self._on_disk = held.thing
             self.persist()
 
     def _stop_looking(self) -> None:
@@ -318,7 +318,7 @@ def delivered_message(record: Record) -> Message | None:
     """
     properties = record.properties
     topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
-    if topic is None or topic == TRANS_HALF_TOPIC or not (queue_id.isascii() and queue_id.isdecimal()):
+    if topic is None or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdecimal()):
         return None
     return Message(
         topic,

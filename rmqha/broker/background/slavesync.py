@@ -15,17 +15,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, gatherResults, succeed
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.broker.background.held import Held
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.timercheck import TimerCheckPoints
-from rmqha.broker.requests.transaction import TRANSACTION_GROUP
 from rmqha.broker.tables.brokertables import BrokerTables
-from rmqha.broker.tables.topics import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
 from rmqha.events import Event
@@ -49,9 +48,14 @@ from rmqha.store.metadata import (
 from rmqha.wire.beans import unknown_fields
 from rmqha.wire.command import RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_table_in_steps
+from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
 FIRST_SYNC_SECONDS = 3.0
 SYNC_SECONDS = 10.0
+MEMBER_SYNC_SECONDS = 1.0
+"""The same in a failover cluster: what is not copied is lost when the slave takes over."""
+MOST_OF_TIME = 0.05
+"""How much of its time a slave spends at most on copying tables."""
 MAX_ROWS = 1_000_000
 TABLE_NAMES = {
     RequestCode.GET_ALL_TOPIC_CONFIG: "topicConfigTable",
@@ -61,9 +65,7 @@ TABLE_NAMES = {
 }
 """The JSON key of each table's rows."""
 
-PROGRESS_OF_TRANSACTIONS = tuple(
-    topic_at_group(topic, TRANSACTION_GROUP) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
-)
+PROGRESS_OF_TRANSACTIONS = tuple(topic_at_group(topic, TRANSACTION_GROUP) for topic in (HALF_TOPIC, OPERATION_TOPIC))
 """The rows of the consumer offsets that belong to a place in the log."""
 
 Connect = Callable[[str], IStreamClientEndpoint]
@@ -123,12 +125,13 @@ class MasterLookup:
     """How a slave finds its master's remoting port.
 
     ``configured_address`` counts while no name server knows of a master. A master at
-    ``own_address`` is the slave itself.
+    ``own_address`` is the slave itself. ``is_member`` is for a member of a failover cluster.
     """
 
     connect: Connect
     own_address: Callable[[], str]
     configured_address: str | None = None
+    is_member: bool = False
 
 
 class SlaveSynchronize(PeriodicService):
@@ -145,11 +148,13 @@ class SlaveSynchronize(PeriodicService):
         clock: IReactorTime,
         timers: TimerCheckPoints | None = None,
     ) -> None:
-        super().__init__(
-            "copying the master's tables", SYNC_SECONDS, self._synchronize, clock, first_after=FIRST_SYNC_SECONDS
-        )
+        seconds = MEMBER_SYNC_SECONDS if lookup.is_member else SYNC_SECONDS
+        first_after = MEMBER_SYNC_SECONDS if lookup.is_member else FIRST_SYNC_SECONDS
+        super().__init__("copying the master's tables", seconds, self._synchronize, clock, first_after=first_after)
+        self._is_member = lookup.is_member
+        self._rests_until = 0.0
         self._store = store
-        self._held_progress: tuple[int, ConsumerOffsetTable] | None = None
+        self._held_progress: Held[ConsumerOffsetTable] | None = None
         """The progress of the transaction check that counts when our log is flushed up to an offset."""
         self._timers = timers
         self._topics = tables.topics
@@ -186,8 +191,18 @@ class SlaveSynchronize(PeriodicService):
         return super().stopService().addCallback(lambda _: Deferred.fromCoroutine(self._follow(None)))
 
     def _synchronize(self) -> Deferred[None]:
+        begun = self._clock.seconds()
+        if begun < self._rests_until:
+            return succeed(None)
+
+        def rest(result: Any) -> Any:
+            if self._is_member:
+                now = self._clock.seconds()
+                self._rests_until = now + min(SYNC_SECONDS, (now - begun) / MOST_OF_TIME)
+            return result
+
         self._running = Deferred.fromCoroutine(self.synchronize())
-        return self._running.addErrback(self._ended)
+        return self._running.addErrback(self._ended).addBoth(rest)
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
@@ -310,21 +325,20 @@ class SlaveSynchronize(PeriodicService):
         if progress and self._held_progress is None:
             assert self._master is not None, "it has just sent the table"
             held = ConsumerOffsetTable(progress, unknown=table.unknown)
-            self._held_progress = await self._master.log_end(), held
+            self._held_progress = Held(await self._master.log_end(), held)
             await self._take_held_progress()
         await self._consumer_offsets.persist()
 
     async def _take_held_progress(self) -> None:
         """Take the progress of the transaction check that waits, if our log is flushed as far as it belongs to."""
-        if self._held_progress is None:
+        held, log = self._held_progress, self._store.commit_log
+        if held is None:
             return
-        log_end, progress = self._held_progress
-        log = self._store.commit_log
-        if log.flushed_offset < log_end <= log.max_offset:
+        if held.needs_flush(log):
             await self._store.flushed()
-        if log.flushed_offset >= log_end:
+        if held.is_over(log):
             self._held_progress = None
-            await self._turns.run(self._consumer_offsets.merging(progress))
+            await self._turns.run(self._consumer_offsets.merging(held.thing))
 
     async def _take_delay_offsets(self, content: Any) -> None:
         table = DelayOffsetTable.from_json(content)

@@ -8,6 +8,7 @@ calls delivered, and nobody would deliver it.
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from rmqha.broker.background.held import Held
 from rmqha.remoting.turns import Turns
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
@@ -24,7 +25,7 @@ class TimerCheckPoints:
         self._turns = turns
         self._run_in_thread = run_in_thread
         self._written = TimerCheckPoint.read(config, store.disk)
-        self._held: tuple[int, TimerCheckPoint] | None = None
+        self._held: Held[TimerCheckPoint] | None = None
 
     @property
     def is_needed(self) -> bool:
@@ -38,15 +39,14 @@ class TimerCheckPoints:
         """
         point = TimerCheckPoint.parse(body)
         if self._held is None:
-            self._held = await log_end(), point
-        log = self._store.commit_log
-        end, point = self._held
-        if log.flushed_offset < end <= log.max_offset:
+            self._held = Held(await log_end(), point)
+        held, log = self._held, self._store.commit_log
+        if held.needs_flush(log):
             self._store.flush()
-        if log.flushed_offset < end or self._store.derived.dispatcher.behind_bytes > 0:
+        if not held.is_over(log) or self._store.derived.dispatcher.behind_bytes > 0:
             return
         self._held = None
-        await self._write(point)
+        await self._write(held.thing)
 
     async def _write(self, point: TimerCheckPoint) -> None:
         queue = self._store.derived.queues.get(TIMER_TOPIC, TIMER_QUEUE_ID)

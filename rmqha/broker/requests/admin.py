@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from rmqha.broker.tables.attributes import altered, attributes_of, parse_changes, refused_key
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ConsumerManager
-from rmqha.broker.tables.configmanager import ConfigManager
+from rmqha.broker.tables.configmanager import ConfigManager, NamedConfigManager, Row
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager
 from rmqha.broker.tables.locks import MessageQueue
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -41,10 +41,23 @@ from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict
 MAX_QUEUES = 65_536
 """Per topic. A larger number is probably a typing error, and each listing would contain all queues."""
 ALL_PERMISSIONS = 15
+MAX_SYS_FLAG = 2 ** (INT_BITS - 1) - 1
 MANY_BYTES = 64 * 1024
 QUEUES_AT_ONCE = 64
 TOPICS_AT_ONCE = 500
 """Rows handled per reactor turn."""
+MAX_ROW_BYTES = 64 * 1024
+"""Of one topic or group as JSON."""
+MAX_PARTS = 4_096
+"""Of one topic or group: commas, objects and arrays."""
+LISTED_BYTES_AT_ONCE = 4 * 1024
+"""Entries of a list, as JSON, that are read per reactor turn."""
+LISTED_ROW_COST = 256
+"""Reading any entry takes as long as further bytes of this number."""
+ROWS_AT_ONCE = 16
+"""Entries of a list that are added to a table per reactor turn."""
+NAMES_TOLD = 10
+"""The most names of a list in the log."""
 REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
 
@@ -138,8 +151,10 @@ class TopicAdminProcessor:
         """By request code."""
         processors: dict[int, Processor] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_and_create_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_and_create_topics,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_and_create_subscription_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_and_create_subscription_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_subscription_group,
         }
         return dict.fromkeys(processors, self._refuse) if self._is_slave else processors
@@ -173,14 +188,87 @@ class TopicAdminProcessor:
             _integer(header, "writeQueueNums", MAX_QUEUES),
             _integer(header, "perm", ALL_PERMISSIONS),
             _filter_type(header),
-            _integer(header, "topicSysFlag", 2 ** (INT_BITS - 1) - 1, default=0),
+            _integer(header, "topicSysFlag", MAX_SYS_FLAG, default=0),
         )
         topic = replace(topic, unknown=self._unknown_of_topic(topic.topic_name, header.text("attributes", "")))
-        self._topics.check_growth(topic)
-        self._topics.take_new(topic.topic_name, connection)
+        self._change(connection, self._topics, topic)
         self._tell(connection, f"creates or changes {topic}")
-        self._topics.update(topic)
         return self._answer_when_durable(self._topics)
+
+    @staticmethod
+    def _change(connection: RemotingProtocol, table: NamedConfigManager[Row], row: Row) -> None:
+        """Create or change a row. Raises RequestRefused."""
+        table.check_growth(row)
+        table.take_new(table.name_of(row), connection)
+        table.update(row)
+
+    def update_and_create_topics(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Create or change the topics of a list (5.x's updateTopicList)."""
+        contents = _listed(request, "topicConfigList")
+        return self._change_all(connection, self._topics, contents, self._listed_topic)
+
+    def update_and_create_subscription_groups(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        """Create or change the groups of a list (5.x's updateSubGroupList)."""
+        contents = _listed(request, "groupConfigList")
+        return self._change_all(connection, self._groups, contents, self._read_group)
+
+    def _listed_topic(self, content: Any) -> TopicConfig:
+        """A topic of a list. Raises RequestRefused."""
+        _check_size(content)
+        try:
+            topic = TopicConfig.from_json(content)
+            topic = _with_held_fields(topic, self._topics.get(topic.topic_name))
+        except ValueError as error:
+            raise refused(f"a topic is invalid: {error}") from error
+        self._check_name(topic.topic_name)
+        for field, number, most in (
+            ("readQueueNums", topic.read_queue_nums, MAX_QUEUES),
+            ("writeQueueNums", topic.write_queue_nums, MAX_QUEUES),
+            ("perm", topic.perm, ALL_PERMISSIONS),
+            ("topicSysFlag", topic.topic_sys_flag, MAX_SYS_FLAG),
+        ):
+            _check_range(f"{field} of topic {topic.topic_name}", number, most)
+        return topic
+
+    async def _change_all(
+        self,
+        connection: RemotingProtocol,
+        table: NamedConfigManager[Row],
+        contents: list[Any],
+        read: Callable[[Any], Row],
+    ) -> Later:
+        await connection.turns.run(self._changing(connection, table, contents, read))
+        return Later(self._answer_when_durable(table))
+
+    def _changing(
+        self,
+        connection: RemotingProtocol,
+        table: NamedConfigManager[Row],
+        contents: list[Any],
+        read: Callable[[Any], Row],
+    ) -> Steps[None]:
+        """Nothing changes if a row is not valid. Raises RequestRefused, also where further rows are too many.
+
+        Unlike upstream's, a row that changes nothing does not end the list.
+        """
+        rows: list[Row] = []
+        taken = 0
+        for content in contents:
+            rows.append(read(content))
+            taken += len(dumps_strict(content)) + LISTED_ROW_COST
+            if taken > LISTED_BYTES_AT_ONCE:
+                taken = 0
+                yield
+        names = ", ".join(map(table.name_of, rows[:NAMES_TOLD])) + (", …" if len(rows) > NAMES_TOLD else "")
+        self._tell(connection, f"creates or changes {len(rows)} rows of {table.table.FILE_NAME}: {names}")
+        for done, row in enumerate(rows):
+            try:
+                self._change(connection, table, row)
+            except RequestRefused as error:
+                code, remark = error.answer.code, error.answer.remark
+                raise RequestRefused(code, f"{remark} (done: {done} of {len(rows)})") from error
+            if done % ROWS_AT_ONCE == 0:
+                yield
 
     def _unknown_of_topic(self, name: str, changes: str) -> Mapping[Any, Any]:
         """The unknown fields of a topic after these changes of its attributes. Raises RequestRefused."""
@@ -196,12 +284,16 @@ class TopicAdminProcessor:
 
     def _topic_to_change(self, header: Header) -> str:
         name = header.text("topic")
+        self._check_name(name)
+        return name
+
+    def _check_name(self, name: str) -> None:
+        """Raises RequestRefused if tools may not change a topic of this name."""
         problem = topic_problem(name)
         if problem is not None:
             raise refused(problem)
         if self._topics.is_system(name):
             raise refused(f"The topic[{name}] is conflict with system topic.")
-        return name
 
     def delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Delete a topic.
@@ -221,30 +313,25 @@ class TopicAdminProcessor:
     def update_and_create_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Create a group, or change its settings. Unknown fields that the request does not name stay as they are."""
         try:
-            group = self._with_held_fields(SubscriptionGroupConfig.from_json(loads_request(request.body)))
+            content = loads_request(request.body)
+        except ValueError as error:
+            raise refused(f"the subscription group is invalid: {error}") from error
+        group = self._read_group(content)
+        self._change(connection, self._groups, group)
+        self._tell(connection, f"creates or changes {group}")
+        return self._answer_when_durable(self._groups)
+
+    def _read_group(self, content: Any) -> SubscriptionGroupConfig:
+        """The group as it will be. Raises RequestRefused."""
+        _check_size(content)
+        try:
+            group = SubscriptionGroupConfig.from_json(content)
+            group = _with_held_fields(group, self._groups.get(group.group_name))
         except ValueError as error:
             raise refused(f"the subscription group is invalid: {error}") from error
         if not (0 < len(group.group_name) <= MAX_GROUP_LENGTH and TOPIC_CHARACTERS.issuperset(group.group_name)):
             raise refused(f"a group cannot be named {group.group_name[:MAX_GROUP_LENGTH]!r}")
-        self._groups.check_growth(group)
-        self._groups.take_new(group.group_name, connection)
-        self._tell(connection, f"creates or changes {group}")
-        self._groups.update(group)
-        return self._answer_when_durable(self._groups)
-
-    def _with_held_fields(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """The group with the unknown fields that we hold and the request does not name. Raises ValueError."""
-        key = refused_key(group.unknown)
-        if key is not None:
-            raise ValueError(f"the key {key} is not accepted")
-        held = self._groups.get(group.group_name)
-        changes = attributes_of(group)
-        unknown = {**({} if held is None else held.unknown), **group.unknown}
-        if changes:
-            unknown[ATTRIBUTES] = altered({} if held is None else attributes_of(held), changes)
-        elif held is not None and ATTRIBUTES in held.unknown:
-            unknown[ATTRIBUTES] = held.unknown[ATTRIBUTES]
-        return replace(group, unknown=unknown)
+        return group
 
     def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Delete a group, and its offsets if requested."""
@@ -264,11 +351,51 @@ class TopicAdminProcessor:
         self._log.info("{host}:{port} {what}", event=Event.ADMIN_CHANGE, host=host, port=port, what=what)
 
 
+def _with_held_fields(row: Row, held: Row | None) -> Row:
+    """The row with the unknown fields that we hold and the request does not name. Raises ValueError."""
+    key = refused_key(row.unknown)
+    if key is not None:
+        raise ValueError(f"the key {key} is not accepted")
+    changes = attributes_of(row)
+    unknown = {**({} if held is None else held.unknown), **row.unknown}
+    if changes:
+        unknown[ATTRIBUTES] = altered({} if held is None else attributes_of(held), changes)
+    elif held is not None and ATTRIBUTES in held.unknown:
+        unknown[ATTRIBUTES] = held.unknown[ATTRIBUTES]
+    return replace(row, unknown=unknown)
+
+
+def _listed(request: RemotingCommand, field: str) -> list[Any]:
+    """The list in this field of the body. Raises RequestRefused."""
+    try:
+        content = loads_request(request.body)
+    except ValueError as error:
+        raise refused(f"the body is invalid: {error}") from error
+    found = content.get(field) if isinstance(content, dict) else None
+    if not isinstance(found, list):
+        raise refused(f"the body has no list {field}")
+    return found
+
+
+def _check_size(content: Any) -> None:
+    """Raises RequestRefused if a topic or group is too large to be read in one turn of the reactor."""
+    text = dumps_strict(content)
+    parts = sum(map(text.count, (b",", b"{", b"[")))
+    if len(text) > MAX_ROW_BYTES or parts > MAX_PARTS:
+        raise refused(
+            f"it takes {len(text)} bytes with {parts} parts, more than {MAX_ROW_BYTES} bytes or {MAX_PARTS} parts"
+        )
+
+
+def _check_range(what: str, number: int, most: int) -> None:
+    if not 0 <= number <= most:
+        raise refused(f"{what} is not between 0 and {most}: {number}")
+
+
 def _integer(header: Header, name: str, most: int, default: int | None = None) -> int:
     """A number from 0 to ``most``. Raises RequestRefused."""
     number = header.integer(name) if default is None else header.integer(name, default)
-    if not 0 <= number <= most:
-        raise refused(f"the custom field <{name}> is not between 0 and {most}: {number}")
+    _check_range(f"the custom field <{name}>", number, most)
     return number
 
 
@@ -459,7 +586,10 @@ class StatsProcessor:
         return GroupProgress((yield from by_queue({"consumeTps": tps}, "offsetTable", rows)).body, behind)
 
     def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
-        """An OffsetWrapper in Java's form and order."""
+        """An OffsetWrapper in Java's form and order.
+
+        5.1.0 added pullOffset: how far the group has pulled. We do not note it, and say that no message is on its way.
+        """
         reader = self._store.reader
         offset = max(0, self._consumer_offsets.query(group, topic, queue_id))
         consumed_at = reader.message_store_timestamp(topic, queue_id, offset - 1) if offset else 0
@@ -467,6 +597,7 @@ class StatsProcessor:
             "brokerOffset": reader.max_offset(topic, queue_id),
             "consumerOffset": offset,
             "lastTimestamp": max(0, consumed_at),
+            "pullOffset": offset,
         }
 
     def query_topic_consume_by_who(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:

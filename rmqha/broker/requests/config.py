@@ -50,11 +50,12 @@ class LiveSettings:
     """Changes settings of a running broker, in all its parts at once."""
 
     def __init__(
-        self, parts: Iterable[HasSettings], lift_read_limit: Callable[[], None], keep: Keep = keep_nothing
+        self, parts: Iterable[HasSettings], lift_read_limit: Callable[[], None] | None, keep: Keep = keep_nothing
     ) -> None:
         """The first part has the current settings.
 
-        ``lift_read_limit`` lets consumers read all of the log: an operator can end their wait for a slave.
+        ``lift_read_limit`` lets consumers read all of the log: an operator can end their wait for a slave. None: not in
+        a failover cluster, which would take back what they have read.
         """
         self._parts = list(parts)
         self._lift_read_limit = lift_read_limit
@@ -89,11 +90,15 @@ class LiveSettings:
             raise FixedSettings(f"cannot be changed at run time: {', '.join(fixed)}")
         if changes.get("readUpTo") == ReadUpTo.CONFIRMED.value:
             raise FixedSettings("readUpTo=confirmed needs a restart")
+        if "readUpTo" in changes and self._lift_read_limit is None:
+            raise FixedSettings(
+                "readUpTo stays confirmed in a failover cluster: a failover could take back what consumers have read"
+            )
         before = properties_of(self.current)
         changed = [with_properties(part.settings, changes) for part in self._parts]
         for part, settings in zip(self._parts, changed, strict=True):
             part.settings = settings
-        if "readUpTo" in changes:
+        if "readUpTo" in changes and self._lift_read_limit is not None:
             self._lift_read_limit()
         after = properties_of(self.current)
         done = {key: (before[key], after[key]) for key in changes}

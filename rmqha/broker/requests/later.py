@@ -33,13 +33,10 @@ ACL_CODES = (
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
 )
 LATER: Mapping[RequestCode, str] = {
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "creates topics one by one: use updateTopic",
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "creates groups one by one: use updateSubGroup",
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "cannot forbid single topics to a group: use updateSubGroup -s false",
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: NO_ROCKSDB,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: NO_ROCKSDB,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "has no static topics: use updateTopic",
-    RequestCode.GET_BROKER_HA_STATUS: "tells about replication by `rmqha status HOST:PORT` and on its status page",
     RequestCode.RESET_MASTER_FLUSH_OFFSET: NO_CONTROLLER,
     RequestCode.CONTROLLER_GET_METADATA_INFO: NO_CONTROLLER,
     RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: NO_CONTROLLER,

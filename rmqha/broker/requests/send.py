@@ -4,21 +4,25 @@ See spec/remoting.md 2.1, 2.9 and 4.2. Sending is the most frequent request, so 
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
 
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.brokertables import BrokerTables
-from rmqha.broker.tables.topics import (
-    DLQ_GROUP_TOPIC_PREFIX,
-    RETRY_GROUP_TOPIC_PREFIX,
-    UNIT_FLAG,
-    UNIT_SUB_FLAG,
-    topic_problem,
-)
+from rmqha.broker.tables.topics import UNIT_FLAG, UNIT_SUB_FLAG, topic_problem
 from rmqha.remoting.header import Header
-from rmqha.remoting.protocol import Answer, Later, Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.protocol import (
+    Answer,
+    Answers,
+    AnswersNow,
+    Later,
+    Processors,
+    RemotingProtocol,
+    RequestRefused,
+    Together,
+)
 from rmqha.settings import Settings
 from rmqha.steps import Steps
 from rmqha.store.message import Message, MessageBatch, PutMessageResult, PutMessageStatus
@@ -26,11 +30,12 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from rmqha.store.put import PutRefused
 from rmqha.wire.batch import BatchError, entries_of
-from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.command import AnswerForm, FilledAnswer, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, format_properties, parse_properties
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from rmqha.wire.topics import DEAD_PREFIX, RETRY_PREFIX
 
 MULTI_TAGS_FLAG = 0x2
 DLQ_NUMS_PER_GROUP = 1
@@ -82,8 +87,13 @@ REMARKS = {
 
 PrepareMessage = Callable[[Message], Deferred[PutMessageResult]]
 """Puts a half message, whose properties are complete."""
-MessagesPut = Callable[[str, int, int], None]
-"""Called after a put with the topic, the number of messages, and the bytes of their records."""
+
+
+class MessagesPut(Protocol):
+    """Counts what puts have stored."""
+
+    def __call__(self, topic: str, count: int, size: int, calls: int = 1) -> None:
+        """Requests, as many as ``calls``, have stored this many messages of a topic. ``size`` is in bytes."""
 
 
 class SendMessageProcessor:
@@ -102,6 +112,7 @@ class SendMessageProcessor:
         self._topics = tables.topics
         self._groups = tables.groups
         self.settings = settings
+        """The settings now."""
         self._store_host = stamps.store_host
         self._now_ms = stamps.now_ms
         self._prepare_message = prepare_message
@@ -109,44 +120,81 @@ class SendMessageProcessor:
         self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
         self.in_every_answer = answer_fields(settings)
         """The fields of each answer, successful or not."""
+        self._stored = AnswerForm(self.in_every_answer, ("msgId", "queueId", "queueOffset"))
         self._born_hosts: dict[RemotingProtocol, Host] = {}
 
     @property
-    def settings(self) -> Settings:
-        """The settings now."""
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: Settings) -> None:
-        self._settings = settings
-        self._is_writable = bool(settings.broker_permission & PERM_WRITE)
+    def _is_writable(self) -> bool:
+        """Whether the broker takes messages of clients now."""
+        return bool(self.settings.broker_permission & PERM_WRITE)
 
     def processors(self) -> Processors:
         """By request code."""
+        sends = _Sends(self, V2_FIELDS)
         return {
-            RequestCode.SEND_MESSAGE: lambda connection, request: self._send(connection, request, V1_FIELDS),
-            RequestCode.SEND_MESSAGE_V2: lambda connection, request: self._send(connection, request, V2_FIELDS),
-            RequestCode.SEND_BATCH_MESSAGE: lambda connection, request: self._send(connection, request, V2_FIELDS),
+            RequestCode.SEND_MESSAGE: _Sends(self, V1_FIELDS),
+            RequestCode.SEND_MESSAGE_V2: sends,
+            RequestCode.SEND_BATCH_MESSAGE: sends,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
         }
 
     def _refused(self, code: ResponseCode, remark: str) -> RequestRefused:
         return RequestRefused(code, remark, self.in_every_answer)
 
-    def _send(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Answer:
+    def prepare(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Message | None:
+        """The message of a request, if nothing in it asks for more than to store it. May raise RequestRefused."""
+        fields = request.ext_fields
+        topic, batch = fields.get(names.topic), fields.get(names.batch)
+        if batch == "true" or topic is None or topic.startswith(RETRY_PREFIX):
+            return None
+        padded = _padded(fields.get(names.properties) or "")
+        if TIMER_START in padded or any(name in padded for name in LOOKED_AT):
+            return None
+        message = self.message_of(connection, request, names)
+        message.properties_stored = self._with_cluster(padded)
+        return message
+
+    def send_together(self, messages: Sequence[Message]) -> Answers:
+        """Put messages that were prepared."""
+        queue_ids = [message.queue_id for message in messages]
+        put = self._store.put_together(messages)
+        if isinstance(put, Deferred):
+            return put.addCallback(self._answer_all, messages, queue_ids)
+        return self._answer_all(put, messages, queue_ids)
+
+    def _answer_all(
+        self, results: Sequence[PutMessageResult], messages: Sequence[Message], queue_ids: Sequence[int]
+    ) -> AnswersNow:
+        if any(result.status is not PutMessageStatus.PUT_OK for result in results):
+            return list(map(self._answer, results, messages, queue_ids))
+        answers: list[FilledAnswer] = []
+        topic, count, size = messages[0].topic, 0, 0
+        for (_, appended), message, queue_id in zip(results, messages, queue_ids, strict=True):
+            assert appended is not None, "it is PUT_OK"
+            if message.topic != topic:
+                self._messages_put(topic, count, size, count)
+                topic, count, size = message.topic, 0, 0
+            count += 1
+            size += appended.wrote_bytes
+            answers.append(self._stored.fill(appended.msg_id, queue_id, appended.logics_offset))
+        self._messages_put(topic, count, size, count)
+        return answers
+
+    def send(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Answer:
+        """Put the message of a request, or its batch."""
         message = self.message_of(connection, request, names)
         fields = request.ext_fields
         properties = fields.get(names.properties) or ""
         if fields.get(names.batch) == "true":
             return self._put_batch(message, properties, connection)
-        if message.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        if message.topic.startswith(RETRY_PREFIX):
             return self._put_retry(message, properties, request, names, connection)
         return self._put(message, properties)
 
     def message_of(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Message:
         """The message in a request, without its properties. Its topic and queue exist. Raises RequestRefused."""
         fields = request.ext_fields
-        if self._settings.start_accept_send_request_time_stamp:
+        if self.settings.start_accept_send_request_time_stamp:
             self._check_time()
         try:
             _, topic, _, _, queue_id, sys_flag, born_timestamp, flag = names.required(fields)
@@ -175,7 +223,7 @@ class SendMessageProcessor:
         return message
 
     def _check_time(self) -> None:
-        since = self._settings.start_accept_send_request_time_stamp
+        since = self.settings.start_accept_send_request_time_stamp
         if self._now_ms() < since:
             raise self._refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
 
@@ -203,7 +251,7 @@ class SendMessageProcessor:
             raise self._refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         if config.order and not self._is_writable:
             raise self._refused(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._settings.broker_name}] sending message is forbidden"
+                ResponseCode.NO_PERMISSION, f"the broker[{self.settings.broker_name}] sending message is forbidden"
             )
         return config
 
@@ -212,7 +260,7 @@ class SendMessageProcessor:
     ) -> TopicConfig | None:
         header = Header(request)
         in_unit = header.boolean(names.unit_mode, False)
-        retried = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        retried = topic.startswith(RETRY_PREFIX)
         config = self._topics.create_in_send(
             topic,
             header.text(names.default_topic),
@@ -238,17 +286,19 @@ class SendMessageProcessor:
 
     def _put(self, message: Message, properties: str) -> Answer:
         """Put a message with these properties."""
-        padded = f"{PROPERTY_SEPARATOR}{properties}{PROPERTY_SEPARATOR}"
-        if WAIT_TRUE in padded:
-            padded = padded.replace(WAIT_TRUE, PROPERTY_SEPARATOR)
+        padded = _padded(properties)
         if TIMER_START in padded:
             self._check_timer(parse_properties(properties))
         for name in LOOKED_AT:
             if name in padded:
                 return self._put_parsed(message, parse_properties(properties))
-        own = padded.strip(PROPERTY_SEPARATOR)
-        message.properties_stored = f"{own}{PROPERTY_SEPARATOR}{self._cluster}" if own else self._cluster
+        message.properties_stored = self._with_cluster(padded)
         return self._store.put_message(message).addCallback(self._answer, message, message.queue_id)
+
+    def _with_cluster(self, padded: str) -> str:
+        """Properties as they are stored, with the cluster's name."""
+        own = padded.strip(PROPERTY_SEPARATOR)
+        return f"{own}{PROPERTY_SEPARATOR}{self._cluster}" if own else self._cluster
 
     def _check_timer(self, properties: Mapping[str, str]) -> None:
         """Raises RequestRefused for a timer message of 5.x. As there, a delay level counts instead."""
@@ -262,13 +312,13 @@ class SendMessageProcessor:
     def _put_parsed(self, message: Message, properties: dict[str, str]) -> Answer:
         """Put a message whose properties control how it is handled (WAIT, DELAY, TRAN_MSG)."""
         queue_id = message.queue_id
-        properties["CLUSTER"] = self._settings.broker_cluster_name
+        properties["CLUSTER"] = self.settings.broker_cluster_name
         message.properties = properties
         if properties.get("TRAN_MSG", "").lower() == "true":
-            if self._settings.reject_transaction_message:
+            if self.settings.reject_transaction_message:
                 raise self._refused(
                     ResponseCode.NO_PERMISSION,
-                    f"the broker[{self._settings.broker_name}] sending transaction message is forbidden",
+                    f"the broker[{self.settings.broker_name}] sending transaction message is forbidden",
                 )
             return self._prepare_message(message).addCallback(self._answer, message, queue_id)
         message.properties_stored = format_properties({name: properties[name] for name in properties if name != "WAIT"})
@@ -276,9 +326,9 @@ class SendMessageProcessor:
 
     def _put_batch(self, batch: Message, properties: str, connection: RemotingProtocol) -> Answer:
         """Put the messages in the body, all or none. ``batch`` has what they share."""
-        if len(batch.topic) > MAX_TOPIC_BYTES or len(batch.body) > self._settings.max_message_size_bytes:
+        if len(batch.topic) > MAX_TOPIC_BYTES or len(batch.body) > self.settings.max_message_size_bytes:
             raise self._refused(ResponseCode.MESSAGE_ILLEGAL, REMARKS[PutMessageStatus.MESSAGE_ILLEGAL])
-        batch.properties = {**parse_properties(properties), "CLUSTER": self._settings.broker_cluster_name}
+        batch.properties = {**parse_properties(properties), "CLUSTER": self.settings.broker_cluster_name}
         return connection.turns.run(self._put_entries(batch))
 
     def _put_entries(self, batch: Message) -> Steps[Later]:
@@ -319,7 +369,7 @@ class SendMessageProcessor:
         connection: RemotingProtocol,
     ) -> Answer:
         """Put a message that a consumer sends to its %RETRY% topic. After too many tries it becomes a dead letter."""
-        group = self._group(message.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX), connection)
+        group = self._group(message.topic.removeprefix(RETRY_PREFIX), connection)
         if message.reconsume_times < self._most_reconsume_times(request, names.max_reconsume_times, group):
             return self._put(message, properties)
         message.topic = self._dead_letter_topic(group).topic_name
@@ -342,7 +392,7 @@ class SendMessageProcessor:
         return group.retry_max_times if asked is None else asked
 
     def _dead_letter_topic(self, group: SubscriptionGroupConfig) -> TopicConfig:
-        return self._topics.create_in_send_back(f"{DLQ_GROUP_TOPIC_PREFIX}{group.group_name}", DLQ_NUMS_PER_GROUP)
+        return self._topics.create_in_send_back(f"{DEAD_PREFIX}{group.group_name}", DLQ_NUMS_PER_GROUP)
 
     def _answer(self, result: PutMessageResult, message: Message, queue_id: int) -> RemotingCommand:
         """The answer to a put. It names the queue of the request in any case (spec/remoting.md 4.2)."""
@@ -373,12 +423,12 @@ class SendMessageProcessor:
             )
         if not self._is_writable:
             raise RequestRefused(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._settings.broker_name}] sending message is forbidden"
+                ResponseCode.NO_PERMISSION, f"the broker[{self.settings.broker_name}] sending message is forbidden"
             )
         if group.retry_queue_nums <= 0:
             return RemotingCommand(ResponseCode.SUCCESS)
         retry = self._topics.create_in_send_back(
-            f"{RETRY_GROUP_TOPIC_PREFIX}{name}",
+            f"{RETRY_PREFIX}{name}",
             group.retry_queue_nums,
             topic_sys_flag=UNIT_SUB_FLAG if header.boolean("unitMode", False) else 0,
         )
@@ -403,6 +453,29 @@ class SendMessageProcessor:
         if result.status is PutMessageStatus.PUT_OK:
             return RemotingCommand(ResponseCode.SUCCESS)
         return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=result.status.name)
+
+
+class _Sends(Together):
+    """Sends, whose header fields have these names."""
+
+    def __init__(self, processor: SendMessageProcessor, names: SendFields) -> None:
+        self._processor = processor
+        self._names = names
+
+    def __call__(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return self._processor.send(connection, request, self._names)
+
+    def prepare(self, connection: RemotingProtocol, request: RemotingCommand) -> Message | None:
+        return self._processor.prepare(connection, request, self._names)
+
+    def process(self, prepared: Sequence[Message]) -> Answers:
+        return self._processor.send_together(prepared)
+
+
+def _padded(properties: str) -> str:
+    """Properties between separators, so that a name can be found with its separators, and without WAIT=true."""
+    padded = f"{PROPERTY_SEPARATOR}{properties}{PROPERTY_SEPARATOR}"
+    return padded.replace(WAIT_TRUE, PROPERTY_SEPARATOR) if WAIT_TRUE in padded else padded
 
 
 def _back_from(record: Record) -> Message:

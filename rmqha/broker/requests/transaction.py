@@ -28,11 +28,6 @@ from rmqha.broker.requests.send import CODES, REMARKS
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ProducerManager
-from rmqha.broker.tables.topics import (
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-)
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
@@ -53,9 +48,8 @@ from rmqha.wire.record import (
     encode_record,
     parse_msg_id,
 )
+from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANSACTION_GROUP
 
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""The group whose consumer offsets are the progress in the half queue and the operation queue."""
 QUEUE_ID = 0
 """The only queue of both topics."""
 REMOVE_TAG = "d"
@@ -135,7 +129,7 @@ class HalfMessage:
     def again(self, **properties: int) -> Message:
         """The half message, to be put again with these additional properties."""
         texts = {name: str(value) for name, value in properties.items()}
-        return _again(self.record, TRANS_HALF_TOPIC, format_properties({**self.properties, **texts}))
+        return _again(self.record, HALF_TOPIC, format_properties({**self.properties, **texts}))
 
 
 def _number(text: str | None) -> int | None:
@@ -223,7 +217,7 @@ class Operations:
 
     def read_more(self, half_offset: int) -> bool:
         """Read more operations, if there are any. ``half_offset`` is the next half message. Raises OSError."""
-        found = self._store.reader.get_message(TRANS_OP_HALF_TOPIC, QUEUE_ID, self._next, OPERATIONS_AT_ONCE)
+        found = self._store.reader.get_message(OPERATION_TOPIC, QUEUE_ID, self._next, OPERATIONS_AT_ONCE)
         if found.next_begin_offset <= self._next:
             return False
         records = {record.queue_offset: record for record in map(_decode, found.records)}
@@ -315,11 +309,11 @@ class TransactionalMessageService(PeriodicService):
     def prepare(self, message: Message) -> Deferred[PutMessageResult]:
         """Put a message, whose properties are complete, as a half message. A delay level is ignored."""
         properties = {name: value for name, value in message.properties.items() if name != "DELAY"}
-        self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
+        self._topics.create_in_send_back(HALF_TOPIC, 1)
         return self._store.put_message(
             replace(
                 message,
-                topic=TRANS_HALF_TOPIC,
+                topic=HALF_TOPIC,
                 queue_id=QUEUE_ID,
                 properties={**properties, "REAL_TOPIC": message.topic, "REAL_QID": str(message.queue_id)},
                 sys_flag=message.sys_flag & ~TRANSACTION_TYPE_MASK,
@@ -382,7 +376,7 @@ class TransactionalMessageService(PeriodicService):
     def _half_message(self, header: Header) -> HalfMessage:
         """The half message that a request names. Raises RequestRefused, OSError."""
         record = self._store.reader.message_at(header.integer("commitLogOffset"))
-        if record is None or record.topic != TRANS_HALF_TOPIC:
+        if record is None or record.topic != HALF_TOPIC:
             raise refused("Find prepared transaction message failed")
         half = HalfMessage.from_record(record)
         if half.producer_group != header.text("producerGroup"):
@@ -400,11 +394,11 @@ class TransactionalMessageService(PeriodicService):
 
     def _put_operation(self, half: HalfMessage) -> Deferred[PutMessageResult]:
         """Put the operation message that ends a half message."""
-        self._topics.create_in_send_back(TRANS_OP_HALF_TOPIC, 1)
+        self._topics.create_in_send_back(OPERATION_TOPIC, 1)
         host = self._store_host()
         put = self._store.put_message(
             Message(
-                TRANS_OP_HALF_TOPIC,
+                OPERATION_TOPIC,
                 str(half.record.queue_offset).encode("ascii"),
                 {"WAIT": "false", "TAGS": REMOVE_TAG},
                 QUEUE_ID,
@@ -428,8 +422,8 @@ class TransactionalMessageService(PeriodicService):
 
     def startService(self) -> None:
         """Check the half messages every ``transactionCheckInterval`` from now on. Raises OSError."""
-        self._half_offset = self._stored_offset(TRANS_HALF_TOPIC)
-        self._operations = Operations(self._store, self._stored_offset(TRANS_OP_HALF_TOPIC))
+        self._half_offset = self._stored_offset(HALF_TOPIC)
+        self._operations = Operations(self._store, self._stored_offset(OPERATION_TOPIC))
         self._commit_offsets()
         super().startService()
 
@@ -454,10 +448,10 @@ class TransactionalMessageService(PeriodicService):
             self._log.failure("the check of half messages failed", failure, event=Event.TRANSACTION_CHECK_FAILED)
 
     async def _check(self) -> None:
-        self._topics.create_in_send_back(TRANS_HALF_TOPIC, 1)
+        self._topics.create_in_send_back(HALF_TOPIC, 1)
         if self._store.read_limit is not None:  # an operation that is not confirmed yet may end what we would ask about
             await self._store.read_limit.reached(self._store.commit_log.verified_offset)
-        end = self._store.reader.max_offset(TRANS_HALF_TOPIC, QUEUE_ID)
+        end = self._store.reader.max_offset(HALF_TOPIC, QUEUE_ID)
         try:
             await self._check_to(end)
         except CancelledError:  # the node stops, and will flush its log
@@ -483,7 +477,7 @@ class TransactionalMessageService(PeriodicService):
             self._commit_offsets()
 
     def _commit_offsets(self) -> None:
-        for topic, offset in ((TRANS_HALF_TOPIC, self._half_offset), (TRANS_OP_HALF_TOPIC, self._operations.offset)):
+        for topic, offset in ((HALF_TOPIC, self._half_offset), (OPERATION_TOPIC, self._operations.offset)):
             self._consumer_offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset, "the transaction check")
 
     async def _step(self) -> bool:
@@ -492,7 +486,7 @@ class TransactionalMessageService(PeriodicService):
         if operations.take(offset):
             self._half_offset += 1
             return True
-        found = self._store.reader.get_message(TRANS_HALF_TOPIC, QUEUE_ID, offset, 1)
+        found = self._store.reader.get_message(HALF_TOPIC, QUEUE_ID, offset, 1)
         if not found.records:
             self._half_offset = max(offset, found.next_begin_offset)
             operations.skip_to(self._half_offset)

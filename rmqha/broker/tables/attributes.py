@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rmqha.store.metadata import ATTRIBUTES, BATCH_CQ, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
+from rmqha.wire.fastjson import dumps_strict
 
 NOT_DONE_HERE = {
     QUEUE_TYPE: (BATCH_CQ, "this broker creates no topics with batch consume queues, but serves those of a 5.x master"),
@@ -55,14 +56,9 @@ def altered(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str,
 
 
 def refused_key(value: Any) -> str | None:
-    """A key in this value that we do not keep; None if there is no such key."""
-    parts = [value]
-    for part in parts:
-        if isinstance(part, Mapping):
-            found = next((key for key in REFUSED_KEYS if key in part), None)
-            if found is not None:
-                return found
-            parts.extend(part.values())
-        elif isinstance(part, list):
-            parts.extend(part)
-    return None
+    """A key in this value that we do not keep; None if there is no such key.
+
+    The value may have a hundred thousand parts, so its JSON is searched, not each part.
+    """
+    text = dumps_strict(value)
+    return next((key for key in REFUSED_KEYS if b'"%s":' % key.encode() in text), None)

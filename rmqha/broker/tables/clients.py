@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from rmqha.broker.tables.filters import SqlFilters, parse_failed
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
-from rmqha.broker.tables.topics import RETRY_GROUP_TOPIC_PREFIX, UNIT_SUB_FLAG, TopicConfigManager, topic_problem
+from rmqha.broker.tables.topics import UNIT_SUB_FLAG, TopicConfigManager, topic_problem
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
@@ -31,6 +31,7 @@ from rmqha.wire.heartbeat import ConsumeFromWhere as ConsumeFromWhere
 from rmqha.wire.heartbeat import ConsumeType as ConsumeType
 from rmqha.wire.heartbeat import MessageModel as MessageModel
 from rmqha.wire.subscription import MAX_EXPRESSION_CHARS, SubscriptionData
+from rmqha.wire.topics import RETRY_PREFIX
 
 CHANNEL_EXPIRED_SECONDS = 120.0
 HOUSEKEEPING_SECONDS = 10.0
@@ -542,7 +543,7 @@ class ClientManageProcessor:
 
     def _make_retry_topic(self, consumer: ConsumerData, connection: RemotingProtocol) -> None:
         """Create the %RETRY% topic of a group, to which its clients subscribe, if a topic can have that name."""
-        retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{consumer.group_name}"
+        retry_topic = f"{RETRY_PREFIX}{consumer.group_name}"
         if topic_problem(retry_topic) is not None:
             return
         group = self._groups.find_or_create(consumer.group_name, connection)

@@ -200,13 +200,13 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         size = unknown_bytes(row)
         if size > MAX_UNKNOWN_BYTES:
             raise refused(f"the fields that this broker does not know take {size} bytes, more than {MAX_UNKNOWN_BYTES}")
-        former = self.table.rows.get(self._name_of(row))
+        former = self.table.rows.get(self.name_of(row))
         if former is None or size > unknown_bytes(former):
-            self._new.check_room(self._name_of(row), unknown=size)
+            self._new.check_room(self.name_of(row), unknown=size)
 
     def update(self, row: Row) -> None:
         """Add the row, or replace the row with its name."""
-        name = self._name_of(row)
+        name = self.name_of(row)
         former = self.table.rows.get(name)
         if former is not None:
             self._new.removed(name, unknown_bytes(former))
@@ -235,7 +235,8 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         self.persist()
         self._tell(row)
 
-    def _name_of(self, row: Row) -> str:
+    def name_of(self, row: Row) -> str:
+        """The row's name."""
         raise NotImplementedError
 
     def _tell(self, row: Row | None) -> None:

@@ -96,5 +96,5 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
         self.update(group)
         return group
 
-    def _name_of(self, row: SubscriptionGroupConfig) -> str:
+    def name_of(self, row: SubscriptionGroupConfig) -> str:
         return row.group_name

@@ -1,6 +1,6 @@
 """Which client of a group may consume a queue in order: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ (spec/remoting.md 2.10)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -78,8 +78,10 @@ class RebalanceLockManager:
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime) -> None:
+    def __init__(self, clock: IReactorTime, may_lock: Callable[[], bool] = lambda: True) -> None:
+        """``may_lock`` says whether this broker may lock queues now: a leader that was replaced must not."""
         self._clock = clock
+        self._may_lock = may_lock
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # in the order of their last renewal, the oldest first
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
@@ -89,6 +91,8 @@ class RebalanceLockManager:
     def locking(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> Steps[list[MessageQueue]]:
         """Like ``lock``, in steps. Raises RequestRefused if there are too many locks."""
         locked: list[MessageQueue] = []
+        if not self._may_lock():
+            raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "this node does not lead: ask the broker's leader")
         for count, queue in enumerate(queues, 1):
             if count % QUEUES_AT_ONCE == 1:
                 yield from self._forget_expired()

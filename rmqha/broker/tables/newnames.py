@@ -5,7 +5,6 @@ So the broker, each address and each connection have a token bucket: a burst aft
 An address gets half of the broker's rate, so that one address cannot use up the rate of all others.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Self
@@ -14,6 +13,7 @@ from weakref import WeakKeyDictionary
 from twisted.logger import Logger
 
 from rmqha.events import Event
+from rmqha.ha.admission.limits import LastUsed
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.settings import Settings
@@ -122,7 +122,7 @@ class NewNames:
         self._table_bytes = 0
         self._broker = Bucket(limits.broker, seconds())
         self._address_rate = limits.broker.half
-        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
+        self._addresses = LastUsed(MAX_ADDRESSES, lambda: Bucket(self._address_rate, seconds()))
         self._connections: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
         self._told_at: float | None = None
         self._untold = 0
@@ -181,7 +181,8 @@ class NewNames:
         self.check_room(name, self._most_bytes)
         buckets = [(self._broker, self._limits.broker)]
         if by is not None:
-            buckets.append((self._address_bucket(by, now), self._address_rate))
+            address = network_of(by.peer_host[0]) if isinstance(by, RemotingProtocol) else ""
+            buckets.append((self._addresses.get(address), self._address_rate))
             bucket = self._connections.get(by)
             if bucket is None:
                 bucket = self._connections[by] = Bucket(self._limits.connection, now)
@@ -193,15 +194,6 @@ class NewNames:
                 )
         for bucket, _ in buckets:
             bucket.take()
-
-    def _address_bucket(self, by: object, now: float) -> Bucket:
-        """The bucket of a connection's address. If there are too many, the least recently used one is dropped."""
-        address = network_of(by.peer_host[0]) if isinstance(by, RemotingProtocol) else ""
-        bucket = self._addresses.pop(address, None) or Bucket(self._address_rate, now)
-        self._addresses[address] = bucket
-        if len(self._addresses) > MAX_ADDRESSES:
-            self._addresses.popitem(last=False)
-        return bucket
 
     def _refuse(self, reason: str, now: float) -> None:
         self._untold += 1

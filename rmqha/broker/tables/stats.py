@@ -47,9 +47,9 @@ class Traffic:
         self.samples = [[Totals()] for _ in WINDOWS]
         """The latest samples of each window. Before the first sample the sums were equal to it."""
 
-    def count(self, messages: int, size: int) -> None:
-        """Count one call with this many messages and bytes."""
-        self.calls += 1
+    def count(self, messages: int, size: int, calls: int = 1) -> None:
+        """Count calls with this many messages and bytes."""
+        self.calls += calls
         self.messages += messages
         self.bytes += size
 
@@ -137,13 +137,13 @@ class BrokerStats(PeriodicService):
         """What each group has read of a topic."""
         return self._group_gets
 
-    def messages_put(self, topic: str, count: int, size: int) -> None:
-        """Count a request that stored messages of a topic. ``size`` is in bytes."""
+    def messages_put(self, topic: str, count: int, size: int, calls: int = 1) -> None:
+        """Count requests that stored messages of a topic. ``size`` is in bytes."""
         traffic = self._topic_puts.get(topic)
         if traffic is None:
             traffic = self._topic_puts[topic] = Traffic()
-        traffic.count(count, size)
-        self.puts.count(count, size)
+        traffic.count(count, size, calls)
+        self.puts.count(count, size, calls)
 
     def messages_got(self, group: str, topic: str, count: int, size: int) -> None:
         """Count a request that read messages for a group; ``count`` may be 0, ``size`` is in bytes."""

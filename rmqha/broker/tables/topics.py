@@ -23,20 +23,21 @@ from rmqha.wire.beans import INT_MIN
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.fastjson import dumps_strict
 from rmqha.wire.record import MAX_TOPIC_BYTES
+from rmqha.wire.topics import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_EVENT,
+    OPERATION_TOPIC,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    SELF_TEST_TOPIC,
+    TRACE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+)
 
-AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
-RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
-DLQ_GROUP_TOPIC_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-BENCHMARK_TOPIC = "BenchmarkTest"
 BENCHMARK_TOPIC_QUEUES = 1024
-OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
-REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 CLUSTER_TOPIC_QUEUES = 16
 UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
@@ -78,7 +79,7 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         """Reads topics.json of ``folder``, and adds the system topics that are missing. Raises StoreError, OSError."""
         self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
-        self.system_topics = frozenset(seeds) | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
+        self.system_topics = frozenset(seeds) | {HALF_TOPIC, OPERATION_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
         names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, MAX_ROW_BYTES)
         storage = TableStorage(folder, run_in_thread, clock)
         super().__init__(storage, TopicConfigTable, settings, seeds, names, now_ms)
@@ -134,7 +135,7 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         return self._add(TopicConfig(name, queue_nums, queue_nums, perm, topic_sys_flag=topic_sys_flag))
 
     def _add(self, config: TopicConfig) -> TopicConfig:
-        tell = self._log.debug if config.topic_name.startswith(RETRY_GROUP_TOPIC_PREFIX) else self._log.info
+        tell = self._log.debug if config.topic_name.startswith(RETRY_PREFIX) else self._log.info
         if self._new.gets_line():
             tell("topic {topic} created with {queues} queues", topic=config.topic_name, queues=config.write_queue_nums)
         self.update(config)
@@ -144,7 +145,7 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         """Start the next version without a change, because name servers accept only new versions."""
         self._changed(None)
 
-    def _name_of(self, row: TopicConfig) -> str:
+    def name_of(self, row: TopicConfig) -> str:
         return row.topic_name
 
     def _tell(self, row: TopicConfig | None) -> None:

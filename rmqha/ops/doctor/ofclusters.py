@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rmqha.ops.doctor.facts import MASTER_ID, Facts, Host, NameServer
 from rmqha.ops.doctor.findings import Finding, failed, passed, skipped, warned
-from rmqha.remoting.asking import VERSION_KEY
+from rmqha.wire.brokerinfo import VERSION_KEY
 
 FALL_BEHIND_BYTES = 256 << 20
 DERIVED_SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")

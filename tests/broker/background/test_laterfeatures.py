@@ -3,9 +3,10 @@
 from typing import Any
 
 from rmqha.broker.background.laterfeatures import LOOK_SECONDS, LaterFeatures
-from rmqha.broker.tables.topics import TRANS_OP_HALF_TOPIC, TopicConfigManager
+from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.metadata import TopicConfig
 from rmqha.store.timers import TIMER_TOPIC
+from rmqha.wire.topics import OPERATION_TOPIC
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import log_lines
 
@@ -60,6 +61,6 @@ class LaterFeaturesTests(BrokerStoreTestCase):
     def test_what_is_handled_is_nothing_to_tell(self) -> None:
         self.open()
         self.put(b"a,b", topic="T")
-        self.put(b"5", b"0,1,", topic=TRANS_OP_HALF_TOPIC)
+        self.put(b"5", b"0,1,", topic=OPERATION_TOPIC)
         self.dispatch()
         self.assertEqual(self.look().warnings, [])

@@ -8,7 +8,6 @@ from zope.interface import alsoProvides
 
 from rmqha.broker.background.outerapi import (
     FIRST_REGISTER_SECONDS,
-    PROMOTED_REGISTERS,
     REGISTER_TIMEOUT_SECONDS,
     UNREGISTER_TIMEOUT_SECONDS,
     BrokerOuterAPI,
@@ -109,7 +108,7 @@ class OuterAPITestCase(SynchronousTestCase):
 
 
 class PromotedTests(OuterAPITestCase):
-    """A new master tells all name servers at once, then every 5 s for a minute."""
+    """A new master tells all name servers at once, then each second for 5 s, then every 5 s for a minute."""
 
     def registrations(self, lines: list[Line], seconds: int) -> list[int]:
         """How many registrations each name server got meanwhile. Each is answered."""
@@ -129,8 +128,10 @@ class PromotedTests(OuterAPITestCase):
         for line in lines:
             line.take_registration()
         api.promoted()
-        often = PROMOTED_REGISTERS + 2  # the usual rounds come at 10 and at 40 s
-        self.assertEqual(self.registrations(lines, 62), [often, often])
+        self.assertEqual(self.registrations(lines, 5), [5, 5])
+        self.assertEqual(self.registrations(lines, 4), [0, 0])
+        often = 11 + 2  # the usual rounds come at 10 and at 40 s
+        self.assertEqual(self.registrations(lines, 53), [often, often])
         self.assertEqual(self.registrations(lines, 30), [1, 1])
         self.assertEqual(self.registrations(lines, 30), [1, 1])
         self.successResultOf(self.end())

@@ -10,7 +10,9 @@ from twisted.internet.defer import execute
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests.admin import (
+    MAX_PARTS,
     MAX_QUEUES,
+    MAX_ROW_BYTES,
     StatsProcessor,
     TableProcessor,
     TopicAdminProcessor,
@@ -252,6 +254,76 @@ class TopicAdminTests(AdminTestCase):
         for code in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
             self.assertIn(self.peer.ask(code, **fields).code, (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
         self.assertEqual(TopicConfigTable.read(self.folder), self.topics.table)
+
+
+class ListTests(AdminTestCase):
+    """Codes 18 and 225: what mqadmin 5.x's updateTopicList and updateSubGroupList send."""
+
+    def change_topics(self, *topics: object) -> RemotingCommand:
+        return self.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, orjson.dumps({"topicConfigList": topics}))
+
+    def change_groups(self, *groups: object) -> RemotingCommand:
+        body = orjson.dumps({"groupConfigList": groups})
+        return self.peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)
+
+    def test_topics_are_made_and_changed(self) -> None:
+        unknown = {"attributes": {"a": "1"}, "later": 7}
+        self.topics.update(TopicConfig("Held", 4, 4, unknown=unknown))
+        new = {"topicName": "New", "readQueueNums": 2, "writeQueueNums": 3, "perm": 4, "attributes": {"+b": "2"}}
+        self.assert_success(self.change_topics({"topicName": "Held", "attributes": {}}, new))
+        self.assertEqual(self.topics.get("Held"), TopicConfig("Held", 16, 16, unknown=unknown))
+        self.assertEqual(self.topics.get("New"), TopicConfig("New", 2, 3, 4, unknown={"attributes": {"b": "2"}}))
+        self.assertEqual(TopicConfigTable.read(self.folder), self.topics.table)
+
+    def test_groups_are_made_and_changed(self) -> None:
+        self.groups.update(SubscriptionGroupConfig("Held", retry_max_times=3, unknown={"later": 7}))
+        self.assert_success(self.change_groups({"groupName": "Held"}, {"groupName": "New", "retryMaxTimes": 5}))
+        self.assertEqual(self.groups.get("Held"), SubscriptionGroupConfig("Held", unknown={"later": 7}))
+        self.assertEqual(self.groups.get("New"), SubscriptionGroupConfig("New", retry_max_times=5))
+        self.assertEqual(SubscriptionGroupTable.read(self.folder), self.groups.table)
+
+    def test_a_list_with_a_bad_entry_changes_nothing(self) -> None:
+        good = {"topicName": "Good"}
+        for bad, reason in (
+            ({"topicName": "a b"}, "illegal characters"),
+            ({"topicName": "TBW102"}, "conflict with system topic"),
+            ({"topicName": "T", "readQueueNums": MAX_QUEUES + 1}, "readQueueNums of topic T is not between"),
+            ({"topicName": "T", "writeQueueNums": -1}, "writeQueueNums of topic T is not between"),
+            ({"topicName": "T", "perm": 16}, "perm of topic T is not between"),
+            ({"topicName": "T", "topicSysFlag": -1}, "topicSysFlag of topic T is not between"),
+            ({"topicName": "T", "attributes": {"b": "2"}}, "the attribute 'b' needs a"),
+            ({"topicName": "T", "x": {"@type": "y"}}, "the key @type is not accepted"),
+            ({"topicName": "T", "x": "y" * MAX_ROW_BYTES}, f"more than {MAX_ROW_BYTES}"),
+            ({"topicName": "T", "x": [{}] * MAX_PARTS}, f"or {MAX_PARTS} parts"),
+            ([], "a topic is invalid"),
+            (None, "a topic is invalid"),
+        ):
+            self.assert_refused([self.change_topics(good, bad)], ResponseCode.SYSTEM_ERROR, reason)
+        self.assertIsNone(self.topics.get("Good"))
+        bad_group = self.change_groups({"groupName": "Good"}, {"groupName": "a b"})
+        self.assert_refused([bad_group], ResponseCode.SYSTEM_ERROR, "a group cannot be named")
+        self.assertIsNone(self.groups.get("Good"))
+
+    def test_what_has_no_list_is_refused(self) -> None:
+        for body, reason in ((b"", "the body is invalid"), (b"[]", "has no list"), (b'{"x":[]}', "has no list")):
+            for code in (
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            ):
+                self.assert_refused([self.peer.ask(code, body)], ResponseCode.SYSTEM_ERROR, reason)
+
+    def test_where_too_many_are_new_the_answer_says_how_far_it_came(self) -> None:
+        most = self.settings.max_new_topics_at_once_per_connection
+        answer = self.change_topics(*({"topicName": f"T{at}"} for at in range(most + 5)))
+        self.assertEqual(answer.code, ResponseCode.SYSTEM_BUSY)
+        self.assertIn(f"(done: {most} of {most + 5})", str(answer.remark))
+        self.assertIsNotNone(self.topics.get(f"T{most - 1}"))
+        self.assertIsNone(self.topics.get(f"T{most}"))
+
+    def test_a_slave_refuses_lists(self) -> None:
+        self.serve(is_slave=True)
+        answers = [self.change_topics({"topicName": "T"}), self.change_groups({"groupName": "G"})]
+        self.assert_refused(answers, ResponseCode.SYSTEM_ERROR, "slave broker")
 
 
 class GroupAdminTests(AdminTestCase):
@@ -496,9 +568,10 @@ class ConsumeStatsTests(AdminTestCase):
             self.body(RequestCode.GET_CONSUME_STATS, consumerGroup="G").decode(),
             '{"consumeTps":0.0,"offsetTable":{'
             '{"brokerName":"broker-a","queueId":0,"topic":"T"}:'
-            f'{{"brokerOffset":2,"consumerOffset":1,"lastTimestamp":{first.store_timestamp}}},'
+            f'{{"brokerOffset":2,"consumerOffset":1,"lastTimestamp":{first.store_timestamp},'
+            '"pullOffset":1},'
             '{"brokerName":"broker-a","queueId":1,"topic":"T"}:'
-            '{"brokerOffset":0,"consumerOffset":0,"lastTimestamp":0}'
+            '{"brokerOffset":0,"consumerOffset":0,"lastTimestamp":0,"pullOffset":0}'
             "}}",
         )
 

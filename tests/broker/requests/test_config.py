@@ -85,6 +85,16 @@ class ChangeTests(ConfigTestCase):
         self.assertEqual(len(self.lifted), 1)
         self.assertIs(RUN_TIME_KEYS["readUpTo"], RunTime.UNTIL_RESTART)
 
+    def test_in_a_failover_cluster_nobody_ends_it(self) -> None:
+        self.store.settings = replace(self.store.settings, read_up_to=ReadUpTo.CONFIRMED)
+        live = LiveSettings([self.store], None, self.keep)
+        self.peer = self.client(ConfigProcessor(live, self.clock).processors())
+        answer = self.change(b"readUpTo=verified\nfileReservedTime=7")
+        self.assert_refused([answer], ResponseCode.NO_PERMISSION, "readUpTo stays confirmed in a failover cluster")
+        self.assertIs(self.store.settings.read_up_to, ReadUpTo.CONFIRMED)
+        self.assertNotEqual(self.store.settings.file_reserved_time_hours, 7)
+        self.assertEqual(self.kept, [])
+
     def test_the_names_that_498_refuses_are_refused(self) -> None:
         for name in ("brokerConfigPath", "rocketmqHome", "configBlackList"):
             self.assert_refused([self.change(f"{name}=x".encode())], ResponseCode.NO_PERMISSION, name)

@@ -1,6 +1,8 @@
 """Messages that clients send: where they are put, what is stored and what is answered (spec/remoting.md 2.1, 2.9)."""
 
+import random
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -68,7 +70,7 @@ class SendTestCase(BrokerStoreTestCase):
             BrokerTables(self.topics, self.groups, ConsumerOffsetManager(self.folder, self.clock, 5000, execute)),
             Stamps(lambda: STORE_HOST, lambda: NOW_MS),
             self.prepare,
-            lambda *counts: self.counted.append(counts),
+            lambda topic, count, size, calls=1: self.counted.append((topic, count, size)),
         )
         self.peer = self.client(self.processor.processors())
 
@@ -129,6 +131,110 @@ class SendTestCase(BrokerStoreTestCase):
         self.assert_refused([answer], code, remark)
         self.assertEqual(dict(answer.ext_fields), IN_EVERY_ANSWER)
         self.assertEqual(self.store.commit_log.max_offset, 0)
+
+
+class TogetherTests(SendTestCase):
+    """Several sends in one read."""
+
+    def answers(self, *requests: RemotingCommand) -> dict[int, RemotingCommand]:
+        """The answers to requests that arrive in one read, by their opaques, which are the requests' numbers."""
+        numbered = [request._replace(opaque=number) for number, request in enumerate(requests)]
+        self.peer.line.deliver(b"".join(map(frame, numbered)))
+        return {answer.opaque: answer for answer in commands_in(self.peer.line.take())}
+
+    def count_growths(self) -> list[int]:
+        """Where the log ends after each growth from now on."""
+        ends: list[int] = []
+        log = self.store.commit_log
+        self.addCleanup(log.subscribe(lambda: ends.append(log.max_offset)))
+        return ends
+
+    def test_they_are_one_append(self) -> None:
+        growths = self.count_growths()
+        answers = self.answers(*(self.request(body=b"%d" % number, queue_id=number % 2) for number in range(5)))
+        self.assertEqual(growths, [self.store.commit_log.max_offset])
+        records = [self.stored(answers[number]) for number in range(5)]
+        self.assertEqual([record.body for record in records], [b"0", b"1", b"2", b"3", b"4"])
+        self.assertEqual([record.queue_offset for record in records], [0, 0, 1, 1, 2])
+        for number, record in enumerate(records):
+            fields = answers[number].ext_fields
+            self.assertEqual((fields["queueId"], fields["queueOffset"]), (str(number % 2), str(record.queue_offset)))
+            self.assertEqual(dict(fields) | IN_EVERY_ANSWER, dict(fields))
+        self.assertEqual(self.counted, [("T", 5, sum(record.total_size for record in records))])
+
+    def test_one_that_is_refused_is_refused_alone(self) -> None:
+        answers = self.answers(
+            self.request(), self.request(topic="no topic"), self.request(queue_id=99), self.request()
+        )
+        self.assertEqual([answers[number].code for number in range(4)], [0, 1, 1, 0])
+        self.assertEqual([self.stored(answers[number]).queue_offset for number in (0, 3)], [0, 1])
+
+    def test_one_that_is_too_large_is_refused_alone(self) -> None:
+        large = b"x" * (self.settings.max_message_size_bytes + 1)
+        answers = self.answers(self.request(), self.request(body=large), self.request())
+        self.assertEqual([answers[number].code for number in range(3)], [0, 13, 0])
+
+    def test_other_requests_between_them_keep_the_order(self) -> None:
+        delayed = self.request(properties={"DELAY": "3"})
+        answers = self.answers(self.request(), delayed, self.request(), RemotingCommand(9999), self.request())
+        offsets = [parse_msg_id(answers[number].ext_fields["msgId"])[1] for number in (0, 1, 2, 4)]
+        self.assertEqual(offsets, sorted(offsets))
+        self.assertEqual(answers[3].code, 3)
+
+    def test_topics_are_counted_apart(self) -> None:
+        self.topics.update(TopicConfig("U", 4, 4))
+        self.answers(self.request(), self.request(topic="U"), self.request(topic="U"))
+        self.assertEqual([(topic, count) for topic, count, _ in self.counted], [("T", 1), ("U", 2)])
+
+    def test_one_way_requests_have_no_answer(self) -> None:
+        answers = self.answers(self.request()._replace(flag=2), self.request())
+        self.assertEqual(list(answers), [1])
+        self.assertEqual(self.stored(answers[1]).queue_offset, 1)
+
+    def test_answers_have_the_encoding_of_their_requests(self) -> None:
+        answers = self.answers(self.request()._replace(serialize_type=1), self.request())
+        self.assertEqual([answers[number].serialize_type for number in range(2)], [1, 0])
+        for number in range(2):
+            self.stored(answers[number])
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["T", "U", "%RETRY%G", "no topic"]),
+                st.integers(-1, 5),
+                st.binary(max_size=600),
+                st.sampled_from(
+                    [{}, {"TAGS": "a"}, {"KEYS": "k l"}, {"DELAY": "2"}, {"WAIT": "true"}, {"WAIT": "false"}]
+                ),
+                st.sampled_from([0, 4, 8, 12]),
+            ),
+            max_size=30,
+        )
+    )
+    def test_a_read_with_many_stores_what_reads_with_one_each_store(self, sends: list[Any]) -> None:
+        logs = []
+        for together in (True, False):
+            self.serve(mappedFileSizeCommitLog="4096")
+            self.topics.update(TopicConfig("U", 4, 4))
+            random.seed(1)  # a negative queue id takes any queue
+            requests = [
+                self.request(topic=topic, queue_id=queue_id, body=body, properties=properties, sys_flag=sys_flag)
+                for topic, queue_id, body, properties, sys_flag in sends
+            ]
+            if together:
+                told = self.answers(*requests)
+                answers = [told[number] for number in range(len(requests))]
+            else:
+                answers = [self.deliver(request)[0] for request in requests]
+            log = self.store.commit_log
+            logs.append(
+                (
+                    [(answer.code, answer.remark, dict(answer.ext_fields)) for answer in answers],
+                    [bytes(log.get_data(at, 4096) or b"") for at in range(0, log.max_offset, 4096)],
+                    self.store.appender.queue_offsets,
+                )
+            )
+        self.assertEqual(logs[0], logs[1])
 
 
 class TimerTests(SendTestCase):
@@ -295,11 +401,17 @@ class PropertyTests(SendTestCase):
             self.assertEqual(record.properties, {"KEYS": "k", "TAGS": "A", "CLUSTER": "DefaultCluster"})
 
     def test_but_it_is_obeyed(self) -> None:
-        for text, waits in (("true", True), ("TRUE", True), ("false", False)):
+        for text, waits in (("TRUE", True), ("false", False)):
             with patch.object(self.store, "put_message", return_value=Deferred()) as put:
                 self.assertEqual(self.deliver(self.request(properties={"WAIT": text})), [])
             (message,) = put.call_args.args
             self.assertEqual(message.is_wait_store_msg_ok, waits, text)
+
+    def test_those_of_one_read_wait_unless_they_say_otherwise(self) -> None:
+        with patch.object(self.store, "put_together", return_value=Deferred()) as put:
+            self.assertEqual(self.deliver(self.request(properties={"WAIT": "true"})), [])
+        (messages,) = put.call_args.args
+        self.assertEqual([message.is_wait_store_msg_ok for message in messages], [True])
 
     def test_the_cluster_is_this_ones(self) -> None:
         record = self.stored(self.send(properties={"CLUSTER": "elsewhere", "TAGS": "A"}))
@@ -428,7 +540,7 @@ class OutcomeTests(SendTestCase):
         """What a put that ends so answers."""
         appended = self.successResultOf(self.store.put_message(Message("T", b"x", store_host=STORE_HOST))).append
         result = PutMessageResult(status, appended if stored else None)
-        with patch.object(self.store, "put_message", return_value=succeed(result)):
+        with patch.object(self.store, "put_together", return_value=[result]):
             return self.send()
 
     def test_what_is_stored_says_where_whatever_it_waited_for(self) -> None:
@@ -447,11 +559,11 @@ class OutcomeTests(SendTestCase):
         self.assertEqual({*STORED, *NOT_STORED}, set(PutMessageStatus))
 
     def test_an_answer_comes_when_the_put_ends(self) -> None:
-        putting: Deferred[PutMessageResult] = Deferred()
+        putting: Deferred[list[PutMessageResult]] = Deferred()
         appended = self.successResultOf(self.store.put_message(Message("T", b"x"))).append
-        with patch.object(self.store, "put_message", return_value=putting):
+        with patch.object(self.store, "put_together", return_value=putting):
             self.assertEqual(self.deliver(self.request()), [])
-        putting.callback(PutMessageResult(PutMessageStatus.PUT_OK, appended))
+        putting.callback([PutMessageResult(PutMessageStatus.PUT_OK, appended)])
         (answer,) = self.peer.answers()
         self.assertEqual((answer.code, answer.opaque), (0, 7))
 

@@ -17,7 +17,6 @@ from rmqha.broker.requests import transaction
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.transaction import (
     STEPS_AT_ONCE,
-    TRANSACTION_GROUP,
     HalfMessage,
     TransactionalMessageService,
     Verdict,
@@ -33,6 +32,7 @@ from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import MAX_PROPERTIES_BYTES, Host, Record, decode_record, record_as_json
+from rmqha.wire.topics import TRANSACTION_GROUP
 from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
 from tests.fixtures import expected

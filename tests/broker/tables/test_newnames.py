@@ -16,6 +16,7 @@ from rmqha.settings import make_settings
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_strict
+from rmqha.wire.topics import HALF_TOPIC
 from tests.ha.doubles import log_lines
 
 
@@ -65,6 +66,7 @@ class NewNamesTests(SynchronousTestCase):
 
     def test_only_so_many_addresses_are_remembered(self) -> None:
         self.patch(newnames, "MAX_ADDRESSES", 2)
+        self.names = NewNames("group", self.limits, self.clock.seconds)
         first = self.connection("192.0.2.1")
         self.assertEqual(self.taken(first), 4)
         self.names.take("name", 0, self.connection("192.0.2.2"))
@@ -157,7 +159,7 @@ class TableBytesTests(SynchronousTestCase):
         manager._new.hold(["x" * 127] * (newnames.MAX_TABLE_BYTES // topics.MAX_ROW_BYTES))
         with self.assertRaises(RequestRefused):
             manager.create_in_send_back("%RETRY%G", 1)
-        manager.create_in_send_back(topics.TRANS_HALF_TOPIC, 1)
+        manager.create_in_send_back(HALF_TOPIC, 1)
 
 
 class GroupNameTests(SynchronousTestCase):

@@ -1,15 +1,21 @@
-"""Gives a process another wall clock, or another table of hosts: Python imports it at the start if it is on its path.
+"""Gives a process another wall clock, another table of hosts, or a full disk.
+
+Python imports it at the start if it is on its path.
 
 ``RMQHA_SHIM_CLOCK`` names a file of two doubles, rate and offset, read anew at each look: the wall clock tells
 ``rate times the machine's + offset``. ``RMQHA_SHIM_HOSTS`` names a file with a line ``name address`` for each name.
+``RMQHA_SHIM_FULL`` names a file: while it exists, nothing can be written to files by descriptors, as on a full disk.
 """
 
 import datetime
+import errno
 import mmap
 import os
 import socket
+import stat
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +52,24 @@ def replace_hosts(path: str) -> None:
     socket.getaddrinfo = getaddrinfo
 
 
+def fill_disk(path: str) -> None:
+    """Let writes to files fail with ENOSPC while there is such a file."""
+
+    def guarded(true_call: Callable[..., Any]) -> Callable[..., Any]:
+        def call(descriptor: int, *arguments: Any, **more: Any) -> Any:
+            if os.access(path, os.F_OK) and stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return true_call(descriptor, *arguments, **more)
+
+        return call
+
+    for name in ("write", "pwrite", "pwritev", "posix_fallocate"):
+        setattr(os, name, guarded(getattr(os, name)))
+
+
 if "RMQHA_SHIM_CLOCK" in os.environ:
     shift_clock(os.environ["RMQHA_SHIM_CLOCK"])
 if "RMQHA_SHIM_HOSTS" in os.environ:
     replace_hosts(os.environ["RMQHA_SHIM_HOSTS"])
+if "RMQHA_SHIM_FULL" in os.environ:
+    fill_disk(os.environ["RMQHA_SHIM_FULL"])
