@@ -539,11 +539,6 @@ class Event(StrEnum):
     ANSWER_NOT_SENT = "answer_not_sent", "error", "An answer cannot be encoded, and was not sent."
     ANSWER_UNEXPECTED = "answer_unexpected", "debug", "An answer came that no call waits for."
     POP_REFUSED = "pop_refused", "warn", "A consumer uses POP, which this broker does not support. It gets no messages."
-    FEATURE_UNSUPPORTED = (
-        "feature_unsupported",
-        "warn",
-        "The log or a topic uses a feature that this broker does not have.",
-    )
     PULL_UNREADABLE = "pull_unreadable", "error", "A pull failed, because messages cannot be read from the disk."
     PULL_OUT_OF_RANGE = "pull_out_of_range", "warn", "A group reads a queue at an offset that it does not have."
     ADMIN_CHANGE = "admin_change", "info", "An administrator creates, changes or deletes a topic or a group."
@@ -584,6 +579,27 @@ class Event(StrEnum):
         "delayed_message_not_delivered",
         "warn",
         "A delayed message could not be stored: `status`. It is tried again, unless no try can succeed.",
+    )
+    TIMERS_READ = (
+        "timers_read",
+        "info",
+        "A master reads the timer messages of RocketMQ 5 that may wait, `count` of them. It delivers none before it "
+        "has read all.",
+    )
+    TIMERS_PAUSED = (
+        "timers_paused",
+        "critical",
+        "The delivery of timer messages failed. It is tried again soon.",
+    )
+    TIMER_MESSAGE_INVALID = (
+        "timer_message_invalid",
+        "error",
+        "A timer message has no valid time, or names no topic. It is not delivered.",
+    )
+    TIMER_MESSAGE_NOT_DELIVERED = (
+        "timer_message_not_delivered",
+        "warn",
+        "A timer message could not be stored: `status`. It is tried again, unless no try can succeed.",
     )
     OPERATION_INVALID = "operation_invalid", "error", "A record that should end transactions is invalid."
     TRANSACTION_UNDECIDED = "transaction_undecided", "info", "A producer does not know yet how a transaction ends."

@@ -562,6 +562,28 @@ class Settings:
         "Whether transactional messages are refused.",
         RunTime.CHANGES,
     )
+    timer_wheel_enable: bool | None = _setting(
+        "timerWheelEnable",
+        _boolean,
+        None,
+        "Whether timer messages of RocketMQ 5 (setDelayTimeMs, setDeliverTimeMs) are taken. If not set: only if the "
+        "log has some already, because a broker of RocketMQ 4.9 never delivers them.",
+        RunTime.CHANGES,
+    )
+    timer_max_delay_seconds: int = _setting(
+        "timerMaxDelaySec",
+        _number(1, 3600 * 24 * 366),
+        3600 * 24 * 3,
+        "How long a timer message may wait at most, in seconds.",
+        RunTime.CHANGES,
+    )
+    recall_message_enable: bool = _setting(
+        "recallMessageEnable",
+        _boolean,
+        False,
+        "Whether clients of RocketMQ 5.3 may take a timer message back that is not delivered yet (recallMessage).",
+        RunTime.CHANGES,
+    )
     enable_property_filter: bool = _setting(
         "enablePropertyFilter",
         _boolean,

@@ -19,7 +19,6 @@ SOURCES_OF_WARNINGS = {
     "rmqha/opennode.py": ("did not stop cleanly", "building queues and index"),
     "rmqha/broker/service.py": (),
     "rmqha/broker/background/outerapi.py": ("has another broker in our place", "not registered with name server"),
-    "rmqha/broker/background/laterfeatures.py": ("RocketMQ 5",),
     "rmqha/acl/gate.py": ("the accounts stay as they were", "only the first counts"),
     "rmqha/ha/slave/service.py": ("the master's ACL refuses this slave",),
 }

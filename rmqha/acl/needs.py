@@ -172,6 +172,7 @@ NeedsOf = Callable[[RemotingCommand], Needs]
 JAVAS: Mapping[int, NeedsOf] = {
     RequestCode.SEND_MESSAGE: _send("topic", "group"),
     RequestCode.SEND_MESSAGE_V2: _send("b", "a"),
+    RequestCode.RECALL_MESSAGE: _topic(PUB),
     RequestCode.CONSUMER_SEND_MSG_BACK: _group_of("group"),
     RequestCode.PULL_MESSAGE: _topic_and_group,
     RequestCode.QUERY_MESSAGE: _topic(SUB),
@@ -180,7 +181,7 @@ JAVAS: Mapping[int, NeedsOf] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _group_of("consumerGroup"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _topic_and_group,
 }
-"""The requests that RocketMQ 4.9 checks."""
+"""The requests that RocketMQ 4.9 checks. It does not know RECALL_MESSAGE, which puts a message into its topic."""
 STRICT: Mapping[int, NeedsOf] = {
     **JAVAS,
     RequestCode.SEND_MESSAGE: _strict_send("topic"),

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
-from rmqha.broker.background.laterfeatures import LaterFeatures
+from rmqha.broker.background.batchtopics import BatchTopics
 from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses, Registrant
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
 from rmqha.broker.background.timercheck import TimerCheckPoints
+from rmqha.broker.background.timermessages import TimerMessageService
 from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdminProcessor
 from rmqha.broker.requests.config import ConfigProcessor, Keep, LiveSettings, keep_nothing
@@ -25,6 +26,7 @@ from rmqha.broker.requests.overview import Clean, CleaningProcessor, OverviewPro
 from rmqha.broker.requests.pop import PopProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
+from rmqha.broker.requests.recall import RecallProcessor
 from rmqha.broker.requests.reply import ReplyProcessor
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
@@ -150,8 +152,9 @@ class BrokerService(OrderedServices):
 
     The services start in this order, and stop one by one in the reverse order, although some may fail to stop:
 
-    1. The tables: topics, groups, consumer offsets, delayed messages. They are written last, when nothing changes them.
-    2. Statistics, later features, client housekeeping, messages that wait for a slave.
+    1. The tables: topics, groups, consumer offsets, delayed messages, timer messages. They are written last, when
+       nothing changes them.
+    2. Statistics, batch topics, client housekeeping, messages that wait for a slave.
     3. The transaction check of a master, or the copying of tables of a slave.
     4. Held pulls. They end after the ports have closed, and before consumer offsets are written for the last time.
     5. The ports. They listen before the broker registers, and close after it has unregistered.
@@ -196,6 +199,7 @@ class BrokerService(OrderedServices):
         self.consumers = ConsumerManager(settings, self.groups)
         self.locks = RebalanceLockManager(clock, self._may_lock)
         self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms, run_in_thread)
+        self.timers = TimerMessageService(store, settings, clock, now_ms, self.turns, run_in_thread)
         self.held_pulls = PullRequestHoldService(
             clock,
             lambda topic, queue: store.reader.max_offset(topic, queue),
@@ -205,7 +209,6 @@ class BrokerService(OrderedServices):
         self.transactions = TransactionalMessageService(
             store, settings, self.tables, self.producers, self._stamps, clock
         )
-        self._later_features = LaterFeatures(store, self.tables.topics, clock)
         self.waiting_reads: WaitingReads | None = None
         """What consumers cannot read yet, if ``readUpTo=confirmed``."""
         if store.read_limit is not None:
@@ -258,8 +261,9 @@ class BrokerService(OrderedServices):
         self.add("groups", self.groups)
         self.add("consumer offsets", self.consumer_offsets)
         self.add("delayed messages", self.schedule)
+        self.add("timer messages", self.timers)
         self.add("statistics", self.stats)
-        self.add("later features", self._later_features)
+        self.add("batch topics", BatchTopics(self.store, self.topics, self.clock))
         self.add("client housekeeping", ClientHousekeepingService(self.producers, self.consumers, self.clock))
         if self.waiting_reads is not None:
             self.add("waiting reads", self.waiting_reads)
@@ -316,7 +320,7 @@ class BrokerService(OrderedServices):
     def warnings(self) -> list[str]:
         """What an operator should know."""
         waits = None if self.waiting_reads is None else self.waiting_reads.warning
-        return [*self.outer_api.warnings(), *self._later_features.warnings, *([] if waits is None else [waits])]
+        return [*self.outer_api.warnings(), *([] if waits is None else [waits])]
 
     @property
     def stop_problems(self) -> list[str]:
@@ -378,7 +382,8 @@ class BrokerService(OrderedServices):
         )
         self.live_settings.add(processor)
         replies = ReplyProcessor(processor, self.store, self.producers, self._stamps)
-        return {**processor.processors(), **replies.processors()}
+        recalls = RecallProcessor(processor, self.store, self.topics, self._stamps)
+        return {**processor.processors(), **replies.processors(), **recalls.processors()}
 
     def _pull_processors(self) -> Processors:
         processor = PullMessageProcessor(

@@ -194,8 +194,8 @@ def _tell(store: Path, found: dict[str, Any], dry_run: bool) -> None:
         )
         least = "" if found["timersAreAll"] else "at least "
         say(
-            f"{least}{found['timerMessages']} timer messages of RocketMQ 5.x wait ({topics}): this node does not "
-            "deliver them. A Java 5.x broker that opens this store does, and delivers a few again"
+            f"{least}{found['timerMessages']} timer messages of RocketMQ 5.x wait ({topics}). This node delivers them "
+            "when they are due. A Java 5.x broker that opens this store does so too, and delivers a few again"
         )
     moved = found["movedOffsets"]
     say(f"{len(moved)} consumer offsets {'would be' if dry_run else 'were'} set back to the end of their queues")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqha.wire.layout import INT64
-from rmqha.wire.record import LOOPBACK, Host, format_msg_id
+from rmqha.wire.record import LOOPBACK, Host, Record, format_msg_id
 
 
 class PutMessageStatus(Enum):
@@ -65,6 +65,23 @@ class Message:
     def is_wait_store_msg_ok(self) -> bool:
         """Whether the sender waits for flush and replicas: property WAIT, true by default."""
         return self.properties.get("WAIT", "true").lower() == "true"
+
+
+def put_again(record: Record, topic: str, queue_id: int, properties_stored: str) -> Message:
+    """The message of a record, to be put into another queue of ours. Its put does not wait."""
+    return Message(
+        topic,
+        record.body,
+        {"WAIT": "false"},
+        queue_id,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        properties_stored=properties_stored,
+    )
 
 
 @dataclass(slots=True)

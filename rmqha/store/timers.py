@@ -5,6 +5,10 @@ are not replicated (``timerwheel``, ``timerlog``). Its check point says how far 
 copy of the log, without these files, reads the topic from the check point's queue offset on. It delivers what is due
 already at once, and what is due later in time. Without a check point it delivers all messages of the topic again.
 
+Our master has no wheel: its check point has the timerlog position 0. The queue offset is that of the first message
+that waits. The master's queue offset is where it will read on. So it knows after a restart which messages between
+both were delivered.
+
 ::
 
     config/timercheck: seven i64: next time to deliver (ms), timerlog position, queue offset, the master's queue
@@ -25,7 +29,14 @@ from rmqha.wire.record import Record
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 TIMER_QUEUE_ID = 0
-TIMER_OUT_MS, REAL_TOPIC = "TIMER_OUT_MS", "REAL_TOPIC"
+TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID = "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"
+TIMER_CANCELS = "TIMER_DEL_UNIQKEY"
+"""A message with this property cancels another one: its value is the unique key of that, or its topic, "+" and key."""
+ROLL_TIMES = "TIMER_ROLL_TIMES"
+"""How often a message was put again while it waited, so that retention does not delete it."""
+UNIQUE_KEY = "UNIQ_KEY"
+TIMER_PRECISION_MS = 1000
+"""Times of delivery are whole seconds."""
 CHECK_POINT_FILE = "timercheck"
 CHECK_POINT = Struct(">7q")
 FILE_BYTES = 4096
@@ -74,9 +85,26 @@ class TimerCheckPoint(NamedTuple):
         """Write it, durably, as a Java broker would. Raises OSError."""
         disk.replace(config / CHECK_POINT_FILE, self.encode().ljust(FILE_BYTES, b"\0"))
 
-    def from_offset(self, queue_offset: int) -> "TimerCheckPoint":
-        """For a store without the wheel: the broker that starts on it reads the topic from this offset on."""
-        return self._replace(log_flush_pos=0, queue_offset=queue_offset, master_queue_offset=queue_offset)
+    @property
+    def is_of_a_wheel(self) -> bool:
+        """Whether messages before the queue offset may wait, because they are in the wheel of a Java broker."""
+        return self.log_flush_pos > 0
+
+    def from_offset(self, queue_offset: int, end: int) -> "TimerCheckPoint":
+        """For a store without the wheel: the broker that starts on it reads the topic from this offset on.
+
+        ``end`` is the end of the topic's queue there.
+        """
+        known = max(queue_offset, min(self.master_queue_offset, end))
+        return self._replace(log_flush_pos=0, queue_offset=queue_offset, master_queue_offset=known)
+
+    def is_delivered(self, queue_offset: int, due: int) -> bool:
+        """Whether the message at this queue offset, due at this time, was delivered."""
+        return queue_offset < self.master_queue_offset and due < self.last_read_ms
+
+    def first_to_read(self, low: int, high: int) -> int:
+        """The first queue offset, from ``low`` to ``high``, where a message may wait."""
+        return low if self.is_of_a_wheel else min(max(self.queue_offset, low), high)
 
 
 def due_ms(message: Record | None) -> int | None:
@@ -139,12 +167,15 @@ def waiting_timers(
     topics: Counter[str] = Counter()
     if queue is None:
         return WaitingTimers(topics)
-    start = max(queue.min_offset, 0 if point is None else min(point.queue_offset, queue.max_offset))
-    since = now_ms if point is None else point.last_read_ms
-    for offset in range(start, min(queue.max_offset, start + MOST_COUNTED)):
+    low, high = queue.min_offset, queue.max_offset
+    start = low if point is None else point.first_to_read(low, high)
+    for offset in range(start, min(high, start + MOST_COUNTED)):
         unit = queue.unit(offset)
         message = None if unit is None or unit.is_blank else read(unit.physical_offset)
         due = due_ms(message)
-        if message is not None and due is not None and due >= since:
-            topics[message.properties.get(REAL_TOPIC, TIMER_TOPIC)] += 1
-    return WaitingTimers(topics, queue.max_offset - start <= MOST_COUNTED)
+        if message is None or due is None:
+            continue
+        if due < now_ms if point is None else point.is_delivered(offset, due):
+            continue
+        topics[message.properties.get(REAL_TOPIC, TIMER_TOPIC)] += 1
+    return WaitingTimers(topics, high - start <= MOST_COUNTED)

@@ -70,6 +70,10 @@ NODE = (
     _gauge("rmqha_in_sync_slaves_needed", "How many slaves must have a message before a SYNC_MASTER answers SEND_OK."),
     _gauge("rmqha_slot_retained_bytes", "With --hold: bytes of the log from a slave's slot to the end.", "slot"),
     _gauge("rmqha_slot_active", "With --hold: 1 if the slot's slave is connected, else 0.", "slot"),
+    _gauge(
+        "rmqha_timer_messages_waiting",
+        "Master: timer messages that wait to be delivered, those that cancel others included.",
+    ),
     _gauge("rmqha_takes_puts", "Master: 1 if it accepts messages, 0 if its disk is full or it stops."),
     _gauge("rmqha_failover_leader", "Failover cluster: 1 if the node leads, else 0."),
     _gauge("rmqha_failover_epoch", "Failover cluster: the epoch; it grows with each change of the leader."),

@@ -126,6 +126,8 @@ class NodeMetrics:
         broker = live.broker
         assert broker is not None, "the caller has looked"
         yield common.value("rocketmq_broker_permission", self._facts.settings().broker_permission)
+        if is_master(self._facts.settings()):
+            yield common.value("rmqha_timer_messages_waiting", broker.timers.waiting)
         yield common.value("rocketmq_topic_number", len(broker.topics.table.rows))
         yield common.value("rocketmq_consumer_group_number", len(broker.groups.table.rows))
         yield common.value("rocketmq_producer_connections", broker.producers.memberships)

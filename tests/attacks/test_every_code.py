@@ -261,6 +261,10 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
         Worst({**SEND, "i": f"REPLY_TO_CLIENT\x01c\x02{PROPERTIES[:31_000]}"}, LARGE_BODY, ResponseCode.SYSTEM_ERROR),
         Worst({**SEND, "i": LONG_TEXT}, LARGE_BODY),
     ],
+    RequestCode.RECALL_MESSAGE: [
+        Worst({"topic": "T", "recallHandle": LONG_TEXT[:240_000]}, b"", ResponseCode.ILLEGAL_OPERATION),
+        Worst({"topic": LONG_TEXT[:120_000], "recallHandle": LONG_TEXT[:120_000]}),
+    ],
     RequestCode.CONSUMER_SEND_MSG_BACK: Worst(
         {"offset": 0, "group": "group-1", "delayLevel": 3, "maxReconsumeTimes": 16, "originMsgId": LONG_TEXT}
     ),
@@ -413,6 +417,7 @@ class BrokerTests(EveryCodeTestCase):
     def test_no_request_holds_the_reactor(self) -> None:
         self.open(
             enablePropertyFilter="true",
+            recallMessageEnable="true",
             maxIndexNum="100000",
             maxHashSlotNum="1000",
             mappedFileSizeCommitLog=str(64 * 1024 * 1024),

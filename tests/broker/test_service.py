@@ -214,8 +214,8 @@ class BrokerServiceTests(BrokerStoreTestCase):
             for service in self.services_of(broker):
                 service.stopService = record(service)
             self.successResultOf(broker.stopService())
-            watching = ["client housekeeping", "later features", "statistics"]
-            tables = ["delayed messages", "consumer offsets", "groups", "topics"]
+            watching = ["client housekeeping", "batch topics", "statistics"]
+            tables = ["timer messages", "delayed messages", "consumer offsets", "groups", "topics"]
             self.assertEqual(stopped, ["name servers", "ports", "a port", "held pulls", name, *watching, *tables])
             self.assertEqual(broker.stop_problems, [])
 

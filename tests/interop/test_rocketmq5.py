@@ -16,7 +16,7 @@ from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.metadata import CONFIG_FOLDER, ConfigTable, SubscriptionGroupTable, TopicConfigTable
-from rmqha.store.timers import TimerCheckPoint
+from rmqha.store.timers import TIMER_TOPIC, TimerCheckPoint
 from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RequestCode
@@ -40,7 +40,7 @@ from tests.interop.conftest import (
     SlaveNodeFactory,
     start_our_broker,
 )
-from tests.interop.nodes import RmqhaNode, ask, assert_equal_logs
+from tests.interop.nodes import OurBroker, RmqhaNode, ask, assert_equal_logs
 from tests.interop.rocketmq import (
     SMALL_FILES,
     V5,
@@ -336,7 +336,7 @@ def number_of(address: str, topic: str) -> int:
     return number(address, RequestCode.GET_MAX_OFFSET, topic=topic, queueId="0")
 
 
-def send_timer(broker: Broker, topic: str, delay_ms: int) -> None:
+def send_timer(broker: Broker | OurBroker, topic: str, delay_ms: int) -> None:
     """Send a message that is due in this time, as ``setDelayTimeMs`` of 5.x."""
     fields = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795200000000", "h": "0"}
     properties = f"UNIQ_KEY\x01{delay_ms:032X}\x02TIMER_DELAY_MS\x01{delay_ms}\x02"
@@ -374,6 +374,63 @@ def test_timer_messages_are_neither_lost_nor_all_repeated(
     if time.time() * 1000 < sent_at + wait_ms - 5_000:  # else a slow machine has let the others become due
         assert number_of(copy.address, "TTimer") == delivered + 1, "delivered messages are not delivered again"
     wait_until(lambda: number_of(copy.address, "TTimer") == delivered + 1 + waiting, "the messages that waited")
+
+
+def test_our_slave_delivers_the_timer_messages_of_a_5_x_master_when_it_leads(
+    java_master: MasterFactory, our_broker: OurBrokerFactory, java_brokers: ExitStack, tmp_path: Path
+) -> None:
+    """What waits is delivered, nothing twice. Then a Java broker takes over again, and loses nothing either."""
+    master = java_master(version=V5)
+    create_topic(master, "TTimer")
+    delivered, waiting, wait_ms = 20, 7, 30_000
+    for _ in range(delivered):
+        send_timer(master, "TTimer", 3_000)
+    wait_until(lambda: number_of(master.address, "TTimer") == delivered, "the messages that are due")
+    slave = our_broker("slave", master=master)
+    for _ in range(waiting):
+        send_timer(master, "TTimer", wait_ms)
+    sent_at = time.time() * 1000
+    slave.wait_for_offset(master.commit_log_range()[1])
+
+    def point() -> TimerCheckPoint | None:
+        return TimerCheckPoint.read(slave.store / CONFIG_FOLDER)
+
+    wait_until(lambda: (found := point()) is not None and found.queue_offset == delivered, "the check point")
+    wait_until(partial(holds, slave.store / CONFIG_FOLDER / "topics.json", "TTimer"), "the slave to have the topics")
+    master.kill()
+    slave.wait_for(ReplicaState.CONNECTING)
+    promote(slave)
+    wait_until(lambda: number_of(slave.address, "TTimer") == delivered + waiting, "the messages that waited")
+    assert time.time() * 1000 >= sent_at + wait_ms - 2000, "none came before its time"
+    send_timer(slave, "TTimer", 2_000)
+    wait_until(lambda: number_of(slave.address, "TTimer") == delivered + waiting + 1, "a message sent to our master")
+    for _ in range(waiting):
+        send_timer(slave, "TTimer", wait_ms)
+    slave.stop_cleanly()
+    copy = opened_by_java(master, slave, tmp_path / "copy", java_brokers)
+    wait_until(lambda: number_of(copy.address, "TTimer") == delivered + 1 + 2 * waiting, "what waited at our master")
+    send_timer(copy, "TTimer", 2_000)
+    wait_until(lambda: number_of(copy.address, "TTimer") == delivered + 2 + 2 * waiting, "Java to go on")
+
+
+def test_timer_messages_of_a_5_x_client(
+    our_broker: OurBrokerFactory, namesrv: NameServer, driver: Driver, tmp_path: Path
+) -> None:
+    """It tells the time in three ways, and takes one message back."""
+    master = our_broker("async-master", timerWheelEnable="true", recallMessageEnable="true")
+    driver.create_topic(master.cluster, "TTimer5", 1)
+    seconds, count = 15, 9
+    sent = client_of_5(tmp_path / "timer", "timer", namesrv.address, "TTimer5", count, seconds)
+    assert sent == str(count)
+    bodies = client_of_5(tmp_path / "consume", "consume", namesrv.address, "TTimer5", "GTimer5", count).split()
+    assert bodies == sorted(f"body{number}" for number in range(count))
+    found = records_of(master.store, master.offsets.verified, "TTimer5")
+    assert all(record.store_timestamp - record.born_timestamp >= (seconds - 1) * 1000 for record in found)
+    waited = records_of(master.store, master.offsets.verified, TIMER_TOPIC)
+    assert len(waited) == count + 2, "one that was taken back, and what took it back"
+    last = max(int(record.properties["TIMER_OUT_MS"]) for record in waited)
+    wait_until(lambda: time.time() * 1000 > last + 5_000, "the time of the message that was taken back")
+    assert number_of(master.address, "TTimer5") == count
 
 
 def test_a_5_x_slave_copies_our_master(our_broker: OurBrokerFactory, java_slave: SlaveFactory, driver: Driver) -> None:

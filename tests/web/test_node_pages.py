@@ -67,6 +67,7 @@ class NodeMetricsTests(NodeWebTestCase):
             ("rmqha_puts_total", "broker", "PUT_OK"): 3,
             ("rmqha_put_seconds_count", "broker"): 1,
             ("rmqha_takes_puts", "broker"): 1,
+            ("rmqha_timer_messages_waiting", "broker"): 0,
             ("rocketmq_messages_in_total", "broker", "T"): 3,
             ("rocketmq_throughput_in_total", "broker", "T"): 300,
             ("rocketmq_messages_out_total", "G", "broker", "T"): 2,
@@ -80,6 +81,7 @@ class NodeMetricsTests(NodeWebTestCase):
         names = {name for name, *_ in self.scrape()}
         self.assertNotIn("rmqha_lag_bytes", names)
         self.assertNotIn("rmqha_takes_puts", names)
+        self.assertNotIn("rmqha_timer_messages_waiting", names)
         node.state_facts.update(lag_bytes=7, lag_seconds=1.5, last_contact="2026-11-22T10:00:00.000Z")
         found = self.scrape()
         self.assertEqual(found["rmqha_lag_bytes", "broker"], 7)

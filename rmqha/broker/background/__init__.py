@@ -9,6 +9,8 @@ In reading order:
 - ``slavesync``: copies the master's tables to a slave.
 - ``confirmedsync``: a slave asks its master what is confirmed.
 - ``waitingreads``: says what consumers cannot read yet, because it is not confirmed.
-- ``timercheck``: keeps the check point of a 5.x master's timer messages.
-- ``laterfeatures``: warns of messages that only brokers of RocketMQ 5.x can handle.
+- ``timerindex``: which timer messages wait, and until when.
+- ``timermessages``: delivers timer messages when they are due.
+- ``timercheck``: keeps the check point of the master's timer messages, on a slave.
+- ``batchtopics``: tells the store which topics have batch consume queues.
 """

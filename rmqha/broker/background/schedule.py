@@ -23,7 +23,7 @@ from rmqha.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.log.flush import RunInThread
-from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
+from rmqha.store.message import Message, PutMessageResult, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.readlimit import Wait
@@ -320,16 +320,4 @@ def delivered_message(record: Record) -> Message | None:
     topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
     if topic is None or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdecimal()):
         return None
-    return Message(
-        topic,
-        record.body,
-        {"WAIT": "false"},
-        int(queue_id),
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        properties_stored=record.properties_stored,
-    )
+    return put_again(record, topic, int(queue_id), record.properties_stored)

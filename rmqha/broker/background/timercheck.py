@@ -55,7 +55,7 @@ class TimerCheckPoints:
         last = self._written
         start = 0 if last is None or last.last_read_ms > point.last_read_ms else last.queue_offset
         steps = finding_first_waiting(queue, self._store.reader.message_at, min(start, queue.max_offset), point)
-        found = point.from_offset(await self._turns.run(steps))
+        found = point.from_offset(await self._turns.run(steps), queue.max_offset)
         if found != last:
             await self._run_in_thread(lambda: self._put(found))
             self._written = found

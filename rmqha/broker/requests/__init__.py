@@ -3,7 +3,9 @@
 In reading order:
 
 - ``stamps``: the address and time that a broker stamps on messages.
+- ``timersends``: what becomes of timer messages.
 - ``send``: stores messages.
+- ``recall``: takes timer messages back.
 - ``reply``: replies to request(), passed on to who asked.
 - ``pull``: reads messages, and holds a pull until a message arrives.
 - ``pop``: refuses POP consumption, which 5.x added.

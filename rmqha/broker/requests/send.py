@@ -4,12 +4,13 @@ See spec/remoting.md 2.1, 2.9 and 4.2. Sending is the most frequent request, so 
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
 
 from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.requests.timersends import RecallHandle, TimerRefused, TimerSends
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.topics import UNIT_FLAG, UNIT_SUB_FLAG, topic_problem
 from rmqha.remoting.header import Header
@@ -29,6 +30,7 @@ from rmqha.store.message import Message, MessageBatch, PutMessageResult, PutMess
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from rmqha.store.put import PutRefused
+from rmqha.store.timers import TIMER_TOPIC
 from rmqha.wire.batch import BatchError, entries_of
 from rmqha.wire.command import AnswerForm, FilledAnswer, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.delay import SCHEDULE_TOPIC
@@ -51,13 +53,8 @@ LOOKED_AT = tuple(
 """If the properties of a message contain one of these, they are parsed one by one."""
 TIMER_START = f"{PROPERTY_SEPARATOR}TIMER_DEL"
 """The start of each property of 5.x that asks for a delivery at a time, or cancels one."""
-TIMER_PROPERTIES = ("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
-TIMER_DONE = "TIMER_OUT_MS"
-"""A message with this property has been through a timer wheel. It is not delayed again."""
-NO_TIMER = (
-    "this broker (rmqha) has no timer messages of RocketMQ 5: it would deliver the message at once. Use a delay level "
-    "(setDelayTimeLevel), or send to a RocketMQ 5 broker. Refused because of the property {name}"
-)
+NO_SENDS_TO = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
+"""Messages that wait are here. What a client put here itself would pass by the permissions of its real topic."""
 
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -115,6 +112,8 @@ class SendMessageProcessor:
         """The settings now."""
         self._store_host = stamps.store_host
         self._now_ms = stamps.now_ms
+        self.timers = TimerSends(store, stamps.now_ms)
+        """What becomes of timer messages."""
         self._prepare_message = prepare_message
         self._messages_put = messages_put
         self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
@@ -214,7 +213,7 @@ class SendMessageProcessor:
             _check(names, request)
             raise
         config = self._topics.get(topic)
-        if config is None or topic == SCHEDULE_TOPIC or not self._is_writable:
+        if config is None or topic in NO_SENDS_TO or not self._is_writable:
             config = self._topic_to_write(topic, request, names, connection)
         if not 0 <= message.queue_id < config.write_queue_nums:
             message.queue_id = self._other_queue_id(config, message.queue_id)
@@ -244,7 +243,7 @@ class SendMessageProcessor:
         problem = topic_problem(topic)
         if problem is not None:
             raise self._refused(ResponseCode.SYSTEM_ERROR, problem)
-        if topic == SCHEDULE_TOPIC:
+        if topic in NO_SENDS_TO:
             raise self._refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         config = self._topics.get(topic) or self._make_topic(topic, request, names, connection)
         if config is None:
@@ -288,7 +287,7 @@ class SendMessageProcessor:
         """Put a message with these properties."""
         padded = _padded(properties)
         if TIMER_START in padded:
-            self._check_timer(parse_properties(properties))
+            return self._put_timed(message, parse_properties(properties))
         for name in LOOKED_AT:
             if name in padded:
                 return self._put_parsed(message, parse_properties(properties))
@@ -300,14 +299,23 @@ class SendMessageProcessor:
         own = padded.strip(PROPERTY_SEPARATOR)
         return f"{own}{PROPERTY_SEPARATOR}{self._cluster}" if own else self._cluster
 
-    def _check_timer(self, properties: Mapping[str, str]) -> None:
-        """Raises RequestRefused for a timer message of 5.x. As there, a delay level counts instead."""
-        delay_level = properties.get("DELAY", "0")
-        if TIMER_DONE in properties or (delay_level.isdecimal() and int(delay_level) > 0):
-            return
-        for name in TIMER_PROPERTIES:
-            if name in properties:
-                raise self._refused(ResponseCode.MESSAGE_ILLEGAL, NO_TIMER.format(name=name))
+    def _put_timed(self, message: Message, properties: dict[str, str]) -> Answer:
+        """Put a message that asks for a time of delivery, or for another one to be cancelled."""
+        try:
+            waiting = self.timers.waiting(message, properties, self.settings)
+        except TimerRefused as refusal:
+            raise self._refused(ResponseCode.MESSAGE_ILLEGAL, str(refusal)) from refusal
+        if waiting is None:
+            return self._put_parsed(message, properties)
+        return self._store.put_message(waiting).addCallback(self._answer_timed, message, waiting)
+
+    def _answer_timed(self, result: PutMessageResult, message: Message, waiting: Message) -> RemotingCommand:
+        """As to any other message, and how to take it back."""
+        answer = self._answer(result, message, message.queue_id)
+        handle = RecallHandle.of(parse_properties(waiting.properties_stored or ""), self.settings.broker_name)
+        if handle is None or not result.is_stored:
+            return answer
+        return answer._replace(ext_fields={**answer.ext_fields, "recallHandle": str(handle)})
 
     def _put_parsed(self, message: Message, properties: dict[str, str]) -> Answer:
         """Put a message whose properties control how it is handled (WAIT, DELAY, TRAN_MSG)."""
@@ -516,6 +524,9 @@ def slave_processors(settings: Settings) -> Processors:
         RequestCode.SEND_REPLY_MESSAGE: lambda _, __: to_send,
         RequestCode.SEND_REPLY_MESSAGE_V2: lambda _, __: to_send,
         RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, __: to_send_back,
+        RequestCode.RECALL_MESSAGE: lambda _, __: RemotingCommand(
+            ResponseCode.SLAVE_NOT_AVAILABLE, remark="recall failed, this broker is a slave"
+        ),
     }
 
 

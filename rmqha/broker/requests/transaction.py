@@ -33,7 +33,7 @@ from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
-from rmqha.store.message import AppendMessageResult, Message, PutMessageResult
+from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -129,7 +129,7 @@ class HalfMessage:
     def again(self, **properties: int) -> Message:
         """The half message, to be put again with these additional properties."""
         texts = {name: str(value) for name, value in properties.items()}
-        return _again(self.record, HALF_TOPIC, format_properties({**self.properties, **texts}))
+        return put_again(self.record, HALF_TOPIC, QUEUE_ID, format_properties({**self.properties, **texts}))
 
 
 def _number(text: str | None) -> int | None:
@@ -137,23 +137,6 @@ def _number(text: str | None) -> int | None:
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS:
         return None
     return int(text)
-
-
-def _again(record: Record, topic: str, properties_stored: str) -> Message:
-    """The same message in one of our own topics. Its put does not wait."""
-    return Message(
-        topic,
-        record.body,
-        {"WAIT": "false"},
-        QUEUE_ID,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        properties_stored=properties_stored,
-    )
 
 
 def committed_message(half: HalfMessage) -> Message:
@@ -530,7 +513,8 @@ class TransactionalMessageService(PeriodicService):
         """Give up the message, and keep it in a separate topic. False if the put should be tried again."""
         self._topics.create_in_send_back(TRANS_CHECK_MAX_TIME_TOPIC, 1)
         record = half.record
-        result = await self._store.put_message(_again(record, TRANS_CHECK_MAX_TIME_TOPIC, record.properties_stored))
+        given_up = put_again(record, TRANS_CHECK_MAX_TIME_TOPIC, QUEUE_ID, record.properties_stored)
+        result = await self._store.put_message(given_up)
         self._log.error(
             "half message {msg_id} of group {group} is given up after {check_times} checks, to {topic}: {status}",
             event=Event.HALF_MESSAGE_GIVEN_UP,

@@ -135,7 +135,7 @@ def set_back_timers(opened: MessageStore, offset: int) -> None:
     end = queue.end_before(offset)
     earlier = point._replace(last_read_ms=min(due), master_queue_offset=min(point.master_queue_offset, end))
     start = first_waiting(queue, opened.reader.message_at, 0, earlier)
-    earlier.from_offset(min(start, end)).write(config, opened.disk)
+    earlier.from_offset(min(start, end), end).write(config, opened.disk)
 
 
 def set_back_transactions(opened: MessageStore, offset: int) -> None:

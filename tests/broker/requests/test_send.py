@@ -1,6 +1,7 @@
 """Messages that clients send: where they are put, what is stored and what is answered (spec/remoting.md 2.1, 2.9)."""
 
 import random
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -9,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute, succeed
 
+from rmqha.broker.requests.recall import RecallProcessor
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.requests.timersends import RecallHandle
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from rmqha.store.timers import TIMER_TOPIC
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
@@ -240,20 +244,128 @@ class TogetherTests(SendTestCase):
 class TimerTests(SendTestCase):
     """Timer messages of 5.x."""
 
-    def test_a_timer_message_is_refused_and_not_delivered_at_once(self) -> None:
-        for name in ("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY"):
+    TIMES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+    def refused(self, properties: dict[str, str], reason: str) -> None:
+        answer = self.send(properties=properties)
+        self.assertEqual(answer.code, ResponseCode.MESSAGE_ILLEGAL)
+        self.assertIn(reason, answer.remark or "")
+
+    def test_a_broker_whose_log_has_none_refuses_one_and_does_not_deliver_it_at_once(self) -> None:
+        for name in (*self.TIMES, "TIMER_DEL_UNIQKEY"):
             for properties in (
                 {name: "15000"},
                 {"TAGS": "A", name: "15000", "WAIT": "true"},
                 {"DELAY": "0", name: "1"},
             ):
-                answer = self.send(properties=properties)
-                self.assertEqual(answer.code, ResponseCode.MESSAGE_ILLEGAL)
-                self.assertIn("this broker (rmqha) has no timer messages of RocketMQ 5", answer.remark or "")
-                self.assertIn(f"the property {name}", answer.remark or "")
-        answer = self.send(properties={"TRAN_MSG": "true", "PGROUP": "P", "TIMER_DELAY_MS": "1"})
-        self.assertEqual(answer.code, ResponseCode.MESSAGE_ILLEGAL)
+                self.refused(properties, "only if its log has some already, or with timerWheelEnable=true")
+                self.refused(properties, f"the property {name}")
+        self.refused({"TRAN_MSG": "true", "PGROUP": "P", "TIMER_DELAY_MS": "1"}, "timerWheelEnable=true")
         self.assertEqual(self.store.commit_log.max_offset, 0)
+
+    def test_with_the_setting_or_in_a_log_that_has_some_it_waits_in_its_topic(self) -> None:
+        for is_set in (True, False):
+            self.serve(**({"timerWheelEnable": "true"} if is_set else {}))
+            if not is_set:
+                self.put(b"of a 5.x master", topic=TIMER_TOPIC)
+            answer = self.send(properties={"TIMER_DELAY_SEC": "5", "KEYS": "k", "WAIT": "true"}, queue_id=3)
+            record = self.stored(answer)
+            self.assertEqual((record.topic, record.queue_id, answer.ext_fields["queueId"]), (TIMER_TOPIC, 0, "3"))
+            self.assertEqual(
+                record.properties,
+                {
+                    "TIMER_DELAY_SEC": "5",
+                    "KEYS": "k",
+                    "CLUSTER": "DefaultCluster",
+                    "TIMER_OUT_MS": str(NOW_MS + 4000),
+                    "REAL_TOPIC": "T",
+                    "REAL_QID": "3",
+                },
+            )
+        self.serve(timerWheelEnable="false")
+        self.put(b"of a 5.x master", topic=TIMER_TOPIC)
+        self.refused({"TIMER_DELAY_SEC": "5"}, "has timerWheelEnable=false")
+
+    def test_each_property_tells_the_time_in_its_way(self) -> None:
+        self.serve(timerWheelEnable="true")
+        later = str(NOW_MS + 61_234)
+        for properties, due in (
+            ({"TIMER_DELAY_SEC": "7", "TIMER_DELAY_MS": "1"}, NOW_MS + 6000),
+            ({"TIMER_DELAY_MS": "61234", "TIMER_DELIVER_MS": "1"}, NOW_MS + 61_000),
+            ({"TIMER_DELIVER_MS": later}, NOW_MS + 61_000),
+        ):
+            self.assertEqual(self.stored(self.send(properties=properties)).properties["TIMER_OUT_MS"], str(due))
+        for properties in ({"TIMER_DELAY_MS": "0"}, {"TIMER_DELAY_SEC": "-5"}, {"TIMER_DELIVER_MS": str(NOW_MS)}):
+            self.assertEqual(self.stored(self.send(properties=properties)).topic, "T", "it is due already")
+
+    def test_what_cannot_be_is_refused(self) -> None:
+        self.serve(timerWheelEnable="true", timerMaxDelaySec="60")
+        for text in ("soon", "1.5", "\u0661", "9" * 30, "--1"):
+            self.refused({"TIMER_DELAY_MS": text}, "which is not a time")
+        self.refused({"TIMER_DELAY_SEC": "61"}, "timerMaxDelaySec allows 60 s")
+        self.refused({"TIMER_DEL_UNIQKEY": "k"}, "needs the time")
+        self.refused({"TIMER_DEL_UNIQKEY": "k", "TIMER_DELAY_MS": "0"}, "is due already")
+        self.refused({"TIMER_DELAY_SEC": "5", "TRAN_MSG": "true", "PGROUP": "P"}, "cannot be a timer message")
+        self.assertEqual(self.store.commit_log.max_offset, 0)
+
+    def test_nobody_sends_to_the_topic_itself(self) -> None:
+        """REAL_TOPIC would pass by the permissions of that topic."""
+        self.serve(timerWheelEnable="true")
+        self.topics.update(TopicConfig(TIMER_TOPIC, 1, 1))
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            answer = self.send(code=code, topic=TIMER_TOPIC, properties={"REAL_TOPIC": "T", "TIMER_OUT_MS": "1"})
+            self.assertEqual(answer.code, ResponseCode.NO_PERMISSION)
+
+    def recall(self, topic: str, handle: str) -> RemotingCommand:
+        stamps = Stamps(lambda: STORE_HOST, lambda: NOW_MS)
+        recalls = RecallProcessor(self.processor, self.store, self.topics, stamps)
+        return self.client(recalls.processors()).ask(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle)
+
+    def test_it_can_be_taken_back(self) -> None:
+        self.serve(timerWheelEnable="true", recallMessageEnable="true")
+        timed = self.send(properties={"TIMER_DELAY_SEC": "9", "UNIQ_KEY": "K1"})
+        handle = timed.ext_fields["recallHandle"]
+        self.assertEqual(
+            urlsafe_b64decode(handle).decode(), f"v1 T {self.settings.broker_name} {NOW_MS + 8001} K1", "as Java's"
+        )
+        answer = self.recall("T", handle)
+        self.assert_answer(answer, ResponseCode.SUCCESS, {"msgId": "K1"})
+        waits, cancels = (self.store.reader.message_at(offset) for offset in self.offsets_of(TIMER_TOPIC))
+        assert waits is not None
+        assert cancels is not None
+        self.assertEqual(cancels.properties["TIMER_DEL_UNIQKEY"], "T+K1")
+        self.assertEqual(cancels.properties["TIMER_OUT_MS"], waits.properties["TIMER_OUT_MS"])
+        self.assertNotIn("recallHandle", self.send(properties={"TIMER_DELAY_SEC": "9"}).ext_fields, "it has no key")
+        self.assertNotIn("recallHandle", self.send(properties={"UNIQ_KEY": "K2"}).ext_fields)
+
+    def offsets_of(self, topic: str) -> list[int]:
+        self.dispatch()
+        queue = self.store.derived.queues.get(topic, 0)
+        assert queue is not None
+        units = [queue.unit(offset) for offset in range(queue.max_offset)]
+        return [unit.physical_offset for unit in units if unit is not None]
+
+    def test_what_cannot_be_taken_back_is_refused(self) -> None:
+        self.serve(timerWheelEnable="true", recallMessageEnable="true")
+        name, later = self.settings.broker_name, str(NOW_MS + 5000)
+        good = RecallHandle("T", name, later, "K")
+        for topic, handle, reason in (
+            ("U", str(good), "the topic[U] not exist"),
+            ("T", "\u00e4", "handle is invalid"),
+            ("T", "x", "handle is invalid"),
+            ("T", "A" * 1000, "handle is invalid"),
+            ("T", urlsafe_b64encode(b"v2 T b 1 K").decode(), "handle is invalid"),
+            ("T", str(good._replace(topic="V")), "topic not match"),
+            ("T", str(good._replace(broker_name="other")), "at broker other"),
+            ("T", str(good._replace(due_ms=str(NOW_MS))), "is due already"),
+            ("T", str(good._replace(due_ms="x")), "not a time"),
+        ):
+            answer = self.recall(topic, handle)
+            self.assertNotEqual(answer.code, ResponseCode.SUCCESS, handle)
+            self.assertIn(reason, answer.remark or "", handle)
+        self.assertEqual(self.store.commit_log.max_offset, 0)
+        self.serve(timerWheelEnable="true")
+        self.assertIn("recallMessageEnable=false", self.recall("T", str(good)).remark or "")
 
     def test_others_are_sent(self) -> None:
         """One that has been through a timer wheel, one with a delay level, and one with such words in its values."""

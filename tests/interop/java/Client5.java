@@ -26,6 +26,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * <pre>
  * Client5 send NAMESRV TOPIC COUNT BATCH        sends COUNT messages, BATCH at a time (1: each by itself)
  * Client5 delay NAMESRV TOPIC COUNT             sends COUNT messages with delay level 1
+ * Client5 timer NAMESRV TOPIC COUNT SECONDS     sends COUNT messages that are due in SECONDS, and one more, which it takes back
  * Client5 transaction NAMESRV TOPIC GROUP COUNT sends COUNT transactions in turn committed, rolled back, and committed when the
  *                                               broker asks; then consumes as many as were committed
  * Client5 consume NAMESRV TOPIC GROUP COUNT     prints the bodies of COUNT messages, or of those that come in two minutes, sorted
@@ -60,6 +61,9 @@ public final class Client5 {
                 break;
             case "delay":
                 delay(args[1], args[2], Integer.parseInt(args[3]));
+                break;
+            case "timer":
+                timer(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]));
                 break;
             case "transaction":
                 transaction(args[1], args[2], args[3], Integer.parseInt(args[4]));
@@ -121,6 +125,30 @@ public final class Client5 {
             delayed.setDelayTimeLevel(1);
             sent += producer.send(delayed).getSendStatus() == SendStatus.SEND_OK ? 1 : 0;
         }
+        producer.shutdown();
+        System.out.println(sent);
+    }
+
+    private static void timer(String nameServer, String topic, int count, int seconds) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer("P5Timer"), nameServer);
+        int sent = 0;
+        for (int i = 0; i < count; i++) {
+            Message timed = message(topic, i);
+            switch (i % 3) {
+                case 0:
+                    timed.setDelayTimeSec(seconds);
+                    break;
+                case 1:
+                    timed.setDelayTimeMs(seconds * 1_000L);
+                    break;
+                default:
+                    timed.setDeliverTimeMs(System.currentTimeMillis() + seconds * 1_000L);
+            }
+            sent += producer.send(timed).getSendStatus() == SendStatus.SEND_OK ? 1 : 0;
+        }
+        Message takenBack = message(topic, count);
+        takenBack.setDelayTimeSec(seconds);
+        producer.recallMessage(topic, producer.send(takenBack).getRecallHandle());
         producer.shutdown();
         System.out.println(sent);
     }
