@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from rmqha.pipeline.errors import CorruptLogError, DataLossError
+from rmqha.pipeline.network import brokers
 from rmqha.pipeline.network import segment as segments
 from rmqha.pipeline.network import stream as streams
 from rmqha.pipeline.network.address import Access, Node, Place, RemoteLog, TLSPaths
+from rmqha.pipeline.network.asking import NodeFacts
 from rmqha.pipeline.network.lines import connect
 from rmqha.pipeline.network.segment import NetworkSegment, NoNodeLeft
 from rmqha.pipeline.network.stream import Pace
+from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.segments import Split, read_records
 from rmqha.wire.transfer import READER, encode_report
 from tests.pipeline.fakenode import Behaviour, FakeNode, frame, send, send_all, send_nothing, send_to
@@ -63,6 +66,24 @@ def test_all_records_come_over_one_connection(nodes: ExitStack) -> None:
     node = fake(nodes)
     assert offsets_of(path_of(node)) == OFFSETS
     assert node.reports == [[1]], "a request for 0 would get the last segment only"
+
+
+def test_a_master_that_was_asked_before_its_log_grew_takes_over(
+    nodes: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slave, which was asked after it, has more by then. So it is with each master that takes messages."""
+    master = fake(nodes)
+    with FakeNode(LOG[:END]) as slave:
+        said = {
+            1: NodeFacts(Node(master.place, 0), "broker-a", 0, OFFSETS[-20], SIZE, None),
+            2: NodeFacts(Node(slave.place, 1), "broker-a", 0, END, SIZE, None),
+        }
+        monkeypatch.setattr(brokers, "ask_brokers", lambda *_: {"broker-a": {0: Place("m", 1), 1: Place("s", 2)}})
+        monkeypatch.setattr(brokers, "ask_node", lambda place, *_: said[place.port])
+        (plan,) = brokers.open_logs(parse_options({"path": "namesrv://ns:9876"}))
+    splits = plan.splits(0, plan.end)
+    found = [records.physical_offset.tolist() for split in splits for records in read_records(split, BATCH_BYTES)]
+    assert [offset for some in found for offset in some] == OFFSETS
 
 
 def test_a_split_asks_for_its_start_and_reads_to_its_end(nodes: ExitStack) -> None:

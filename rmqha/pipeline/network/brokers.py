@@ -159,7 +159,8 @@ class Brokers:
         for base in segments:
             last = min(base + chosen.segment_size, chosen.limit)
             holders = [one.node for one in [*near, *facts] if one.start <= base and one.limit >= last]
-            nodes = tuple(dict.fromkeys(holders or [one.node for one in facts]))
+            growing = [one.node for one in near if one.start <= base]  # a master that was asked before its slave
+            nodes = tuple(dict.fromkeys([*holders, *growing] or [one.node for one in facts]))
             remote = RemoteLog(
                 broker,
                 nodes,
