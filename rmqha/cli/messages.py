@@ -21,6 +21,7 @@ from rmqha.cli.shared import (
     expression_of,
     make_client,
     parsed_time,
+    print_body,
     print_json,
     record_line,
     run_client,
@@ -164,7 +165,7 @@ def _start_from(_: click.Context, __: click.Parameter, text: str) -> Edge | Stor
 @click.option("--max", "most", type=click.IntRange(min=1), default=None, help="End after this many messages.")
 @with_options(EXPRESSION)
 @click.option("--group", default="rmqha-pull", help="The consumer group; its offsets are neither used nor changed.")
-@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, one on each line.")
+@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, decompressed, one on each line.")
 @with_options(WAY)
 @JSON
 def pull(
@@ -189,7 +190,7 @@ def pull(
 
     def got(record: Record) -> None:
         if only_body:
-            click.echo(record.body)
+            print_body(record)
         else:
             say(record_line(record.physical_offset, record, as_json))
 

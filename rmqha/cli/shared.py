@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from rmqha.acl.credentials import make_signer
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.client import MQBrokerError, MQClient, MQClientError, TopicNotFound
+from rmqha.client.received import BodyError, inflated_body
 from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 from rmqha.exitcodes import ExitCode
 from rmqha.printing import printable_json
@@ -267,6 +268,16 @@ def run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None]) 
             await client.stop()
 
     run_reactor(reactor, run)
+
+
+def print_body(record: Record) -> None:
+    """Print a message's body, decompressed, and a line end. If it cannot be decompressed: as it is, with a warning."""
+    try:
+        body = inflated_body(record)
+    except BodyError as error:
+        click.echo(f"printed as it is: {error}", err=True)
+        body = record.body
+    click.echo(body)
 
 
 def blank_line(offset: int, blank: Blank, as_json: bool) -> str:

@@ -13,6 +13,7 @@ from rmqha.cli.shared import (
     expression_of,
     make_client,
     parsed_time,
+    print_body,
     record_line,
     run_client,
     say,
@@ -55,7 +56,7 @@ def _start(_: click.Context, __: click.Parameter, text: str | None) -> Edge | St
     help="With -f: start at this time (2026-11-21T01:30:00Z), at the first message, or at the end.",
 )
 @with_options(EXPRESSION)
-@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, one on each line.")
+@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, decompressed, one on each line.")
 @click.option("--group", default="rmqha-tail", help="The consumer group; its offsets are neither used nor changed.")
 @with_options(WAY)
 @JSON
@@ -86,7 +87,7 @@ def tail(
 
     def got(record: Record) -> None:
         if only_body:
-            click.echo(record.body)
+            print_body(record)
         else:
             say(record_line(record.physical_offset, record, as_json))
 

@@ -1,16 +1,15 @@
 """What a consumer's handler gets."""
 
-import zlib
 from dataclasses import dataclass, replace
 from typing import Self
 
+from rmqha.client.inflating import InflateError, inflated
 from rmqha.client.message import UNIQ_KEY, MessageQueue
 from rmqha.wire.batch import BatchError, decode_batch
 from rmqha.wire.record import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     INNER_BATCH_FLAG,
-    ZLIB_COMPRESSION_TYPES,
     Record,
 )
 from rmqha.wire.topics import RETRY_PREFIX
@@ -82,16 +81,10 @@ def inflated_body(record: Record) -> bytes:
 def _inflated(record: Record) -> bytes:
     if not record.sys_flag & COMPRESSED_FLAG:
         return record.body
-    if record.sys_flag & COMPRESSION_TYPE_MASK not in ZLIB_COMPRESSION_TYPES:
-        raise BodyError(f"{record.msg_id} is compressed with LZ4 or ZSTD; only zlib is supported")
-    stream = zlib.decompressobj()
     try:
-        body = stream.decompress(record.body, MAX_INFLATED_BYTES)
-    except zlib.error as error:
+        return inflated(record.body, record.sys_flag, MAX_INFLATED_BYTES)
+    except InflateError as error:
         raise BodyError(f"the body of {record.msg_id} cannot be decompressed: {error}") from error
-    if not stream.eof:
-        raise BodyError(f"the body of {record.msg_id} expands to more than {MAX_INFLATED_BYTES} bytes, or is cut off")
-    return body
 
 
 def unwrapped(record: Record) -> list[Record]:

@@ -24,7 +24,7 @@ from rmqha.wire.record import Host
 MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999. A time outside of them, which a producer may have made up, is null."""
 MAX_INFLATED_BYTES = 64 << 20
-ARROW_CODECS = {0x100: "lz4", 0x200: "zstd"}
+ARROW_CODECS = {record.LZ4_COMPRESSION_TYPE: "lz4", record.ZSTD_COMPRESSION_TYPE: "zstd"}
 NOTHING: Mapping[str, pa.Array] = {}
 
 

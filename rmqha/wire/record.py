@@ -49,6 +49,7 @@ QUEUED_TRANSACTION_TYPES = (0, TRANSACTION_COMMIT_TYPE)
 """Messages of these types have a queue offset and an entry in a consume queue (spec/store.md 3.5)."""
 COMPRESSION_TYPE_MASK = 0x700
 ZLIB_COMPRESSION_TYPES = (0, 0x300)
+LZ4_COMPRESSION_TYPE, ZSTD_COMPRESSION_TYPE = 0x100, 0x200
 INFLATED_AT_ONCE_BYTES = 1 << 20
 
 

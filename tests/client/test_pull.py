@@ -1,8 +1,12 @@
 """A puller: what it asks, how it reads answers, and whom it asks where the master is gone (remoting.md 2.3, 8.6)."""
 
+import sys
 import zlib
 from dataclasses import replace
+from unittest.mock import patch
 
+import lz4.frame
+import zstandard
 from twisted.internet.defer import Deferred
 
 from rmqha.client import (
@@ -17,16 +21,32 @@ from rmqha.client import (
 )
 from rmqha.client.bulk import BulkPull, Edge, Selection
 from rmqha.client.instance import REST_SECONDS
+from rmqha.client.received import MAX_INFLATED_BYTES, BodyError
 from rmqha.remoting.protocol import Answer, Processor, RemotingProtocol
 from rmqha.testing.records import make_record
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode
-from rmqha.wire.record import COMPRESSED_FLAG, INNER_BATCH_FLAG, Record, encode_blank, encode_record
+from rmqha.wire.record import (
+    COMPRESSED_FLAG,
+    INNER_BATCH_FLAG,
+    LZ4_COMPRESSION_TYPE,
+    ZSTD_COMPRESSION_TYPE,
+    Record,
+    encode_blank,
+    encode_record,
+)
 from tests.client.cluster import ClusterTestCase, Server, broker_data, queue_data
 
 QUEUE = MessageQueue("T", "a", 1)
 BATCH_OF_A = [(b"one", 4, 7, 0), (b"three", 6, 0, 0)]
 """Body, queue offset, flag and SYSFLAG."""
+COMPRESSED = {
+    0x0: zlib.compress,
+    0x300: zlib.compress,
+    LZ4_COMPRESSION_TYPE: lz4.frame.compress,
+    ZSTD_COMPRESSION_TYPE: zstandard.ZstdCompressor(write_content_size=False).compress,
+}
+"""How bodies are compressed, by the bits of SYSFLAG that say so."""
 OFFSETS = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET)
 
 
@@ -160,6 +180,32 @@ class PullTests(PullTestCase):
         self.assertEqual(found.queue_offset, 4)
         with self.assertRaisesRegex(ValueError, "is a batch of messages that cannot be read"):
             ReceivedMessage.of(found, QUEUE)
+
+    def test_compressed_bodies_are_decompressed(self) -> None:
+        content = b"hello " * 2000
+        for kind, body in COMPRESSED.items():
+            packed = replace(record(4), body=body(content), sys_flag=COMPRESSED_FLAG | kind, body_crc=None)
+            self.assertEqual(ReceivedMessage.of(packed, QUEUE).body, content)
+            for cut in (b"", packed.body[:3], packed.body[:-5], b"x" + packed.body):
+                with self.assertRaisesRegex(BodyError, "cannot be decompressed"):
+                    ReceivedMessage.of(replace(packed, body=cut), QUEUE)
+
+    def test_a_body_that_expands_to_too_much_is_refused(self) -> None:
+        for kind, body in COMPRESSED.items():
+            bomb = replace(record(4), body=body(bytes(MAX_INFLATED_BYTES + 1)), sys_flag=COMPRESSED_FLAG | kind)
+            with self.assertRaisesRegex(BodyError, "expands to more than"):
+                ReceivedMessage.of(bomb, QUEUE)
+            with self.assertRaisesRegex(BodyError, "in an unknown way"):
+                ReceivedMessage.of(replace(bomb, sys_flag=COMPRESSED_FLAG | 0x400), QUEUE)
+
+    def test_without_its_library_a_body_says_what_to_install(self) -> None:
+        for kind, module in ((LZ4_COMPRESSION_TYPE, "lz4.frame"), (ZSTD_COMPRESSION_TYPE, "zstandard")):
+            packed = replace(record(4), body=COMPRESSED[kind](b"a"), sys_flag=COMPRESSED_FLAG | kind, body_crc=None)
+            with (
+                patch.dict(sys.modules, {module: None}),
+                self.assertRaisesRegex(BodyError, r"pip install 'rmqha\[compression\]'"),
+            ):
+                ReceivedMessage.of(packed, QUEUE)
 
     def test_any_other_answer_is_an_error(self) -> None:
         self.answer = RemotingCommand(17, remark="no such topic")

@@ -22,10 +22,14 @@ from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import dumps_strict, loads_lenient
 from rmqha.wire.record import (
+    COMPRESSION_TYPE_MASK,
     INNER_BATCH_FLAG,
+    LZ4_COMPRESSION_TYPE,
     MESSAGE_MAGIC_CODE_V2,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
+    ZLIB_COMPRESSION_TYPES,
+    ZSTD_COMPRESSION_TYPE,
     Blank,
     Record,
     decode_record,
@@ -680,6 +684,24 @@ def read_by_us(address: str, topic: str) -> list[str]:
     """The bodies of a topic, as our client reads them."""
     command = [RMQHA, "pull", topic, f"--broker={address}", "--body"]
     return sorted(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
+
+
+def test_bodies_that_a_5_x_client_compresses_are_read_by_us(
+    our_broker: OurBrokerFactory, namesrv: NameServer, driver: Driver, tmp_path: Path
+) -> None:
+    master = our_broker("async-master")
+    driver.create_topic(master.cluster, "TPacked5", 1)
+    kinds = client_of_5(tmp_path / "packed", "compressed", namesrv.address, "TPacked5").split()
+    assert kinds == ["LZ4", "ZSTD", "ZLIB"]
+
+    def stored() -> list[Record]:
+        return records_of(master.store, master.offsets.verified, "TPacked5")
+
+    wait_until(lambda: len(stored()) == len(kinds), "the state file to tell of all messages")
+    types = [LZ4_COMPRESSION_TYPE, ZSTD_COMPRESSION_TYPE, ZLIB_COMPRESSION_TYPES[1]]
+    assert [record.sys_flag & COMPRESSION_TYPE_MASK for record in stored()] == types
+    assert all(len(record.body) < 100 for record in stored())
+    assert sorted(read_by_us(master.address, "TPacked5")) == sorted(" ".join([kind] * 500) for kind in kinds)
 
 
 def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(

@@ -16,6 +16,7 @@ import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -26,6 +27,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * <pre>
  * Client5 send NAMESRV TOPIC COUNT BATCH        sends COUNT messages, BATCH at a time (1: each by itself)
  * Client5 delay NAMESRV TOPIC COUNT             sends COUNT messages with delay level 1
+ * Client5 compressed NAMESRV TOPIC              sends a message for each way of compressing, and prints these
  * Client5 timer NAMESRV TOPIC COUNT SECONDS     sends COUNT messages that are due in SECONDS, and one more, which it takes back
  * Client5 transaction NAMESRV TOPIC GROUP COUNT sends COUNT transactions in turn committed, rolled back, and committed when the
  *                                               broker asks; then consumes as many as were committed
@@ -61,6 +63,9 @@ public final class Client5 {
                 break;
             case "delay":
                 delay(args[1], args[2], Integer.parseInt(args[3]));
+                break;
+            case "compressed":
+                sendCompressed(args[1], args[2]);
                 break;
             case "timer":
                 timer(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]));
@@ -127,6 +132,21 @@ public final class Client5 {
         }
         producer.shutdown();
         System.out.println(sent);
+    }
+
+    private static void sendCompressed(String nameServer, String topic) throws Exception {
+        List<String> sent = new ArrayList<>();
+        for (CompressionType type : CompressionType.values()) {
+            System.setProperty("rocketmq.message.compressType", type.name());
+            DefaultMQProducer producer = started(new DefaultMQProducer("P5" + type), nameServer);
+            producer.setCompressMsgBodyOverHowmuch(100);
+            producer.setCompressType(type);
+            byte[] body = String.join(" ", Collections.nCopies(500, type.name())).getBytes(StandardCharsets.UTF_8);
+            producer.send(new Message(topic, type.name(), "key", body));
+            producer.shutdown();
+            sent.add(type.name());
+        }
+        System.out.println(String.join(" ", sent));
     }
 
     private static void timer(String nameServer, String topic, int count, int seconds) throws Exception {
