@@ -318,7 +318,7 @@ class ClusterNode(Node):
         finally:
             changed.callback(None)
         self._log_epoch = leadership.epoch
-        if leadership.is_ended:
+        if not leadership.is_held():  # the process may have stood still meanwhile
             self.fence()
         return promotion.end
 

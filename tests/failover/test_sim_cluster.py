@@ -7,6 +7,7 @@ import pytest
 
 from rmqha.failover.keys import Cause, Order
 from rmqha.failover.states import FailoverState
+from rmqha.ha.master.leadership import Leadership
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.cluster import Ambush, Cluster
 from rmqha.testing.sim.clusternodes import ClusterNode
@@ -133,6 +134,30 @@ def test_a_frozen_leader_is_fenced_when_it_goes_on() -> None:
         assert master.store is not None
         assert not master.store.takes_puts
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_a_node_frozen_while_it_becomes_the_leader_leads_no_more_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one leads meanwhile, and has a message that the frozen one does not have (seed 9553)."""
+    lead = ClusterNode.lead
+    frozen: list[str] = []
+
+    async def frozen_at_first(node: ClusterNode, leadership: Leadership, cause: str) -> int:
+        if not frozen:
+            frozen.append(node.name)
+            cluster.freeze(node.name)
+        return await lead(node, leadership, cause)
+
+    with running(slaves=2) as cluster:
+        monkeypatch.setattr(ClusterNode, "lead", frozen_at_first)
+        cluster.kill("master")
+        leader = wait_for_leader(cluster, "slave-1", "slave-2")
+        assert [leader.name, *frozen] in (["slave-1", "slave-2"], ["slave-2", "slave-1"])
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+        cluster.go_on(frozen[0])
+        assert cluster.wait(lambda: in_sync(cluster) == {"slave-1", "slave-2"}, SECONDS), cluster.standing()
+        assert cluster.leading is leader
 
 
 @pytest.mark.long

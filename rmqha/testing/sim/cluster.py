@@ -205,7 +205,9 @@ class ClusterOracle(FailoverOracle):
             self._promise(node, f"what consumers have read from {start} to {end}", start, end)
 
     def begins_to_lead(self, node: ClusterNode, promotion: Promotion) -> None:
-        """The node leads from now on, with this log."""
+        """The node leads from now on, with this log, unless its lease ended while it made its store a master's."""
+        if node.leadership is None or not node.leadership.is_held():
+            return
         self.takeovers += 1
         end = promotion.end
         for promised in self.safe:
