@@ -41,7 +41,7 @@ JAVA_SMOKE := $(addprefix tests/interop/test_,$(OUR_SLAVE) $(JAVA_SLAVE) $(FAILO
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof fuzz fuzz-stores soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl package deb deb-proof systemd-proof image image-proof news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof fuzz fuzz-stores soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -190,6 +190,9 @@ bench-metrics: $(READY)  ## what the counting for metrics costs a put, as a rati
 
 bench-acl: $(READY)  ## what access control costs a put, as a ratio, and what bad signatures cost honest clients, one run
 	$(BIN)/python -m benchmarks.acl
+
+bench-timers: $(READY)  ## what timer messages of RocketMQ 5 cost: reading them at a start, memory, delivery; TIMERS='--messages 1000000'
+	$(BIN)/python -m benchmarks.timers $(TIMERS)
 
 bench-failover: $(READY)  ## a new leader, puts with failover, idle nodes; promotion, rewinding, copies against cp; CLUSTER='--runs 5' PAGES='--runs 2' FAILOVER='--gib 2'
 	$(BIN)/python -m benchmarks.cluster $(CLUSTER)

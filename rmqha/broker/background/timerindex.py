@@ -70,6 +70,12 @@ class TimerIndex:
         """Forget all."""
         self._base.close()
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes on the disk."""
+        ((pages, size),) = self._base.execute("SELECT * FROM pragma_page_count(), pragma_page_size()")
+        return int(pages * size)
+
     def add(self, waiting: Iterable[Waiting], special: Iterable[Special]) -> None:
         """Add messages. No queue offset may be there already."""
         self._base.execute("BEGIN")

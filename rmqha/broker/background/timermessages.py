@@ -113,7 +113,8 @@ class TimerMessageService(Service):
         )
         self._on_disk = self._begun_at = NOTHING_DELIVERED
         self._held: Held[TimerCheckPoint] | None = None
-        self._index: TimerIndex | None = None
+        self.index: TimerIndex | None = None
+        """What waits, as far as the queue was read; None before."""
         self._next = 0
         self._read_first = 0
         """The first reading ends here. Nothing is delivered before."""
@@ -124,7 +125,7 @@ class TimerMessageService(Service):
     @property
     def waiting(self) -> int:
         """How many messages wait, as far as the queue was read. Those that cancel others count too."""
-        return 0 if self._index is None else self._index.count
+        return 0 if self.index is None else self.index.count
 
     def startService(self) -> None:
         """Start to deliver, if this is a master."""
@@ -194,16 +195,16 @@ class TimerMessageService(Service):
 
     def _forget(self) -> None:
         """Drop the index. It is built again from the check point on."""
-        if self._index is not None:
-            self._index.close()
-            self._index = None
+        if self.index is not None:
+            self.index.close()
+            self.index = None
 
     async def _work(self) -> float:
         """Read what has come, and deliver what is due. Returns the seconds until the next look."""
         queue = self._queue
         if queue is None:
             return MAX_SLEEP_SECONDS
-        if self._index is None:
+        if self.index is None:
             self._begin(queue)
         while True:
             has_more = self._read_some(queue)
@@ -216,7 +217,7 @@ class TimerMessageService(Service):
             await self._turns.next()
 
     def _begin(self, queue: ConsumeQueue) -> None:
-        self._index = TimerIndex(self._scratch)
+        self.index = TimerIndex(self._scratch)
         self._begun_at = self._on_disk
         self._next = self._on_disk.first_to_read(queue.min_offset, queue.max_offset)
         self._read_first = self._store.reader.readable_end(queue)
@@ -229,7 +230,7 @@ class TimerMessageService(Service):
 
     def _read_some(self, queue: ConsumeQueue) -> bool:
         """Add the next messages to the index. Whether there may be more. Raises OSError, sqlite3.Error."""
-        assert self._index is not None, "_begin has made it"
+        assert self.index is not None, "_begin has made it"
         start = max(self._next, queue.min_offset)
         end = min(self._store.reader.readable_end(queue), start + MESSAGES_A_STEP)
         if start >= end:
@@ -252,7 +253,7 @@ class TimerMessageService(Service):
             offset += 1
             if perf_counter() >= until:
                 break
-        self._index.add(waiting, special)
+        self.index.add(waiting, special)
         self._next = offset
         return offset < end or end - start == MESSAGES_A_STEP
 
@@ -272,8 +273,8 @@ class TimerMessageService(Service):
 
     async def _deliver_some(self, queue: ConsumeQueue) -> float:
         """Deliver a batch of what is due. Returns the seconds until the next look. Raises OSError, sqlite3.Error."""
-        assert self._index is not None, "_begin has made it"
-        index, now = self._index, self._now_ms()
+        assert self.index is not None, "_begin has made it"
+        index, now = self.index, self._now_ms()
         until = perf_counter() + SLICE_SECONDS
         due = index.until(now - TIMER_PRECISION_MS, DELIVERY_BATCH)
         for waiting in due:
@@ -329,11 +330,11 @@ class TimerMessageService(Service):
 
     def _point(self) -> TimerCheckPoint | None:
         """How far the delivery is; None if that is not known yet. Raises sqlite3.Error."""
-        if self._index is None or self._next < self._read_first:
+        if self.index is None or self._next < self._read_first:
             return None
-        last_read, start = self._index.first() or (self._now_ms() - TIMER_PRECISION_MS, self._next)
+        last_read, start = self.index.first() or (self._now_ms() - TIMER_PRECISION_MS, self._next)
         last = self._on_disk
-        if (start, self._next) == (last.queue_offset, last.master_queue_offset) and not self._index.count:
+        if (start, self._next) == (last.queue_offset, last.master_queue_offset) and not self.index.count:
             return last  # nothing waits, and nothing has come: only the time goes on
         return last._replace(
             last_read_ms=min(last_read, self._now_ms()),
