@@ -91,11 +91,16 @@ def run_build(words: Sequence[str], folder: Path, own: Mapping[str, str]) -> Non
         raise InteropError(f"{' '.join(words)} failed:\n{done.stderr}")
 
 
+def with_home(folder: Path | str) -> dict[str, str]:
+    """The environment, with this folder as the user's home: some clients keep logs and offsets there."""
+    return {**os.environ, "HOME": str(folder)}
+
+
 class Running:
-    """A process of a client, running while this context is. ``work`` takes what it says."""
+    """A process of a client, running while this context is. ``work`` is its home, and takes what it says."""
 
     def __init__(self, work: Path, name: str, command: Sequence[str]) -> None:
-        self._command = command
+        self._command, self._environment = command, with_home(work)
         self._output, self._errors = work / f"{name}.out", work / f"{name}.err"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -122,7 +127,9 @@ class Running:
 
     def __enter__(self) -> Self:
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=output, stderr=errors)
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.PIPE, stdout=output, stderr=errors
+            )
         return self
 
     def __exit__(
@@ -150,7 +157,15 @@ class ClientProgram:
     ) -> list[dict[str, Any]]:
         """Send messages of these numbers, and give the answers in the order in which they came. Raises InteropError."""
         words = [*self._command, "produce", namesrv, topic, mode, numbers.start, len(numbers), body_bytes]
-        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=timeout, check=False)
+        with tempfile.TemporaryDirectory() as home:
+            done = subprocess.run(
+                list(map(str, words)),
+                env=with_home(home),
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
         if done.returncode != 0:
             raise InteropError(f"the producer ended with status {done.returncode}\n{done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines()]

@@ -89,6 +89,7 @@ async function consume([ nameSrv, topic, group, tags, members ]) {
         keys: found.keys,
         properties: found.properties,
         reconsumed: found.reconsumeTimes,
+        queue: found.queueId,
         host: found.storeHost,
       });
     });
