@@ -37,7 +37,8 @@ def cpp(program: ClientProgram, tmp_path: Path) -> Iterator[ClientStories]:
     [("sync", BODY_BYTES), ("async", BODY_BYTES), ("delay", BODY_BYTES), ("sync", COMPRESSED_BYTES)],
 )
 def test_what_it_sends_it_gets_once_and_as_it_was(mode: str, body_bytes: int, cpp: ClientStories) -> None:
-    cpp.send_and_consume(mode, body_bytes=body_bytes)
+    messages = cpp.send_and_consume(mode, body_bytes=body_bytes)
+    assert {message["stored_bytes"] < body_bytes for message in messages} == {body_bytes == COMPRESSED_BYTES}
 
 
 def test_nor_is_anything_lost_that_it_sends_without_waiting_for_answers(cpp: ClientStories) -> None:

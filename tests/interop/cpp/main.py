@@ -189,7 +189,7 @@ def listener(member: int, members: str) -> Callable[[int, int], int]:
             properties={"number": text(found.get_property("number"))},
             reconsumed=found.reconsume_times,
             queue=found.queue_id,
-            offset=found.queue_offset,
+            stored_bytes=found.store_size,
         )
         return int(_CConsumeStatus.CONSUME_SUCCESS)
 
