@@ -1,4 +1,4 @@
-"""Builds what Maven Central lacks of a release of RocketMQ, from your own clone of apache/rocketmq. Needs no pytest.
+"""Builds a broker that is not on Maven Central, from your own clone of apache/rocketmq. Needs no pytest.
 
     python -m tests.interop.build_release CLONE VERSION
 
@@ -23,7 +23,7 @@ from tests.interop.rocketmq import BUILD_TIMEOUT_S, ERROR_TAIL_CHARACTERS, Inter
 
 TAG: Final = "rocketmq-all-{version}"
 MODULES: Final = ("filter", "broker", "namesrv")
-"""The modules that Maven Central lacks of 4.9.8. What they need it has."""
+"""The modules of 4.9.8 that are not on Maven Central. What they need is there."""
 QUICK: Final = ("-Dmaven.test.skip=true", "-Dcheckstyle.skip", "-Drat.skip", "-Dmaven.source.skip")
 """The release has been tested and checked by those who made it."""
 

@@ -1,4 +1,4 @@
-"""A release that Maven Central lacks is built from its tag, and from nothing else. A script stands for Maven."""
+"""A broker that is not on Maven Central is built from its tag and nothing else. A script stands for Maven."""
 
 from __future__ import annotations
 
