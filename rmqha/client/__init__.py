@@ -7,6 +7,7 @@ In reading order:
 - ``errors``: the errors, a type for each cause.
 - ``together``: several coroutines at the same time.
 - ``message``: what is sent, and the result of sending it.
+- ``inflating``: decompresses bodies.
 - ``received``: what a handler gets.
 - ``route``: where the queues of a topic are.
 - ``membership``: the groups of a client, and its heartbeats.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from rmqha.wire.record import COMPRESSION_TYPE_MASK, LZ4_COMPRESSION_TYPE, ZLIB_COMPRESSION_TYPES, ZSTD_COMPRESSION_TYPE
 
 Inflate = Callable[[bytes, int], tuple[bytes, bool]]
-"""Decompresses a body to at most so many bytes. Gives them, and whether the body has ended there."""
+"""Decompresses a body to this number of bytes at most. Gives them, and whether the body has ended there."""
 
 
 class InflateError(ValueError):

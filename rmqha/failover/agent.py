@@ -448,7 +448,7 @@ class FailoverAgent(Service):
         """Whether others must know where our log ends before one of us can lead: see ``may_lead``."""
         if view.sync is None or me.no_failover or view.config.paused or me.name not in view.sync.holders:
             return False
-        newer = max([me.known_epoch, *(member.known_epoch for member in view.members.values())])
+        newer = max(me.known_epoch, view.newest_known)
         return newer <= view.epoch and me.store == view.sync.holders[me.name].store
 
     def _wait_seconds(self, view: ClusterView, me: Member) -> float:
@@ -502,7 +502,7 @@ class FailoverAgent(Service):
         """The transaction that decides who leads. Raises CoordinatorError."""
         sent = await self._keeper.renew()
         lease = await self._keeper.grant()
-        epoch = max(view.epoch, me.log_epoch, self._known.epoch) + 1
+        epoch = max(view.epoch, me.log_epoch, self._known.epoch, view.newest_known) + 1
         leader = Leader(me.name, me.session, epoch, self._coordinator.cluster_id, self._trust.floor(view))
         entry = EpochEntry(epoch, me.name, me.end, self._wall().isoformat(timespec="milliseconds"), cause.value)
         history = view.history.with_entry(entry)
@@ -715,7 +715,8 @@ class FailoverAgent(Service):
     def _refusal(self, view: ClusterView, order: Request, keeper: SyncSetKeeper) -> str | None:
         """Why the leader does not hand over."""
         if order.to == self._me.name:
-            return f"{order.to} leads already"
+            is_behind = view.newest_known > view.epoch  # such a member follows nobody before we lead in a newer epoch
+            return None if order.force and is_behind else f"{order.to} leads already"
         if order.force:
             return (
                 None
@@ -903,6 +904,6 @@ def _kept_holders(view: ClusterView, cause: Cause) -> dict[str, Holder]:
 def _older(view: ClusterView, known: Known) -> str:
     return (
         f"the coordinator's keys, of epoch {view.epoch}, may be older than what the cluster has done (epoch "
-        f"{known.epoch}): it waits for the leader to write them again. If no node leads, name one: rmqha cluster "
-        "failover --to NAME --force"
+        f"{known.epoch}): it waits for the leader to write them again. If that does not happen, name the node that is "
+        "to lead, also if it leads already: rmqha cluster failover --to NAME --force"
     )

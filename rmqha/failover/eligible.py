@@ -25,11 +25,11 @@ def may_lead(view: ClusterView, me: Member, is_founder: bool, now: datetime) -> 
     order = view.request
     is_ordered = order is not None and order.order != Order.REINIT.value and order.to in ("", me.name)
     is_forced = is_ordered and order is not None and order.force and order.to == me.name
-    newer = max((member.known_epoch for member in view.members.values()), default=0)
-    if is_forced and max(newer, me.known_epoch) >= view.epoch:
+    newest = max(view.newest_known, me.known_epoch)
+    if is_forced and newest >= view.epoch:
         return Verdict(Cause.FAILOVER)
-    if max(newer, me.known_epoch) > view.epoch:
-        return Verdict(None, _older_coordinator(view, max(newer, me.known_epoch)))
+    if newest > view.epoch:
+        return Verdict(None, _older_coordinator(view, newest))
     if not view.exists:
         return Verdict(Cause.FIRST) if is_founder else Verdict(None, NO_FOUNDER)
     if me.no_failover:

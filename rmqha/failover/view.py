@@ -92,6 +92,11 @@ class ClusterView:
         return self.history.epoch
 
     @property
+    def newest_known(self) -> int:
+        """The newest epoch that a registered member knows. It is above ``epoch`` if the coordinator was set back."""
+        return max((member.known_epoch for member in self.members.values()), default=0)
+
+    @property
     def exists(self) -> bool:
         """Whether the cluster ever had a leader."""
         return self.history.epoch > 0

@@ -356,3 +356,50 @@ def test_keys_lost_while_all_were_down_make_nobody_a_leader() -> None:
         assert cluster.leading is None
         cluster.order(Order.FAILOVER, "slave-1", force=True)
         wait_for_leader(cluster, "slave-1")
+
+
+def set_back_under_a_leader(cluster: Cluster, *started: str) -> ClusterNode:
+    """The master missed two epochs. The coordinator has lost its keys, and an operator makes the master lead."""
+    cluster.kill("master")
+    wait_for_leader(cluster, "slave-1", "slave-2")
+    for name in ("slave-1", "slave-2", "slave-1"):
+        assert cluster.leading is not None
+        if cluster.leading.name != name:
+            assert cluster.wait(lambda: in_sync(cluster) == {"slave-1", "slave-2"}, SECONDS), cluster.standing()
+            cluster.order(Order.SWITCHOVER, name)
+            wait_for_leader(cluster, name)
+    for name in ("slave-1", "slave-2"):
+        cluster.kill(name)
+    cluster.coordinator.lose_all()
+    for name in started:
+        cluster.start(name)
+    cluster.wait(lambda: False, 20.0)
+    cluster.order(Order.FAILOVER, "master", force=True)
+    return wait_for_leader(cluster, "master")
+
+
+def test_who_knows_a_newer_epoch_than_a_forced_leader_follows_it() -> None:
+    with running(slaves=2) as cluster:
+        leader = set_back_under_a_leader(cluster, *cluster.nodes)
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        assert cluster.leading is leader
+
+
+def test_one_that_knows_a_newer_epoch_and_comes_later_follows_after_an_order() -> None:
+    with running(slaves=2) as cluster:
+        set_back_under_a_leader(cluster, "master")
+        for name in ("slave-1", "slave-2"):
+            cluster.start(name)
+        cluster.wait(lambda: False, 30.0)
+        waiting = [node.agent for node in cluster.members if node.name != "master"]
+        assert all(agent is not None and "failover --to NAME --force" in agent.reason for agent in waiting)
+        cluster.order(Order.FAILOVER, "master", force=True)
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        assert cluster.leading is cluster.members[0]
+        cluster.order(Order.FAILOVER, "master", force=True)
+
+        def refusal() -> str | None:
+            answer = cluster.view().answer
+            return None if answer is None or answer.is_done else answer.text
+
+        assert cluster.wait(lambda: refusal() == "master leads already", SECONDS), cluster.standing()

@@ -13,12 +13,12 @@ import argparse
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rmqha.testing.archive import unpack
 from tests.interop.rocketmq import BUILD_TIMEOUT_S, ERROR_TAIL_CHARACTERS, InteropError
 
 TAG: Final = "rocketmq-all-{version}"
@@ -56,8 +56,7 @@ def _export(clone: Path, tag: str, target: Path) -> None:
     """The tag's files, whatever the clone has checked out."""
     archive = target.with_suffix(".tar")
     _said(["git", "archive", f"--output={archive}", f"refs/tags/{tag}"], clone)
-    with tarfile.open(archive) as files:
-        files.extractall(target, filter="data")
+    unpack(archive, target)
 
 
 def _said(words: Sequence[str], folder: Path) -> str:
