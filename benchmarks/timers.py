@@ -22,7 +22,7 @@ from rmqha.remoting.turns import Turns
 from rmqha.settings import make_settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.timers import TIMER_TOPIC
+from rmqha.wire.timers import TIMER_TOPIC
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORK = PROJECT / ".bench" / "timers"

@@ -166,6 +166,7 @@ def replay(source: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool
     Each message keeps its body, tags, keys, user properties, message id (UNIQ_KEY) and queue number. It gets a new
     offset, and properties that brokers make are dropped. Messages of one queue keep their order. Not sent, but counted:
     half messages of transactions, delayed messages that SOURCE also holds as delivered, and messages of system topics.
+    A timer message of RocketMQ 5 that waits is sent with its time: the broker must take such messages.
 
     --where takes a condition in SQL (DuckDB's). Its columns are topic, queueId, queueOffset, physicalOffset, flag,
     sysFlag, bornTimestamp, bornHost, storeTimestamp, reconsumeTimes, tags, keys, msgId, properties (a map:

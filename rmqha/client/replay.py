@@ -9,13 +9,14 @@ it first asks the brokers for these messages, by their ``MARK``.
 import time
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 from uuid import NAMESPACE_OID, uuid5
 
 import numpy as np
+import numpy.typing as npt
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -32,9 +33,22 @@ from rmqha.wire.record import (
     TRANSACTION_TYPE_MASK,
     Record,
 )
+from rmqha.wire.timers import (
+    CANCELS,
+    DELIVER_MS,
+    TIMER_CANCELS,
+    TIMER_OUT_MS,
+    TIMER_PROPERTIES,
+    TIMER_TOPIC,
+    cancelled_or_own_key,
+    rolls_of,
+)
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, RETRY_PREFIX, SYSTEM_TOPICS
 
 IN_FLIGHT = 32
+MOST_DIGITS = 18
+DELAYED_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
+"""Where messages wait for their time."""
 MAX_FAILURES = 1000
 MULTI_TAGS_FLAG = 0x2
 KEPT_FLAGS = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | MULTI_TAGS_FLAG
@@ -62,6 +76,7 @@ BROKER_MADE = frozenset(
         "INNER_BASE",
         "DUP_INFO",
         "__CRC32#",
+        *TIMER_PROPERTIES,
     }
 )
 """Properties that brokers and clients make for one delivery (spec/store.md 3.12, spec/remoting.md 6.3): dropped.
@@ -81,7 +96,7 @@ class Fate(Enum):
     SENT = "to send"
     HALF = "half messages of transactions"
     OPERATION = "operations on half messages"
-    DELIVERED = "delayed messages that were delivered later in the same source"
+    DELIVERED = "delayed messages that were delivered later in the same source, cancelled, or are there twice"
     SYSTEM = "messages of system topics"
     UNSENDABLE = "messages that cannot be sent"
     OTHER = "not selected"
@@ -183,6 +198,60 @@ class Survey:
         return self.to_send.total()
 
 
+class WaitingMessages:
+    """Which delayed messages and timer messages of a source need not be sent: those that it also has as delivered.
+
+    Neither need timer messages that another message cancels, nor copies of those that were put again while they waited.
+    """
+
+    def __init__(self) -> None:
+        self._noted_ends: array[int] = array("q")
+        self._noted_originals: array[int] = array("q")
+        self._waiting: dict[str, array[int]] = {}
+        self._copies: dict[str, array[int]] = {}
+        self._ends = self._originals = np.empty(0, np.int64)
+
+    def note(self, record: Record, topic: str) -> None:
+        """A message of the source, whose real topic is this."""
+        properties = record.properties
+        if record.topic in DELAYED_TOPICS:
+            identity = _identity(record, topic)
+            rolls = rolls_of(properties) if record.topic == TIMER_TOPIC else 0
+            if rolls == CANCELS:
+                self._noted_ends.append(identity)
+                return
+            self._waiting.setdefault(topic, array("q")).append(identity)
+            noted = self._copies.setdefault(topic, array("q")) if rolls > 0 else self._noted_originals
+            noted.append(identity)
+        elif properties.get("REAL_TOPIC") == topic and ("DELAY" in properties or TIMER_OUT_MS in properties):
+            self._noted_ends.append(_identity(record, topic))
+
+    def settle(self) -> Iterator[tuple[str, int]]:
+        """All was noted. Gives how many messages of each topic need not be sent."""
+        self._ends = np.unique(np.array(self._noted_ends, np.int64))
+        self._originals = np.unique(np.array(self._noted_originals, np.int64))
+        for topic, noted in self._waiting.items():
+            have_ended = np.isin(np.array(noted, np.int64), self._ends)
+            copies = np.array(self._copies.get(topic, ()), np.int64)
+            are_double = np.isin(copies, self._originals) & ~np.isin(copies, self._ends)
+            yield topic, int(have_ended.sum() + are_double.sum())
+
+    def is_needed(self, record: Record, topic: str) -> bool:
+        """Whether the message must be sent, once all was noted. Before that it is, unless it cancels another one."""
+        if record.topic not in DELAYED_TOPICS:
+            return True
+        rolls = rolls_of(record.properties) if record.topic == TIMER_TOPIC else 0
+        identity = _identity(record, topic)
+        is_double = rolls > 0 and _has(self._originals, identity)
+        return rolls != CANCELS and not is_double and not _has(self._ends, identity)
+
+
+def _has(identities: npt.NDArray[np.int64], identity: int) -> bool:
+    """Whether a sorted array has the number."""
+    at = int(np.searchsorted(identities, identity))
+    return at < len(identities) and bool(identities[at] == identity)
+
+
 class Planner:
     """Decides what becomes of each stored message. First it must ``survey`` the source."""
 
@@ -199,13 +268,12 @@ class Planner:
         self._delayed = delayed
         self._levels = DelayLevels() if levels is None else levels
         self._now_ms = now_ms
-        self._delivered = np.empty(0, np.int64)
+        self._waiting = WaitingMessages()
 
     def survey(self, source: Iterable[Stored | None]) -> Survey:
-        """Count what would be sent, and note which delayed messages were delivered: 8 bytes of memory for each."""
+        """Count what would be sent, and note which delayed messages need not be: 8 bytes of memory for each."""
         found = Survey()
-        delivered: array[int] = array("q")
-        delayed: dict[str, array[int]] = {}
+        self._waiting = waiting = WaitingMessages()
         for stored in source:
             outgoing = None if stored is None else self.plan(stored)
             if stored is None or outgoing is None:
@@ -213,18 +281,12 @@ class Planner:
             found.end = stored.position + 1
             if outgoing.fate is Fate.OTHER:
                 continue
-            if outgoing.fate is not Fate.SENT:
+            waiting.note(stored.record, outgoing.target.topic)
+            if outgoing.fate is Fate.SENT:
+                found.to_send[outgoing.target.topic] += 1
+            else:
                 found.others[outgoing.fate] += 1
-                continue
-            record, topic = stored.record, outgoing.target.topic
-            found.to_send[topic] += 1
-            if record.topic == SCHEDULE_TOPIC:
-                delayed.setdefault(topic, array("q")).append(_identity(record, topic))
-            elif (properties := record.properties).get("REAL_TOPIC") == topic and "DELAY" in properties:
-                delivered.append(_identity(record, topic))
-        self._delivered = np.unique(np.array(delivered, np.int64))
-        for topic, identities in delayed.items():
-            count = int(np.isin(np.array(identities, np.int64), self._delivered).sum())
+        for topic, count in waiting.settle():
             found.to_send[topic] -= count
             found.others[Fate.DELIVERED] += count
         found.to_send, found.others = +found.to_send, +found.others
@@ -253,14 +315,11 @@ class Planner:
         is_queued = record.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
         if HALF_TOPIC in (record.topic, target.topic) or not is_queued:
             return Fate.HALF
-        if target.topic in SYSTEM_TOPICS or target.topic == SCHEDULE_TOPIC:
+        if target.topic in SYSTEM_TOPICS or target.topic in DELAYED_TOPICS:
             return Fate.SYSTEM
-        if record.topic == SCHEDULE_TOPIC and len(self._delivered):
-            identity = _identity(record, target.topic)
-            at = int(np.searchsorted(self._delivered, identity))
-            if at < len(self._delivered) and self._delivered[at] == identity:
-                return Fate.DELIVERED
-        return Fate.SENT
+        if record.topic == TIMER_TOPIC and rolls_of(record.properties) == CANCELS:
+            return Fate.DELIVERED
+        return Fate.SENT if self._waiting.is_needed(record, target.topic) else Fate.DELIVERED
 
     def _message(self, stored: Stored, target: Target, properties: dict[str, str]) -> Message:
         record = stored.record
@@ -269,6 +328,8 @@ class Planner:
         if self._sent.source_id is not None:
             kept[MARK] = f"{self._sent.source_id}:{stored.position}"
             kept.setdefault(UNIQ_KEY, uuid5(NAMESPACE_OID, kept[MARK]).hex.upper())  # so that it can be asked for
+        if record.topic == TIMER_TOPIC and self._waits(properties):
+            kept[DELIVER_MS] = str(int(properties[TIMER_OUT_MS]) + 1)  # the broker takes one off, to find the second
         return Message(
             self._sent.topic or target.topic,
             record.body,
@@ -280,6 +341,12 @@ class Planner:
             sys_flag=record.sys_flag & KEPT_FLAGS,
             reconsume_times=record.reconsume_times,
         )
+
+    def _waits(self, properties: dict[str, str]) -> bool:
+        """Whether a timer message is to wait for the rest of its time."""
+        due = properties.get(TIMER_OUT_MS, "")
+        is_time = due.isascii() and due.isdecimal() and len(due) <= MOST_DIGITS
+        return self._delayed is not Delayed.NOW and is_time and int(due) > self._now_ms()
 
     def _level(self, record: Record, properties: dict[str, str]) -> int:
         """The delay level to send with. The rest of the time is rounded up to the next level."""
@@ -301,14 +368,17 @@ class Planner:
 def target_of(record: Record, properties: dict[str, str]) -> Target:
     """Where a message with these properties was to be read."""
     queue_id = properties.get("REAL_QID", "")
-    if record.topic not in (SCHEDULE_TOPIC, HALF_TOPIC) or not (queue_id.isascii() and queue_id.isdecimal()):
+    if record.topic not in (*DELAYED_TOPICS, HALF_TOPIC) or not (queue_id.isascii() and queue_id.isdecimal()):
         return Target(record.topic, record.queue_id)
     return Target(properties.get("REAL_TOPIC", record.topic), int(queue_id))
 
 
 def _identity(record: Record, topic: str) -> int:
     """A number that a delayed message and the message delivered from it share."""
-    key = record.properties.get(UNIQ_KEY) or (record.born_timestamp, record.body_crc, len(record.body))
+    properties = record.properties
+    if TIMER_CANCELS in properties or (TIMER_OUT_MS in properties and UNIQ_KEY in properties):
+        return hash((cancelled_or_own_key(properties), properties.get(TIMER_OUT_MS)))
+    key = properties.get(UNIQ_KEY) or (record.born_timestamp, record.body_crc, len(record.body))
     return hash((topic, key, record.reconsume_times))
 
 

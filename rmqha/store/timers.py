@@ -26,17 +26,8 @@ from rmqha.steps import Steps, at_once
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.wire.record import Record
+from rmqha.wire.timers import REAL_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-TIMER_QUEUE_ID = 0
-TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID = "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"
-TIMER_CANCELS = "TIMER_DEL_UNIQKEY"
-"""A message with this property cancels another one: its value is the unique key of that, or its topic, "+" and key."""
-ROLL_TIMES = "TIMER_ROLL_TIMES"
-"""How often a message was put again while it waited, so that retention does not delete it."""
-UNIQUE_KEY = "UNIQ_KEY"
-TIMER_PRECISION_MS = 1000
-"""Times of delivery are whole seconds."""
 CHECK_POINT_FILE = "timercheck"
 CHECK_POINT = Struct(">7q")
 FILE_BYTES = 4096

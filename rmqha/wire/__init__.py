@@ -8,6 +8,7 @@ In reading order. The log:
 - ``columns``: many records at once, as numpy columns.
 - ``scan``: proves many records at once.
 - ``delay``: delay levels.
+- ``timers``: timer messages of RocketMQ 5.
 - ``topics``: names of topics that brokers and clients make.
 
 The network:

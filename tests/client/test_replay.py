@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -32,6 +33,7 @@ from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import format_properties, parse_properties
 from rmqha.wire.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE, Record
+from rmqha.wire.timers import TIMER_TOPIC
 from tests.client.cluster import ClusterTestCase, broker_data, queue_data
 from tests.store.damages import UNHURRIED
 
@@ -62,6 +64,19 @@ def delayed(level: int, key: str, stored_at: int = NOW, topic: str = "T") -> Rec
         "own": "1",
     }
     return message(SCHEDULE_TOPIC, level - 1, store_timestamp=stored_at, properties=properties)
+
+
+def timer(key: str, due_ms: int, topic: str = "T", **more: str) -> Record:
+    """A timer message of RocketMQ 5 as a broker keeps it."""
+    properties = {
+        "TIMER_OUT_MS": str(due_ms),
+        "REAL_TOPIC": topic,
+        "REAL_QID": "2",
+        "UNIQ_KEY": key,
+        "own": "1",
+        **more,
+    }
+    return message(TIMER_TOPIC, properties=properties)
 
 
 def delivered(level: int, key: str, topic: str = "T") -> Record:
@@ -151,6 +166,40 @@ class PlannerTests(SynchronousTestCase):
         found = planned([delayed(3, "U1"), delayed(3, "U2"), delivered(3, "U1"), delayed(3, "U1", topic="other")])
         self.assertEqual([one.fate for one in found], [Fate.DELIVERED, Fate.SENT, Fate.SENT, Fate.SENT])
         self.assertEqual([one.message.delay_level for one in found if one.message is not None], [3, 0, 3])
+
+    def test_a_timer_message_waits_for_the_rest_of_its_time(self) -> None:
+        for due, how, deliver in (
+            (NOW + 3_000_000, Delayed.REMAINING, str(NOW + 3_000_001)),
+            (NOW + 3_000_000, Delayed.LEVEL, str(NOW + 3_000_001)),
+            (NOW + 3_000_000, Delayed.NOW, None),
+            (NOW - 1000, Delayed.REMAINING, None),
+        ):
+            (one,) = planned([timer("U", due, TIMER_ROLL_TIMES="1", TIMER_DELAY_MS="5")], how=how)
+            assert one.message is not None
+            self.assertEqual((one.target.topic, one.target.queue_id, one.message.delay_level), ("T", 2, 0))
+            expected = {"UNIQ_KEY": "U", "own": "1", **({} if deliver is None else {"TIMER_DELIVER_MS": deliver})}
+            self.assertEqual(dict(one.message.properties), expected)
+
+    def test_of_timer_messages_those_are_sent_that_were_neither_delivered_nor_cancelled(self) -> None:
+        later = NOW + 60_000
+        gone = replace(timer("U1", later), topic="T", queue_id=2)  # as a broker has delivered it
+        records = [
+            timer("U1", later),
+            timer("U2", later),
+            timer("U3", later),
+            timer("U3", later + 1000),
+            gone,
+            timer("C", later, TIMER_DEL_UNIQKEY="T+U3"),
+            timer("U2", later, TIMER_ROLL_TIMES="1"),  # put again while it waited
+            timer("U4", later, TIMER_ROLL_TIMES="1"),  # the same, but its first copy is not in this source
+        ]
+        fates = [Fate.DELIVERED, Fate.SENT, Fate.DELIVERED, Fate.SENT, Fate.SENT, Fate.DELIVERED]
+        fates += [Fate.DELIVERED, Fate.SENT]
+        found = planned(records)
+        self.assertEqual([one.fate for one in found], fates)
+        self.assertEqual(
+            dict(found[4].message.properties) if found[4].message else None, {"UNIQ_KEY": "U1", "own": "1"}
+        )
 
     def test_system_topics_are_not_sent(self) -> None:
         (one,) = planned([message("TBW102")])

@@ -16,7 +16,7 @@ from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.metadata import CONFIG_FOLDER, ConfigTable, SubscriptionGroupTable, TopicConfigTable
-from rmqha.store.timers import TIMER_TOPIC, TimerCheckPoint
+from rmqha.store.timers import TimerCheckPoint
 from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RequestCode
@@ -34,6 +34,7 @@ from rmqha.wire.record import (
     Record,
     decode_record,
 )
+from rmqha.wire.timers import TIMER_TOPIC
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 from tests.interop import requests
 from tests.interop.conftest import (
@@ -347,16 +348,21 @@ def send_timer(broker: Broker | OurBroker, topic: str, delay_ms: int) -> None:
     requests.ask(broker.address, RequestCode.SEND_MESSAGE_V2, {**fields, "i": properties}, b"body")
 
 
+def deliver_timers(master: Broker, count: int) -> None:
+    """Timer messages come to the topic TTimer, and wait no more."""
+    create_topic(master, "TTimer")
+    for _ in range(count):
+        send_timer(master, "TTimer", 3_000)
+    wait_until(lambda: number_of(master.address, "TTimer") == count, "the messages that are due")
+
+
 def test_timer_messages_are_neither_lost_nor_all_repeated(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, java_brokers: ExitStack, tmp_path: Path
 ) -> None:
     """A Java broker starts on our copy, which has the master's check point, but not its wheel."""
     master = java_master(version=V5)
-    create_topic(master, "TTimer")
     delivered, waiting, wait_ms = 20, 7, 90_000
-    for _ in range(delivered):
-        send_timer(master, "TTimer", 3_000)
-    wait_until(lambda: number_of(master.address, "TTimer") == delivered, "the messages that are due")
+    deliver_timers(master, delivered)
     sent_at = time.time() * 1000
     for _ in range(waiting):
         send_timer(master, "TTimer", wait_ms)
@@ -385,11 +391,8 @@ def test_our_slave_delivers_the_timer_messages_of_a_5_x_master_when_it_leads(
 ) -> None:
     """What waits is delivered, nothing twice. Then a Java broker takes over again, and loses nothing either."""
     master = java_master(version=V5)
-    create_topic(master, "TTimer")
     delivered, waiting, wait_ms = 20, 7, 30_000
-    for _ in range(delivered):
-        send_timer(master, "TTimer", 3_000)
-    wait_until(lambda: number_of(master.address, "TTimer") == delivered, "the messages that are due")
+    deliver_timers(master, delivered)
     slave = our_broker("slave", master=master)
     for _ in range(waiting):
         send_timer(master, "TTimer", wait_ms)

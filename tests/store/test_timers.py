@@ -9,14 +9,8 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.offline.promote import plan_promotion
 from rmqha.store.offline.rewind import rewind
-from rmqha.store.timers import (
-    CHECK_POINT_FILE,
-    TIMER_QUEUE_ID,
-    TIMER_TOPIC,
-    TimerCheckPoint,
-    first_waiting,
-    waiting_timers,
-)
+from rmqha.store.timers import CHECK_POINT_FILE, TimerCheckPoint, first_waiting, waiting_timers
+from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC
 from tests.fixtures import new_folder
 from tests.store.queues import Writer, records_of
 

@@ -12,7 +12,8 @@ from rmqha.broker.background.held import Held
 from rmqha.remoting.turns import Turns
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, finding_first_waiting
+from rmqha.store.timers import TimerCheckPoint, finding_first_waiting
+from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC
 
 
 class TimerCheckPoints:

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from rmqha.wire.timers import CANCELS
+
 CACHE_KIB = 4096
-CANCELS = -1
-"""The rolls of a message that cancels others."""
 TABLES = f"""
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;

@@ -35,7 +35,7 @@ from rmqha.broker.background.schedule import (
     NEVER_STORED,
     delivered_message,
 )
-from rmqha.broker.background.timerindex import CANCELS, Special, TimerIndex, Waiting
+from rmqha.broker.background.timerindex import Special, TimerIndex, Waiting
 from rmqha.events import Event
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
@@ -48,20 +48,18 @@ from rmqha.store.message import Message, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
-from rmqha.store.timers import (
-    MESSAGES_A_STEP,
-    REAL_TOPIC,
+from rmqha.store.timers import MESSAGES_A_STEP, TimerCheckPoint, due_ms
+from rmqha.wire.properties import format_properties
+from rmqha.wire.record import Record
+from rmqha.wire.timers import (
+    CANCELS,
     ROLL_TIMES,
-    TIMER_CANCELS,
     TIMER_PRECISION_MS,
     TIMER_QUEUE_ID,
     TIMER_TOPIC,
-    UNIQUE_KEY,
-    TimerCheckPoint,
-    due_ms,
+    cancelled_or_own_key,
+    rolls_of,
 )
-from rmqha.wire.properties import format_properties
-from rmqha.wire.record import Record
 
 CHECK_POINT_SECONDS = 1.0
 HOUR_MS = 3_600_000
@@ -245,7 +243,7 @@ class TimerMessageService(Service):
             if record is None or due is None or not 0 <= due <= LATEST_MS:
                 self._tell_invalid(record, offset)
             elif not self._begun_at.is_delivered(offset, due):
-                key, rolls = key_of(record), rolls_of(record)
+                key, rolls = cancelled_or_own_key(record.properties), rolls_of(record.properties)
                 looked_at = time_to_look(due, record.store_timestamp, self._roll_ms, rolls == CANCELS)
                 waiting.append(Waiting(looked_at, offset, due))
                 if key is not None and rolls != 0:
@@ -295,7 +293,7 @@ class TimerMessageService(Service):
 
     async def _settle(self, index: TimerIndex, record: Record, waiting: Waiting) -> bool:
         """Deliver a message, put it again, or drop it because it is cancelled. True if no more tries are needed."""
-        rolls, key = rolls_of(record), key_of(record)
+        rolls, key = rolls_of(record.properties), cancelled_or_own_key(record.properties)
         waits_on = waiting.at_ms < waiting.due_ms
         is_due = waiting.due_ms <= self._now_ms() - TIMER_PRECISION_MS  # also if nothing was delivered for so long
         if rolls == CANCELS:
@@ -361,27 +359,7 @@ class TimerMessageService(Service):
         self._on_disk = held.thing
 
 
-def key_of(record: Record) -> str | None:
-    """The topic and the unique key of a timer message, or of the one that it cancels. None if there is none."""
-    properties = record.properties
-    topic = properties.get(REAL_TOPIC, "")
-    cancelled = properties.get(TIMER_CANCELS)
-    if cancelled is not None:
-        return cancelled if cancelled.startswith(f"{topic}+") else f"{topic}+{cancelled}"
-    unique = properties.get(UNIQUE_KEY)
-    return None if unique is None else f"{topic}+{unique}"
-
-
-def rolls_of(record: Record) -> int:
-    """How often the message was put again while it waited, or CANCELS."""
-    properties = record.properties
-    if TIMER_CANCELS in properties:
-        return CANCELS
-    times = properties.get(ROLL_TIMES, "")
-    return min(int(times), 2**31) if times.isascii() and times.isdecimal() and len(times) < 10 else 0
-
-
 def rolled_message(record: Record) -> Message:
     """The message as it is put again, to wait further."""
-    properties = {**record.properties, ROLL_TIMES: str(max(rolls_of(record), 0) + 1)}
+    properties = {**record.properties, ROLL_TIMES: str(max(rolls_of(record.properties), 0) + 1)}
     return put_again(record, TIMER_TOPIC, TIMER_QUEUE_ID, format_properties(properties))

@@ -6,16 +6,16 @@ message that cancels it, as any client may by the property TIMER_DEL_UNIQKEY.
 
 from rmqha.broker.requests.send import SendMessageProcessor
 from rmqha.broker.requests.stamps import Stamps
-from rmqha.broker.requests.timersends import DELIVER_MS, RecallHandle, TimerRefused
+from rmqha.broker.requests.timersends import RecallHandle, TimerRefused
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.store.message import Message, PutMessageResult
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE
-from rmqha.store.timers import TIMER_CANCELS, UNIQUE_KEY
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import Host
+from rmqha.wire.timers import DELIVER_MS, TIMER_CANCELS, UNIQUE_KEY
 
 RECALL_TAG = "_RECALL_TAG_"
 BODY = b"0"

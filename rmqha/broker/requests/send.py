@@ -30,13 +30,13 @@ from rmqha.store.message import Message, MessageBatch, PutMessageResult, PutMess
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from rmqha.store.put import PutRefused
-from rmqha.store.timers import TIMER_TOPIC
 from rmqha.wire.batch import BatchError, entries_of
 from rmqha.wire.command import AnswerForm, FilledAnswer, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, format_properties, parse_properties
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from rmqha.wire.timers import TIMER_TOPIC
 from rmqha.wire.topics import DEAD_PREFIX, RETRY_PREFIX
 
 MULTI_TAGS_FLAG = 0x2

@@ -13,7 +13,11 @@ from typing import NamedTuple, Self
 from rmqha.settings import Settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.timers import (
+from rmqha.wire.properties import format_properties
+from rmqha.wire.timers import (
+    DELAY_MS,
+    DELAY_SECONDS,
+    DELIVER_MS,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_CANCELS,
@@ -21,14 +25,11 @@ from rmqha.store.timers import (
     TIMER_PRECISION_MS,
     TIMER_QUEUE_ID,
     TIMER_TOPIC,
+    TIMES,
     UNIQUE_KEY,
 )
-from rmqha.wire.properties import format_properties
 from rmqha.wire.topics import RETRY_PREFIX
 
-DELAY_SECONDS, DELAY_MS, DELIVER_MS = "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"
-TIMES = (DELAY_SECONDS, DELAY_MS, DELIVER_MS)
-"""Java's broker takes the first of these that is there."""
 MOST_DIGITS = 18
 NOT_TAKEN = (
     "this broker (rmqha) takes timer messages of RocketMQ 5 only if its log has some already, or with "

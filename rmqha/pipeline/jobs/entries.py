@@ -25,6 +25,7 @@ from rmqha.pipeline.segments import Split, read_selected
 from rmqha.store.errors import StoreError
 from rmqha.wire.columns import Ints
 from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.timers import TIMER_TOPIC
 from rmqha.wire.topics import DEAD_PREFIX, HALF_TOPIC, OPERATION_TOPIC, RETRY_PREFIX, SYSTEM_TOPICS
 
 ENTRIES = pa.schema(
@@ -59,7 +60,8 @@ NEEDED = ("topic", "physicalOffset")
 SEPARATOR = "\x1f"
 ID_PREFIX, KEY_PREFIX = "id" + SEPARATOR, "key" + SEPARATOR
 """What the ``ident`` of a row for a message id, or for a key, starts with."""
-INTERNAL_TOPICS = SYSTEM_TOPICS | {HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC}
+DELAYED_TOPICS = {SCHEDULE_TOPIC, TIMER_TOPIC}
+INTERNAL_TOPICS = SYSTEM_TOPICS | {HALF_TOPIC, OPERATION_TOPIC} | DELAYED_TOPICS
 
 Period = tuple[int | None, int | None]
 """Times in milliseconds since 1970: from the first to before the second. None does not limit."""
@@ -134,7 +136,7 @@ class EntryWriter:
 def entries_of_split(split: Split, side: Side, options: Options, folder: str) -> Written:
     """Write the rows of the messages of a split of a store. Raises StoreError, OSError."""
     topics = side.selection.topics
-    fitting = Selection(topics=None if topics is None else topics | {SCHEDULE_TOPIC})
+    fitting = Selection(topics=None if topics is None else topics | DELAYED_TOPICS)
     with EntryWriter(folder) as writer:
         for records in read_selected(split, replace(options, selection=fitting)):
             writer.write(_entries(decode(records, SCANNED), side))
@@ -189,7 +191,7 @@ class _Properties:
 def _entries(batch: pa.RecordBatch, side: Side) -> list[pa.RecordBatch]:
     properties = _Properties(batch)
     stored_topic = batch["topic"]
-    waits = pc.equal(stored_topic, SCHEDULE_TOPIC)
+    waits = pc.is_in(stored_topic, value_set=pa.array(sorted(DELAYED_TOPICS), stored_topic.type))
     real = properties.values("REAL_TOPIC")
     topic = pc.if_else(pc.and_(waits, pc.is_valid(real)), real, stored_topic)
     columns = {

@@ -34,11 +34,12 @@ from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.offline.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
 from rmqha.store.offline.target import proved_records
 from rmqha.store.reading import MessageReader
-from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, WaitingTimers, waiting_timers
+from rmqha.store.timers import TimerCheckPoint, WaitingTimers, waiting_timers
 from rmqha.times import iso_time
 from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import INNER_BATCH_FLAG, QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
+from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC
 from rmqha.wire.topics import HALF_TOPIC, TRANSACTION_GROUP
 
 TIMER_TOPICS_NAMED = 20

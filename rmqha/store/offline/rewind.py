@@ -24,9 +24,10 @@ from rmqha.store.offline.clamping import set_back_delays
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.target import Progress, proved_records
-from rmqha.store.timers import TIMER_QUEUE_ID, TIMER_TOPIC, TimerCheckPoint, due_ms, first_waiting
+from rmqha.store.timers import TimerCheckPoint, due_ms, first_waiting
 from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
+from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
 MAX_TOPICS_COUNTED = 10_000

@@ -4,8 +4,9 @@ from twisted.internet.defer import execute
 
 from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.remoting.turns import Turns
-from rmqha.store.timers import CHECK_POINT, TIMER_TOPIC, TimerCheckPoint
+from rmqha.store.timers import CHECK_POINT, TimerCheckPoint
 from rmqha.wire.command import RequestCode
+from rmqha.wire.timers import TIMER_TOPIC
 from tests.broker.background.test_slavesync import MASTER, SlaveSyncTestCase, all_tables, runtime_info
 from tests.store.queues import Writer
 

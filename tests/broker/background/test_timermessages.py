@@ -14,8 +14,9 @@ from rmqha.broker.background.timerindex import TimerIndex
 from rmqha.broker.background.timermessages import HOUR_MS, TimerMessageService
 from rmqha.remoting.turns import Turns
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
-from rmqha.store.timers import MESSAGES_A_STEP, TIMER_TOPIC, TimerCheckPoint
+from rmqha.store.timers import MESSAGES_A_STEP, TimerCheckPoint
 from rmqha.wire.record import Record, decode_record
+from rmqha.wire.timers import TIMER_TOPIC
 from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import log_lines

@@ -20,12 +20,12 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig, TopicFilterType
-from rmqha.store.timers import TIMER_TOPIC
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import COMPRESSED_FLAG, TRANSACTION_PREPARED_TYPE, Host, Record, parse_msg_id
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from rmqha.wire.timers import TIMER_TOPIC
 from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
 from tests.ha.doubles import PEER
