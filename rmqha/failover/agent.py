@@ -531,7 +531,7 @@ class FailoverAgent(Service):
         return view.leader == leader
 
     async def _won(self, leader: Leader, history: History, sync: SyncSet, sent: float) -> None:
-        """We lead, as soon as the store is a master's. Raises CoordinatorError, NodeFailed."""
+        """We lead, as soon as the store is a master's. Raises CoordinatorError, InvalidKey, NodeFailed."""
         self._move(FailoverState.PROMOTING)
         self.reason = f"it makes its store a master's, epoch {leader.epoch}"
         cause = history.entries[-1].cause
@@ -540,7 +540,11 @@ class FailoverAgent(Service):
         self.leadership = leadership
         self._expire_later()
         await self._note(leader.epoch, leader.node)
-        view = await self._read()
+        try:
+            view = await self._read()
+        except (CoordinatorError, InvalidKey) as error:  # renewals may be answered again, and nobody else could lead
+            self._end_leadership(f"the keys could not be read before the store was a master's: {error}")
+            raise
         held = view.held(LEADER)
         if view.leader == leader and held is not None and leadership.is_held():
             self._created, self._history = held.create_revision, history

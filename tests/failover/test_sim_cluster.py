@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from rmqha.failover.agent import FailoverAgent
 from rmqha.failover.keys import Cause, Order
 from rmqha.failover.states import FailoverState
 from rmqha.ha.master.leadership import Leadership
@@ -158,6 +159,29 @@ def test_a_node_frozen_while_it_becomes_the_leader_leads_no_more_when_it_goes_on
         cluster.go_on(frozen[0])
         assert cluster.wait(lambda: in_sync(cluster) == {"slave-1", "slave-2"}, SECONDS), cluster.standing()
         assert cluster.leading is leader
+
+
+def test_a_node_that_wins_and_then_hears_nothing_from_the_coordinator_leads_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its renewals are answered again, so nobody else could ever lead (seed 22050)."""
+    note = FailoverAgent._note
+    deaf: list[str] = []
+
+    async def deaf_at_first(agent: FailoverAgent, epoch: int, leader: str) -> None:
+        await note(agent, epoch, leader)
+        if agent.state is FailoverState.PROMOTING and not deaf:
+            deaf.append(agent.identity.name)
+            cluster.block(COORDINATOR, agent.identity.name)
+
+    with running() as cluster:
+        monkeypatch.setattr(FailoverAgent, "_note", deaf_at_first)
+        cluster.kill("master")
+        assert cluster.wait(lambda: bool(deaf), SECONDS), cluster.standing()
+        cluster.wait(lambda: False, 4.0)
+        cluster.unblock()
+        leader = wait_for_leader(cluster, "slave-1")
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
 
 
 @pytest.mark.long
