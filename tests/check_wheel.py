@@ -11,7 +11,7 @@ from email.message import Message
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-EXTRAS = {"spark", "delta", "iceberg", "dev", "fuzz", "docs"}
+EXTRAS = {"spark", "compression", "delta", "iceberg", "dev", "fuzz", "docs"}
 IN_SDIST = {
     *("LICENSE", "NOTICE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
     *("pyproject.toml", "rmqha/py.typed", "rmqha/java_settings.txt", "twisted/plugins/rmqha_plugin.py"),
