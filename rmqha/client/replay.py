@@ -279,9 +279,10 @@ class Planner:
             if stored is None or outgoing is None:
                 continue
             found.end = stored.position + 1
+            if outgoing.fate is Fate.SENT or self._cancels(stored):
+                waiting.note(stored.record, outgoing.target.topic)
             if outgoing.fate is Fate.OTHER:
                 continue
-            waiting.note(stored.record, outgoing.target.topic)
             if outgoing.fate is Fate.SENT:
                 found.to_send[outgoing.target.topic] += 1
             else:
@@ -291,6 +292,11 @@ class Planner:
             found.others[Fate.DELIVERED] += count
         found.to_send, found.others = +found.to_send, +found.others
         return found
+
+    def _cancels(self, stored: Stored) -> bool:
+        """Whether the message cancels another one: that counts although it has other tags, or another queue."""
+        is_timer = stored.record.topic == TIMER_TOPIC and self._wanted.within(stored.position)
+        return is_timer and rolls_of(stored.record.properties) == CANCELS
 
     def plan(self, stored: Stored) -> Outgoing:
         """What becomes of a message."""

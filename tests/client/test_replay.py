@@ -201,6 +201,22 @@ class PlannerTests(SynchronousTestCase):
             dict(found[4].message.properties) if found[4].message else None, {"UNIQ_KEY": "U1", "own": "1"}
         )
 
+    def test_what_cancels_counts_whatever_is_selected(self) -> None:
+        later = NOW + 60_000
+        records = [
+            timer("U1", later, TAGS="a"),
+            timer("C", later, TIMER_DEL_UNIQKEY="U1", TAGS="_RECALL_TAG_", REAL_QID="0"),
+        ]
+        for wanted in (Wanted(tags=frozenset({"a"})), Wanted(queue_ids=frozenset({2}))):
+            self.assertIs(planned(records, wanted)[0].fate, Fate.DELIVERED)
+
+    def test_a_copy_is_sent_if_the_first_message_cannot_be(self) -> None:
+        planner = Planner(Wanted(), now_ms=lambda: NOW)
+        first, copy = timer("U1", NOW + 60_000), timer("U1", NOW + 60_000, TIMER_ROLL_TIMES="1")
+        source = [Stored(0, first, "its body is damaged"), Stored(1, copy)]
+        planner.survey(source)
+        self.assertEqual([planner.plan(one).fate for one in source], [Fate.UNSENDABLE, Fate.SENT])
+
     def test_system_topics_are_not_sent(self) -> None:
         (one,) = planned([message("TBW102")])
         self.assertIs(one.fate, Fate.SYSTEM)

@@ -38,6 +38,7 @@ FLUSH_LOOK_SECONDS = 0.5
 """How often offsets look whether the log is flushed that they belong to."""
 MAX_SLEEP_SECONDS = 1.0
 """The time until a wall clock that was set forward is noticed."""
+MAX_QUEUE_DIGITS = 9
 DELIVERY_BATCH = 32
 """Messages of one level that are delivered before other levels have their turn."""
 NEVER_STORED = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
@@ -318,6 +319,7 @@ def delivered_message(record: Record) -> Message | None:
     """
     properties = record.properties
     topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
-    if topic is None or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdecimal()):
+    is_number = queue_id.isascii() and queue_id.isdecimal() and len(queue_id) <= MAX_QUEUE_DIGITS
+    if topic is None or topic == HALF_TOPIC or not is_number:
         return None
     return put_again(record, topic, int(queue_id), record.properties_stored)

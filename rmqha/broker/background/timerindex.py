@@ -7,6 +7,7 @@ it. Only these columns are needed: the messages themselves are in the log.
 
 import sqlite3
 from collections.abc import Iterable
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ PRAGMA cache_size = -{CACHE_KIB};
 CREATE TABLE waiting (at_ms INTEGER, queue_offset INTEGER, due_ms INTEGER, PRIMARY KEY (at_ms, queue_offset))
     WITHOUT ROWID;
 CREATE UNIQUE INDEX by_offset ON waiting (queue_offset);
-CREATE TABLE special (key TEXT, due_ms INTEGER, queue_offset INTEGER, rolls INTEGER,
+CREATE TABLE special (key BLOB, due_ms INTEGER, queue_offset INTEGER, rolls INTEGER,
     PRIMARY KEY (key, due_ms, queue_offset)) WITHOUT ROWID;
 CREATE INDEX special_by_offset ON special (queue_offset);
 """
@@ -81,7 +82,8 @@ class TimerIndex:
         self._base.execute("BEGIN")
         found = self._base.executemany("INSERT INTO waiting VALUES (?, ?, ?)", waiting)
         self.count += found.rowcount
-        self._base.executemany("INSERT INTO special VALUES (?, ?, ?, ?)", special)
+        keyed = ((_digest(each.key), *each[1:]) for each in special)
+        self._base.executemany("INSERT INTO special VALUES (?, ?, ?, ?)", keyed)
         self._base.execute("COMMIT")
 
     def until(self, at_ms: int, most: int) -> list[Waiting]:
@@ -105,7 +107,7 @@ class TimerIndex:
         """Whether a message with this key and time is cancelled, or was put again since."""
         found = self._base.execute(
             f"SELECT 1 FROM special WHERE key = ? AND due_ms = ? AND (rolls = {CANCELS} OR rolls > ?) LIMIT 1",
-            (key, due_ms, rolls),
+            (_digest(key), due_ms, rolls),
         )
         return found.fetchone() is not None
 
@@ -115,3 +117,8 @@ class TimerIndex:
             "SELECT (SELECT MIN(at_ms) FROM waiting), (SELECT MIN(queue_offset) FROM waiting)"
         )
         return None if at_ms is None else (at_ms, queue_offset)
+
+
+def _digest(key: str) -> bytes:
+    """A key may be as long as all properties of a message, and may have bytes that are not UTF-8."""
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -150,6 +150,7 @@ class TimerMessageService(Service):
             return
         await self._persisting.stopService()
         await self._store.flushed()
+        self._held = None  # what was delivered since it was made is on the disk too
         await self._persist()
         self._forget()
 
@@ -298,24 +299,28 @@ class TimerMessageService(Service):
         is_due = waiting.due_ms <= self._now_ms() - TIMER_PRECISION_MS  # also if nothing was delivered for so long
         if rolls == CANCELS:
             if waits_on:
-                if is_due or await self._put(record, rolled_message(record)):
-                    index.postpone(waiting, waiting.due_ms + 1)  # those that it cancels are not looked at yet
-                    return True
-                return False
+                if not is_due and not await self._put(record, rolled_message(record)):
+                    return False
+                index.postpone(waiting, waiting.due_ms + 1)  # those that it cancels are not looked at yet
+                return True
         elif key is None or not index.is_over(key, waiting.due_ms, rolls):
             message = delivered_message(record) if is_due else rolled_message(record)
             if message is None or (is_due and message.topic == TIMER_TOPIC):
                 self._tell_invalid(record, waiting.queue_offset)
-            elif not await self._put(record, message):
+            elif (status := await self._put(record, message)) is None:
                 return False
+            elif waits_on and not is_due and status in NEVER_STORED:  # the longer message does not fit: wait on without
+                index.postpone(waiting, waiting.due_ms)
+                return True
         index.remove(waiting)
         return True
 
-    async def _put(self, record: Record, message: Message) -> bool:
+    async def _put(self, record: Record, message: Message) -> PutMessageStatus | None:
+        """The result; None if the put is to be tried again."""
         result = await self._store.put_message(message)
         if result.is_stored:
             self._refused_as = None
-            return True
+            return result.status
         if result.status is not self._refused_as:  # logged once for all tries
             self._refused_as = result.status
             self._log.warn(
@@ -324,7 +329,7 @@ class TimerMessageService(Service):
                 msg_id=record.msg_id,
                 status=result.status.name,
             )
-        return result.status in NEVER_STORED
+        return result.status if result.status in NEVER_STORED else None
 
     def _point(self) -> TimerCheckPoint | None:
         """How far the delivery is; None if that is not known yet. Raises sqlite3.Error."""

@@ -13,7 +13,9 @@ from typing import NamedTuple, Self
 from rmqha.settings import Settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
+from rmqha.wire.layout import FIXED_BYTES, IPV6_EXTRA_BYTES
 from rmqha.wire.properties import format_properties
+from rmqha.wire.record import MAX_PROPERTIES_BYTES
 from rmqha.wire.timers import (
     DELAY_MS,
     DELAY_SECONDS,
@@ -31,6 +33,7 @@ from rmqha.wire.timers import (
 from rmqha.wire.topics import RETRY_PREFIX
 
 MOST_DIGITS = 18
+ROOM_FOR_ROLLS = len("TIMER_ROLL_TIMES") + 12
 NOT_TAKEN = (
     "this broker (rmqha) takes timer messages of RocketMQ 5 only if its log has some already, or with "
     "timerWheelEnable=true: a broker of RocketMQ 4.9 would never deliver them. Use a delay level (setDelayTimeLevel). "
@@ -117,6 +120,7 @@ class TimerSends:
             REAL_QUEUE_ID: str(message.queue_id),
         }
         waits = stored.pop("WAIT", "true")
+        self._check_size(message, stored, settings)
         return replace(
             message,
             topic=TIMER_TOPIC,
@@ -125,12 +129,28 @@ class TimerSends:
             properties_stored=format_properties(stored),
         )
 
+    @staticmethod
+    def _check_size(message: Message, stored: Mapping[str, str], settings: Settings) -> None:
+        """It must still fit in its own topic, and when it is put again while it waits."""
+        properties = sum(len(_bytes(name)) + len(_bytes(value)) + 2 for name, value in stored.items()) + ROOM_FOR_ROLLS
+        topic = max(len(TIMER_TOPIC), len(_bytes(message.topic)))
+        whole = FIXED_BYTES + 2 * IPV6_EXTRA_BYTES + len(message.body) + topic + properties
+        if properties > MAX_PROPERTIES_BYTES or whole > settings.max_message_size_bytes:
+            raise TimerRefused(
+                f"the message is too long to wait: its properties have {properties} bytes with the broker's, at most "
+                f"{MAX_PROPERTIES_BYTES} may be, and all of it {whole}, at most {settings.max_message_size_bytes}"
+            )
+
     def _check_taken(self, settings: Settings, name: str) -> None:
         if settings.timer_wheel_enable is False:
             raise TimerRefused(SWITCHED_OFF.format(name=name))
         has_some = self._store.reader.max_offset(TIMER_TOPIC, TIMER_QUEUE_ID) > 0
         if settings.timer_wheel_enable is None and not has_some:
             raise TimerRefused(NOT_TAKEN.format(name=name))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _time_of(properties: Mapping[str, str], name: str, now_ms: int) -> int:

@@ -15,6 +15,7 @@ from rmqha.broker.background.timermessages import HOUR_MS, TimerMessageService
 from rmqha.remoting.turns import Turns
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.timers import MESSAGES_A_STEP, TimerCheckPoint
+from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record, decode_record
 from rmqha.wire.timers import TIMER_TOPIC
 from tests import examples
@@ -70,7 +71,8 @@ class TimerMessagesTestCase(BrokerStoreTestCase):
         """Put a message that is due in this time."""
         due = self.now_ms() + int(seconds * 1000)
         stored = {"TIMER_OUT_MS": str(due // 1000 * 1000), "REAL_TOPIC": topic, "REAL_QID": "0", **properties}
-        message = Message(TIMER_TOPIC, body, {"UNIQ_KEY": body.decode(), **stored}, born_timestamp=NOW_MS)
+        text = format_properties({"UNIQ_KEY": body.decode(), **stored})
+        message = Message(TIMER_TOPIC, body, born_timestamp=NOW_MS, properties_stored=text)
         self.assertTrue(self.successResultOf(self.store.put_message(message)).is_stored)
 
     def records(self, topic: str = "T") -> list[Record]:
@@ -126,6 +128,7 @@ class DeliveryTests(TimerMessagesTestCase):
             {"TIMER_OUT_MS": "-5"},
             {"TIMER_OUT_MS": "9" * 40},
             {"REAL_QID": "x"},
+            {"REAL_QID": "9" * 12},
             {"REAL_TOPIC": TIMER_TOPIC},
             {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC"},
         )
@@ -188,6 +191,14 @@ class CancelTests(TimerMessagesTestCase):
         self.assertEqual(self.arrived(), ["stays"])
         self.assertEqual(self.records("U"), [])
         self.assertEqual(self.service.waiting, 0)
+
+    def test_its_key_may_be_long_or_have_other_bytes(self) -> None:
+        for number, key in enumerate(("k" * 30_000, "\udcff\udc80")):
+            self.send(b"%d" % number, 5, UNIQ_KEY=key)
+            self.cancel(key, 5)
+        self.send(b"stays", 5)
+        self.pass_time(10)
+        self.assertEqual(self.arrived(), ["stays"])
 
     def test_it_counts_although_it_comes_first_or_after_a_restart(self) -> None:
         time = {"TIMER_OUT_MS": str(NOW_MS + 10_000)}
@@ -275,6 +286,13 @@ class LongWaitTests(TimerMessagesTestCase):
         self.pass_time(3 * DAY)
         self.assertEqual(self.arrived(), [])
 
+    def test_one_that_has_no_room_for_another_property_waits_on(self) -> None:
+        self.send(b"a", 3 * DAY, own="x" * 32_690)
+        self.pass_time(40 * HOUR)
+        self.assertEqual(len(self.records(TIMER_TOPIC)), 1)
+        self.pass_time(2 * DAY)
+        self.assertEqual(self.arrived(), ["a"])
+
     def test_one_that_became_due_while_no_broker_ran_is_delivered_at_once(self) -> None:
         self.send(b"a", 3 * DAY)
         self.send(b"gone", 3 * DAY)
@@ -312,6 +330,18 @@ class CheckPointTests(TimerMessagesTestCase):
         self.assertEqual(self.arrived(), ["2", "3", "while it was stopped"])
         self.pass_time(200)
         self.assertEqual(self.arrived()[3:], ["100", "101"])
+
+    def test_a_stop_while_a_check_point_waits_for_a_flush_repeats_nothing(self) -> None:
+        seldom = str(24 * HOUR_MS)
+        self.begin(flushIntervalCommitLog=seldom, flushCommitLogThoroughInterval=seldom)
+        for seconds in (2, 5, 500):
+            self.send(b"%d" % seconds, seconds)
+        with patch.object(Held, "needs_flush", return_value=False):
+            self.pass_time(8)
+            self.stop()
+        self.serve()
+        self.pass_time(5)
+        self.assertEqual(self.arrived(), ["2", "5"])
 
     def test_it_tells_java_where_the_first_message_waits(self) -> None:
         for seconds in (2, 100, 3):

@@ -308,6 +308,19 @@ class TimerTests(SendTestCase):
         self.refused({"TIMER_DELAY_SEC": "5", "TRAN_MSG": "true", "PGROUP": "P"}, "cannot be a timer message")
         self.assertEqual(self.store.commit_log.max_offset, 0)
 
+    def test_one_that_would_not_fit_when_it_is_due_is_refused(self) -> None:
+        """It is stored with a longer topic then, or with one more property while it waits."""
+        self.serve(timerWheelEnable="true", maxMessageSize="5000")
+        topic = "T" * 100
+        self.topics.update(TopicConfig(topic, 1, 1))
+        long = self.send(topic=topic, properties={"TIMER_DELAY_SEC": "5"}, body=bytes(4780), queue_id=0)
+        self.assertEqual(long.code, ResponseCode.MESSAGE_ILLEGAL)
+        self.assertIn("too long to wait", long.remark or "")
+        self.stored(self.send(topic=topic, properties={"TIMER_DELAY_SEC": "5"}, body=bytes(4300), queue_id=0))
+        self.serve(timerWheelEnable="true")
+        self.refused({"TIMER_DELAY_SEC": "5", "own": "x" * 32_650}, "too long to wait")
+        self.stored(self.send(properties={"TIMER_DELAY_SEC": "5", "own": "x" * 32_000}))
+
     def test_nobody_sends_to_the_topic_itself(self) -> None:
         """REAL_TOPIC would pass by the permissions of that topic."""
         self.serve(timerWheelEnable="true")
