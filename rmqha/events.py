@@ -596,6 +596,12 @@ class Event(StrEnum):
         "error",
         "A timer message has no valid time, or names no topic. It is not delivered.",
     )
+    TIMER_MESSAGES_GONE = (
+        "timer_messages_gone",
+        "error",
+        "Timer messages are due, `count` of them, but the log does not have them any more: retention has deleted them, "
+        "for example because the disk was nearly full, or they are damaged.",
+    )
     TIMER_MESSAGE_NOT_DELIVERED = (
         "timer_message_not_delivered",
         "warn",

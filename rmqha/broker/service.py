@@ -294,6 +294,7 @@ class BrokerService(OrderedServices):
     def _settings_changed(self, changes: Mapping[str, str]) -> None:
         if "brokerPermission" in changes:  # name servers tell clients what they may do
             self.outer_api.register_all()
+        self.timers.settings_changed(self.live_settings.current)
 
     def _may_lock(self) -> bool:
         leadership = self.store.leadership

@@ -60,6 +60,9 @@ class Message:
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     properties_stored: str | None = None
+    is_again: bool = False
+    """Whether it is in the log already. Then maxMessageSize does not count: its topic may be longer now, and a broker
+    of RocketMQ 5 takes larger messages than one of 4.9 with the same setting."""
 
     @property
     def is_wait_store_msg_ok(self) -> bool:
@@ -81,6 +84,7 @@ def put_again(record: Record, topic: str, queue_id: int, properties_stored: str)
         record.store_host,
         record.reconsume_times,
         properties_stored=properties_stored,
+        is_again=True,
     )
 
 

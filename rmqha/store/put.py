@@ -157,7 +157,7 @@ class Appender:
         """The topic as stored. Raises PutRefused, also if the record is too large."""
         topic_bytes = _topic_bytes(topic)
         most = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
-        if most > self._max_message_bytes:
+        if most > self._max_message_bytes and not message.is_again:
             self._check_size(message, topic_bytes, stored)
         return topic_bytes
 

@@ -114,8 +114,12 @@ class TimerMessageService(Service):
         self.index: TimerIndex | None = None
         """What waits, as far as the queue was read; None before."""
         self._next = 0
+        self._goal, self._goal_ms = 0, 0
+        """Messages before this queue offset had come at that time. All are read before what is due then is delivered."""
         self._read_first = 0
-        """The first reading ends here. Nothing is delivered before."""
+        """The first goal. Before that it is not known what waits."""
+        self._is_stale = False
+        """The index is to be built again."""
         self._next_look: IDelayedCall | None = None
         self._working: Deferred[float] | None = None
         self._refused_as: PutMessageStatus | None = None
@@ -124,6 +128,13 @@ class TimerMessageService(Service):
     def waiting(self) -> int:
         """How many messages wait, as far as the queue was read. Those that cancel others count too."""
         return 0 if self.index is None else self.index.count
+
+    def settings_changed(self, settings: Settings) -> None:
+        """What waits long must be put again earlier, or later."""
+        if roll_after_ms(settings) != self._roll_ms:
+            self._roll_ms, self._is_stale = roll_after_ms(settings), True
+            if self.running and not self._store.is_slave:
+                self._look_in(0.0)
 
     def startService(self) -> None:
         """Start to deliver, if this is a master."""
@@ -203,38 +214,44 @@ class TimerMessageService(Service):
         queue = self._queue
         if queue is None:
             return MAX_SLEEP_SECONDS
+        if self._is_stale:
+            self._forget()
         if self.index is None:
             self._begin(queue)
         while True:
-            has_more = self._read_some(queue)
-            if self._next < self._read_first:
+            if self._next >= self._goal:
+                self._goal, self._goal_ms = queue.max_offset, self._now_ms()
+            while self._next < self._goal:
+                if not self._read_some(queue):  # the rest is not confirmed yet, and may cancel what is due
+                    return DELAY_FOR_A_WHILE_SECONDS
                 await self._turns.next()
-                continue
-            again_in = await self._deliver_some(queue)
-            if again_in > 0 and not has_more:
+            again_in = await self._deliver_some(queue, self._goal_ms)
+            if again_in > 0:
                 return again_in
             await self._turns.next()
 
     def _begin(self, queue: ConsumeQueue) -> None:
+        start = self._on_disk.first_to_read(queue.min_offset, queue.max_offset)
+        self._begun_at, self._is_stale = self._on_disk, False
+        self._next = self._goal = start
+        self._read_first = queue.max_offset
         self.index = TimerIndex(self._scratch)
-        self._begun_at = self._on_disk
-        self._next = self._on_disk.first_to_read(queue.min_offset, queue.max_offset)
-        self._read_first = self._store.reader.readable_end(queue)
-        if self._next < self._read_first:
+        if start < self._read_first:
             self._log.info(
                 "reading {count} timer messages, to find those that wait",
                 event=Event.TIMERS_READ,
-                count=self._read_first - self._next,
+                count=self._read_first - start,
             )
 
     def _read_some(self, queue: ConsumeQueue) -> bool:
-        """Add the next messages to the index. Whether there may be more. Raises OSError, sqlite3.Error."""
+        """Add the next messages to the index, up to the goal. Whether there were any. Raises OSError, sqlite3.Error."""
         assert self.index is not None, "_begin has made it"
         start = max(self._next, queue.min_offset)
-        end = min(self._store.reader.readable_end(queue), start + MESSAGES_A_STEP)
+        end = min(self._store.reader.readable_end(queue), self._goal, start + MESSAGES_A_STEP)
         if start >= end:
-            self._next = max(self._next, start)
-            return False
+            is_deleted = start > self._next  # by retention
+            self._next = start
+            return is_deleted
         waiting: list[Waiting] = []
         special: list[Special] = []
         until, offset = perf_counter() + SLICE_SECONDS, start
@@ -254,10 +271,10 @@ class TimerMessageService(Service):
                 break
         self.index.add(waiting, special)
         self._next = offset
-        return offset < end or end - start == MESSAGES_A_STEP
+        return True
 
     def _tell_invalid(self, record: Record | None, offset: int) -> None:
-        """The message is skipped. One that the log no longer has was deleted by retention."""
+        """The message is skipped. If the log no longer has it, that is told when it is due, if it was read before."""
         if record is not None:
             self._log.error(
                 "timer message {msg_id} has no valid time, or no topic to go to",
@@ -270,26 +287,36 @@ class TimerMessageService(Service):
         unit = queue.unit(offset)
         return None if unit is None or unit.is_blank else self._store.reader.message_at(unit.physical_offset)
 
-    async def _deliver_some(self, queue: ConsumeQueue) -> float:
-        """Deliver a batch of what is due. Returns the seconds until the next look. Raises OSError, sqlite3.Error."""
+    async def _deliver_some(self, queue: ConsumeQueue, now: int) -> float:
+        """Deliver a batch of what is due at ``now``, in ms. Returns the seconds until the next look.
+
+        All that had come by then was read, so that what cancels is known. Raises OSError, sqlite3.Error.
+        """
         assert self.index is not None, "_begin has made it"
-        index, now = self.index, self._now_ms()
+        index, gone = self.index, 0
         until = perf_counter() + SLICE_SECONDS
         due = index.until(now - TIMER_PRECISION_MS, DELIVERY_BATCH)
         for waiting in due:
             record = self._record(queue, waiting.queue_offset)
             if record is None:
+                gone += 1
                 index.remove(waiting)
             elif not await self._settle(index, record, waiting):
                 return DELAY_FOR_A_WHILE_SECONDS
             if perf_counter() >= until:
                 break
+        if gone:
+            self._log.error(
+                "{count} timer messages were due, and the log does not have them any more",
+                event=Event.TIMER_MESSAGES_GONE,
+                count=gone,
+            )
         if due:
             return 0.0
         first = index.first()
         if first is None:
             return MAX_SLEEP_SECONDS
-        wait_ms = first[0] + TIMER_PRECISION_MS - now
+        wait_ms = first[0] + TIMER_PRECISION_MS - self._now_ms()
         return min(max(wait_ms, 1) / 1000, MAX_SLEEP_SECONDS)
 
     async def _settle(self, index: TimerIndex, record: Record, waiting: Waiting) -> bool:

@@ -9,6 +9,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Self
+from uuid import uuid4
 
 from rmqha.settings import Settings
 from rmqha.store.message import Message
@@ -33,6 +34,7 @@ from rmqha.wire.timers import (
 from rmqha.wire.topics import RETRY_PREFIX
 
 MOST_DIGITS = 18
+MAX_LEVEL_DIGITS = 10
 ROOM_FOR_ROLLS = len("TIMER_ROLL_TIMES") + 12
 NOT_TAKEN = (
     "this broker (rmqha) takes timer messages of RocketMQ 5 only if its log has some already, or with "
@@ -91,7 +93,8 @@ class TimerSends:
     def waiting(self, message: Message, properties: Mapping[str, str], settings: Settings) -> Message | None:
         """The message as it waits; None if it is not a timer message, or is due already. Raises TimerRefused."""
         delay_level = properties.get("DELAY", "0")
-        if TIMER_OUT_MS in properties or (delay_level.isdecimal() and int(delay_level) > 0):
+        is_level = delay_level.isdecimal() and len(delay_level) <= MAX_LEVEL_DIGITS and int(delay_level) > 0
+        if TIMER_OUT_MS in properties or is_level:
             return None
         name = next((name for name in (*TIMES, TIMER_CANCELS) if name in properties), None)
         if name is None:
@@ -113,6 +116,7 @@ class TimerSends:
                 f"{settings.timer_max_delay_seconds} s"
             )
         stored = {
+            UNIQUE_KEY: uuid4().hex.upper(),  # if it has none: copies of one message must be known as such
             **properties,
             "CLUSTER": settings.broker_cluster_name,
             TIMER_OUT_MS: str((due - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS),

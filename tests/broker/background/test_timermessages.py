@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections import Counter
+from dataclasses import replace
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -192,6 +193,27 @@ class CancelTests(TimerMessagesTestCase):
         self.assertEqual(self.records("U"), [])
         self.assertEqual(self.service.waiting, 0)
 
+    def test_it_counts_although_many_others_came_between(self) -> None:
+        time = {"TIMER_OUT_MS": str(NOW_MS + 10_000)}
+        self.send(b"a", 0, **time)
+        self.pass_time(10.95)
+        for number in range(3 * MESSAGES_A_STEP):
+            self.send(b"%d" % number, 500)
+        self.cancel("a", 0, **time)
+        self.pass_time(5)
+        self.assertEqual(self.arrived(), [])
+
+    def test_what_is_not_confirmed_yet_may_cancel_what_is_due(self) -> None:
+        self.send(b"a", 5)
+        self.cancel("a", 5)
+        self.dispatch()
+        with patch.object(self.store.reader, "readable_end", return_value=1):
+            self.pass_time(10)
+            self.assertEqual(self.records(), [])
+        self.pass_time(2)
+        self.assertEqual(self.arrived(), [])
+        self.assertEqual(self.service.waiting, 0)
+
     def test_its_key_may_be_long_or_have_other_bytes(self) -> None:
         for number, key in enumerate(("k" * 30_000, "\udcff\udc80")):
             self.send(b"%d" % number, 5, UNIQ_KEY=key)
@@ -256,6 +278,30 @@ class LongWaitTests(TimerMessagesTestCase):
         self.pass_time(HOUR)
         self.assertEqual(self.arrived(), ["a"])
         self.assertEqual(self.rolled(), [("a", None), ("a", "1"), ("a", "2")])
+
+    def test_a_shorter_retention_counts_for_those_that_wait_already(self) -> None:
+        self.send(b"a", 50 * HOUR)
+        self.pass_time(5)
+        self.service.settings_changed(replace(self.settings, file_reserved_time_hours=24))
+        self.pass_time(13 * HOUR)
+        self.assertEqual(self.rolled(), [("a", None), ("a", "1")])
+        self.pass_time(2 * DAY)
+        self.assertEqual(self.arrived(), ["a"])
+
+    def test_what_retention_has_deleted_is_told(self) -> None:
+        self.send(b"a", 5)
+        self.pass_time(2)
+        with log_lines() as lines, patch.object(self.service, "_record", return_value=None):
+            self.pass_time(6)
+        self.assertIn("1 timer messages were due, and the log does not have them any more", lines())
+
+    def test_a_larger_message_of_another_broker_is_delivered(self) -> None:
+        """A broker of 5.x takes 64 KiB more than maxMessageSize."""
+        self.send(b"x" * 30_000, 5, UNIQ_KEY="K")
+        self.dispatch()
+        with patch.object(self.store.appender, "_max_message_bytes", 20_000):
+            self.pass_time(8)
+        self.assertEqual(self.arrived(), ["x" * 30_000])
 
     def test_of_copies_that_another_broker_made_the_last_is_delivered(self) -> None:
         for times in ({}, {"TIMER_ROLL_TIMES": "1"}, {"TIMER_ROLL_TIMES": "2"}):

@@ -268,7 +268,8 @@ class TimerTests(SendTestCase):
             self.serve(**({"timerWheelEnable": "true"} if is_set else {}))
             if not is_set:
                 self.put(b"of a 5.x master", topic=TIMER_TOPIC)
-            answer = self.send(properties={"TIMER_DELAY_SEC": "5", "KEYS": "k", "WAIT": "true"}, queue_id=3)
+            properties = {"TIMER_DELAY_SEC": "5", "KEYS": "k", "WAIT": "true", "UNIQ_KEY": "K1"}
+            answer = self.send(properties=properties, queue_id=3)
             record = self.stored(answer)
             self.assertEqual((record.topic, record.queue_id, answer.ext_fields["queueId"]), (TIMER_TOPIC, 0, "3"))
             self.assertEqual(
@@ -276,6 +277,7 @@ class TimerTests(SendTestCase):
                 {
                     "TIMER_DELAY_SEC": "5",
                     "KEYS": "k",
+                    "UNIQ_KEY": "K1",
                     "CLUSTER": "DefaultCluster",
                     "TIMER_OUT_MS": str(NOW_MS + 4000),
                     "REAL_TOPIC": "T",
@@ -348,7 +350,8 @@ class TimerTests(SendTestCase):
         assert cancels is not None
         self.assertEqual(cancels.properties["TIMER_DEL_UNIQKEY"], "T+K1")
         self.assertEqual(cancels.properties["TIMER_OUT_MS"], waits.properties["TIMER_OUT_MS"])
-        self.assertNotIn("recallHandle", self.send(properties={"TIMER_DELAY_SEC": "9"}).ext_fields, "it has no key")
+        keyless = self.stored(self.send(properties={"TIMER_DELAY_SEC": "9"}))
+        self.assertRegex(keyless.properties["UNIQ_KEY"], "^[0-9A-F]{32}$", "copies of it must be known as such")
         self.assertNotIn("recallHandle", self.send(properties={"UNIQ_KEY": "K2"}).ext_fields)
 
     def offsets_of(self, topic: str) -> list[int]:
