@@ -115,7 +115,7 @@ class TimerMessageService(Service):
         """What waits, as far as the queue was read; None before."""
         self._next = 0
         self._goal, self._goal_ms = 0, 0
-        """Messages before this queue offset had come at that time. All are read before what is due then is delivered."""
+        """Messages before this offset had come at that time. All are read before what is due then is delivered."""
         self._read_first = 0
         """The first goal. Before that it is not known what waits."""
         self._is_stale = False
