@@ -274,7 +274,7 @@ class TimerMessageService(Service):
         return True
 
     def _tell_invalid(self, record: Record | None, offset: int) -> None:
-        """The message is skipped. If the log no longer has it, that is told when it is due, if it was read before."""
+        """The message is skipped. If the log no longer has it, nothing is logged here."""
         if record is not None:
             self._log.error(
                 "timer message {msg_id} has no valid time, or no topic to go to",
