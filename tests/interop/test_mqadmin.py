@@ -61,6 +61,7 @@ OUR_SETTINGS: Final = {
     *("serverConnectsAtOncePerAddress", "serverConnectsPerSecondPerAddress"),
     *("inSyncReplicas", "minInSyncReplicas", "serverMaxConnections", "serverMaxRequestsInProgress"),
     *("serverMaxRequestBytes", "serverMaxAnswerBytes", "maxGroups", "maxTopics", "unregisterUnfitSlave", "readUpTo"),
+    *("timerMaxDelaySec", "recallMessageEnable"),
     *("updateBrokerConfigFrom", "aclStrict"),
     *(
         f"maxNew{what}{rate}{of}"
