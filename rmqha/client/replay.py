@@ -323,8 +323,6 @@ class Planner:
             return Fate.HALF
         if target.topic in SYSTEM_TOPICS or target.topic in DELAYED_TOPICS:
             return Fate.SYSTEM
-        if record.topic == TIMER_TOPIC and rolls_of(record.properties) == CANCELS:
-            return Fate.DELIVERED
         return Fate.SENT if self._waiting.is_needed(record, target.topic) else Fate.DELIVERED
 
     def _message(self, stored: Stored, target: Target, properties: dict[str, str]) -> Message:
@@ -383,7 +381,8 @@ def _identity(record: Record, topic: str) -> int:
     """A number that a delayed message and the message delivered from it share."""
     properties = record.properties
     if TIMER_CANCELS in properties or (TIMER_OUT_MS in properties and UNIQ_KEY in properties):
-        return hash((cancelled_or_own_key(properties), properties.get(TIMER_OUT_MS)))
+        own = cancelled_or_own_key(properties), properties.get(TIMER_OUT_MS)
+        return hash((*own, record.reconsume_times))  # each retry of a delivered one waits for a delay of its own
     key = properties.get(UNIQ_KEY) or (record.born_timestamp, record.body_crc, len(record.body))
     return hash((topic, key, record.reconsume_times))
 

@@ -335,6 +335,11 @@ class MessageReader:
         found = self._message_at(physical_offset)
         return None if found is None else found[0]
 
+    def message_in(self, queue: ConsumeQueue, offset: int) -> Record | None:
+        """The same for the message at an offset of a queue."""
+        unit = queue.unit(offset)
+        return None if unit is None or unit.is_blank else self.message_at(unit.physical_offset)
+
     def record_at(self, physical_offset: int) -> bytes | None:
         """The bytes of the message that starts at a physical offset; None if it cannot be read. Raises OSError."""
         found = self._message_at(physical_offset)

@@ -26,7 +26,7 @@ from rmqha.steps import Steps, at_once
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.wire.record import Record
-from rmqha.wire.timers import REAL_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
+from rmqha.wire.timers import REAL_TOPIC, TIMER_TOPIC, due_of
 
 CHECK_POINT_FILE = "timercheck"
 CHECK_POINT = Struct(">7q")
@@ -99,13 +99,8 @@ class TimerCheckPoint(NamedTuple):
 
 
 def due_ms(message: Record | None) -> int | None:
-    """When a timer message is to be delivered. None for any other message."""
-    if message is None:
-        return None
-    try:
-        return int(message.properties[TIMER_OUT_MS])
-    except (KeyError, ValueError):
-        return None
+    """When a timer message is to be delivered. None for any other message, or none."""
+    return None if message is None else due_of(message.properties)
 
 
 def finding_first_waiting(queue: ConsumeQueue, read: ReadMessage, start: int, point: TimerCheckPoint) -> Steps[int]:

@@ -22,7 +22,15 @@ TIMER_PRECISION_MS = 1000
 """Times of delivery are whole seconds."""
 CANCELS = -1
 """The rolls of a message that cancels others."""
-MOST_ROLLS = 10**9
+MAX_ROLLS_DIGITS = 9
+
+
+def due_of(properties: Mapping[str, str]) -> int | None:
+    """When a timer message is to be delivered, in ms. None for any other message."""
+    try:
+        return int(properties[TIMER_OUT_MS])
+    except (KeyError, ValueError):
+        return None
 
 
 def cancelled_or_own_key(properties: Mapping[str, str]) -> str | None:
@@ -40,4 +48,4 @@ def rolls_of(properties: Mapping[str, str]) -> int:
     if TIMER_CANCELS in properties:
         return CANCELS
     times = properties.get(ROLL_TIMES, "")
-    return int(times) if times.isascii() and times.isdecimal() and len(times) < len(str(MOST_ROLLS)) else 0
+    return int(times) if times.isascii() and times.isdecimal() and len(times) <= MAX_ROLLS_DIGITS else 0

@@ -210,6 +210,21 @@ class PlannerTests(SynchronousTestCase):
         for wanted in (Wanted(tags=frozenset({"a"})), Wanted(queue_ids=frozenset({2}))):
             self.assertIs(planned(records, wanted)[0].fate, Fate.DELIVERED)
 
+    def test_each_retry_of_a_delivered_timer_message_is_one_of_its_own(self) -> None:
+        retry = {
+            "TIMER_OUT_MS": str(NOW - 9000),
+            "UNIQ_KEY": "U1",
+            "DELAY": "3",
+            "REAL_TOPIC": "%RETRY%G",
+            "REAL_QID": "0",
+        }
+        records = [
+            message(SCHEDULE_TOPIC, 2, properties=retry, reconsume_times=1),
+            message("%RETRY%G", properties=retry, reconsume_times=1),
+            message(SCHEDULE_TOPIC, 2, properties=retry, reconsume_times=2),
+        ]
+        self.assertEqual([one.fate for one in planned(records)], [Fate.DELIVERED, Fate.SENT, Fate.SENT])
+
     def test_a_copy_is_sent_if_the_first_message_cannot_be(self) -> None:
         planner = Planner(Wanted(), now_ms=lambda: NOW)
         first, copy = timer("U1", NOW + 60_000), timer("U1", NOW + 60_000, TIMER_ROLL_TIMES="1")

@@ -261,7 +261,7 @@ class DelayLevelDelivery:
                 self._await_confirmed(offset)
                 return None
             wait_ms = self._wait_ms(self._head_stored_at) if offset == self._head_offset else 0
-            record = self._record(queue, offset) if wait_ms == 0 else None
+            record = self._store.reader.message_in(queue, offset) if wait_ms == 0 else None
             if record is not None:
                 self._head_offset, self._head_stored_at = offset, record.store_timestamp
                 wait_ms = self._wait_ms(record.store_timestamp)
@@ -271,11 +271,6 @@ class DelayLevelDelivery:
                 return DELAY_FOR_A_WHILE_SECONDS
             self._offsets[self._level] = offset + 1
         return 0.0
-
-    def _record(self, queue: ConsumeQueue, offset: int) -> Record | None:
-        """The message at a queue offset; None if the log no longer has it."""
-        unit = queue.unit(offset)
-        return None if unit is None or unit.is_blank else self._store.reader.message_at(unit.physical_offset)
 
     def _wait_ms(self, stored_at: int) -> int:
         """The remaining delay in ms. It is 0 for a message stored in the future, after the clock was set back."""

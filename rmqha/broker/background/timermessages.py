@@ -48,7 +48,7 @@ from rmqha.store.message import Message, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
-from rmqha.store.timers import MESSAGES_A_STEP, TimerCheckPoint, due_ms
+from rmqha.store.timers import MESSAGES_A_STEP, TimerCheckPoint
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record
 from rmqha.wire.timers import (
@@ -58,6 +58,7 @@ from rmqha.wire.timers import (
     TIMER_QUEUE_ID,
     TIMER_TOPIC,
     cancelled_or_own_key,
+    due_of,
     rolls_of,
 )
 
@@ -214,10 +215,12 @@ class TimerMessageService(Service):
         queue = self._queue
         if queue is None:
             return MAX_SLEEP_SECONDS
-        if self._is_stale:
+        known = self._on_disk
+        if self._is_stale:  # what was delivered since the check point was written is known still
+            known = self._point() or known
             self._forget()
         if self.index is None:
-            self._begin(queue)
+            self._begin(queue, known)
         while True:
             if self._next >= self._goal:
                 self._goal, self._goal_ms = queue.max_offset, self._now_ms()
@@ -230,9 +233,9 @@ class TimerMessageService(Service):
                 return again_in
             await self._turns.next()
 
-    def _begin(self, queue: ConsumeQueue) -> None:
-        start = self._on_disk.first_to_read(queue.min_offset, queue.max_offset)
-        self._begun_at, self._is_stale = self._on_disk, False
+    def _begin(self, queue: ConsumeQueue, known: TimerCheckPoint) -> None:
+        start = known.first_to_read(queue.min_offset, queue.max_offset)
+        self._begun_at, self._is_stale = known, False
         self._next = self._goal = start
         self._read_first = queue.max_offset
         self.index = TimerIndex(self._scratch)
@@ -256,12 +259,13 @@ class TimerMessageService(Service):
         special: list[Special] = []
         until, offset = perf_counter() + SLICE_SECONDS, start
         while offset < end:
-            record = self._record(queue, offset)
-            due = due_ms(record)
+            record = self._store.reader.message_in(queue, offset)
+            properties = {} if record is None else record.properties
+            due = due_of(properties)
             if record is None or due is None or not 0 <= due <= LATEST_MS:
                 self._tell_invalid(record, offset)
             elif not self._begun_at.is_delivered(offset, due):
-                key, rolls = cancelled_or_own_key(record.properties), rolls_of(record.properties)
+                key, rolls = cancelled_or_own_key(properties), rolls_of(properties)
                 looked_at = time_to_look(due, record.store_timestamp, self._roll_ms, rolls == CANCELS)
                 waiting.append(Waiting(looked_at, offset, due))
                 if key is not None and rolls != 0:
@@ -283,10 +287,6 @@ class TimerMessageService(Service):
                 queue_offset=offset,
             )
 
-    def _record(self, queue: ConsumeQueue, offset: int) -> Record | None:
-        unit = queue.unit(offset)
-        return None if unit is None or unit.is_blank else self._store.reader.message_at(unit.physical_offset)
-
     async def _deliver_some(self, queue: ConsumeQueue, now: int) -> float:
         """Deliver a batch of what is due at ``now``, in ms. Returns the seconds until the next look.
 
@@ -297,7 +297,7 @@ class TimerMessageService(Service):
         until = perf_counter() + SLICE_SECONDS
         due = index.until(now - TIMER_PRECISION_MS, DELIVERY_BATCH)
         for waiting in due:
-            record = self._record(queue, waiting.queue_offset)
+            record = self._store.reader.message_in(queue, waiting.queue_offset)
             if record is None:
                 gone += 1
                 index.remove(waiting)
@@ -321,7 +321,8 @@ class TimerMessageService(Service):
 
     async def _settle(self, index: TimerIndex, record: Record, waiting: Waiting) -> bool:
         """Deliver a message, put it again, or drop it because it is cancelled. True if no more tries are needed."""
-        rolls, key = rolls_of(record.properties), cancelled_or_own_key(record.properties)
+        properties = record.properties
+        rolls, key = rolls_of(properties), cancelled_or_own_key(properties)
         waits_on = waiting.at_ms < waiting.due_ms
         is_due = waiting.due_ms <= self._now_ms() - TIMER_PRECISION_MS  # also if nothing was delivered for so long
         if rolls == CANCELS:
@@ -393,5 +394,6 @@ class TimerMessageService(Service):
 
 def rolled_message(record: Record) -> Message:
     """The message as it is put again, to wait further."""
-    properties = {**record.properties, ROLL_TIMES: str(max(rolls_of(record.properties), 0) + 1)}
+    properties = record.properties
+    properties[ROLL_TIMES] = str(max(rolls_of(properties), 0) + 1)
     return put_again(record, TIMER_TOPIC, TIMER_QUEUE_ID, format_properties(properties))

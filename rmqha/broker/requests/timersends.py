@@ -124,19 +124,20 @@ class TimerSends:
             REAL_QUEUE_ID: str(message.queue_id),
         }
         waits = stored.pop("WAIT", "true")
-        self._check_size(message, stored, settings)
+        text = format_properties(stored)
+        self._check_size(message, text, settings)
         return replace(
             message,
             topic=TIMER_TOPIC,
             queue_id=TIMER_QUEUE_ID,
             properties={"WAIT": waits},
-            properties_stored=format_properties(stored),
+            properties_stored=text,
         )
 
     @staticmethod
-    def _check_size(message: Message, stored: Mapping[str, str], settings: Settings) -> None:
+    def _check_size(message: Message, stored: str, settings: Settings) -> None:
         """It must still fit in its own topic, and when it is put again while it waits."""
-        properties = sum(len(_bytes(name)) + len(_bytes(value)) + 2 for name, value in stored.items()) + ROOM_FOR_ROLLS
+        properties = len(_bytes(stored)) + ROOM_FOR_ROLLS
         topic = max(len(TIMER_TOPIC), len(_bytes(message.topic)))
         whole = FIXED_BYTES + 2 * IPV6_EXTRA_BYTES + len(message.body) + topic + properties
         if properties > MAX_PROPERTIES_BYTES or whole > settings.max_message_size_bytes:

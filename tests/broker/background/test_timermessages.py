@@ -288,10 +288,19 @@ class LongWaitTests(TimerMessagesTestCase):
         self.pass_time(2 * DAY)
         self.assertEqual(self.arrived(), ["a"])
 
+    def test_a_changed_retention_repeats_nothing(self) -> None:
+        for seconds in (5, 500):
+            self.send(b"%d" % seconds, seconds)
+        with patch.object(Held, "is_over", return_value=False):  # the check point is not written meanwhile
+            self.pass_time(8)
+            self.service.settings_changed(replace(self.settings, file_reserved_time_hours=24))
+            self.pass_time(3)
+        self.assertEqual(self.arrived(), ["5"])
+
     def test_what_retention_has_deleted_is_told(self) -> None:
         self.send(b"a", 5)
         self.pass_time(2)
-        with log_lines() as lines, patch.object(self.service, "_record", return_value=None):
+        with log_lines() as lines, patch.object(self.store.reader, "message_in", return_value=None):
             self.pass_time(6)
         self.assertIn("1 timer messages were due, and the log does not have them any more", lines())
 
