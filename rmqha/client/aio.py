@@ -288,7 +288,7 @@ class Puller:
         return await _wait(self._consumer.max_offset(queue))
 
     async def offset_at(self, queue: MessageQueue, timestamp: int) -> int:
-        """The offset of the message stored nearest to ``timestamp``, in milliseconds since 1970."""
+        """The offset of the first message stored at ``timestamp`` (ms since 1970) or later; see ``PullConsumer``."""
         return await _wait(self._consumer.offset_at(queue, timestamp))
 
     async def query_offset(self, queue: MessageQueue) -> int | None:

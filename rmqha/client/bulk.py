@@ -122,7 +122,7 @@ class BulkPull:
             offset = result.next_begin_offset
 
     def _is_wanted(self, record: Record) -> bool:
-        """Whether the message is recent enough: a broker's search by time finds the nearest message, which may be
+        """Whether the message is recent enough: a search by time of a 4.9 broker finds the nearest one, which may be
         older.
         """
         return not isinstance(self._start, StoredSince) or record.store_timestamp >= self._start.timestamp

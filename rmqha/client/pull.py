@@ -118,11 +118,12 @@ class PullConsumer:
         return Deferred.fromCoroutine(self._offset(RequestCode.GET_MAX_OFFSET, queue))
 
     def offset_at(self, queue: MessageQueue, timestamp: int) -> Deferred[int]:
-        """The offset of the message stored nearest to ``timestamp`` (milliseconds since 1970), which may be an older
-        one.
+        """The offset of the first message stored at ``timestamp`` (ms since 1970) or later, or the queue's end.
+
+        A Java broker of 4.9 gives the message stored nearest to it, which may be an older one.
         """
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        return Deferred.fromCoroutine(self._offset(code, queue, {"timestamp": str(timestamp)}))
+        return Deferred.fromCoroutine(self._offset(code, queue, {"timestamp": str(timestamp), "boundaryType": "LOWER"}))
 
     async def _offset(self, code: RequestCode, queue: MessageQueue, fields: dict[str, str] | None = None) -> int:
         answer = await self._ask(code, queue, fields or {})

@@ -9,7 +9,7 @@ from typing import Protocol
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, BatchUnit
-from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, ConsumeQueue, Unit
+from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, BoundaryType, ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import read_dispatch_request
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
@@ -61,6 +61,7 @@ class GetMessageStatus(Enum):
     OFFSET_OVERFLOW_ONE = "the offset is the queue's end"
     WAITS_FOR_A_SLAVE = "the next message is not confirmed yet"
     OFFSET_TOO_SMALL = "the offset is before the queue's start"
+    OFFSET_RESET = "an operator has reset the group's offset"
     NO_MATCHED_LOGIC_QUEUE = "there is no such queue"
     NO_MESSAGE_IN_QUEUE = "the queue has never had a message"
 
@@ -173,8 +174,8 @@ class MessageReader:
             return self._nothing(GetMessageStatus.WAITS_FOR_A_SLAVE, offset, offset, low, high)
         if offset == high:
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
-        as_later = low or isinstance(queue, BatchConsumeQueue)  # 4.9 goes back to a start at 0, and 5.x does not
-        return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high if as_later else low, low, high)
+        # 4.9.3 goes back to a start at 0, so a group would consume all again. 4.9.4 and later do not.
+        return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
 
     def _nothing(self, status: GetMessageStatus, offset: int, corrected: int, low: int, high: int) -> GetMessageResult:
         return GetMessageResult(status, corrected if self._corrects_offsets else offset, low, high)
@@ -422,16 +423,21 @@ class MessageReader:
         unit = None if queue is None else queue.unit(offset)
         return unit is not None and self._commit_log.verified_offset - unit.physical_offset > self._memory_bytes
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """The queue offset of the message stored at ``timestamp`` (ms), or else nearest to it; 0 without messages."""
-        return at_once(self.finding_offset_by_time(topic, queue_id, timestamp))
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """Where a time (ms) is in a queue; 0 without messages."""
+        return at_once(self.finding_offset_by_time(topic, queue_id, timestamp, boundary))
 
-    def finding_offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Steps[int]:
+    def finding_offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> Steps[int]:
         """Like ``offset_by_time``, in steps that read one message each."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return 0
-        return (yield from queue.finding_offset_by_time(timestamp, self.store_timestamp, self.readable_end(queue)))
+        end = self.readable_end(queue)
+        return (yield from queue.finding_offset_by_time(timestamp, boundary, self.store_timestamp, end))
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit] | None:
         """At most ``count`` units of a queue from ``offset`` on, up to where reads end; None without a queue.

@@ -18,7 +18,7 @@ from rmqha.store import messagestore
 from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
-from rmqha.wire.command import RemotingCommand
+from rmqha.wire.command import OUR_VERSION, RemotingCommand
 from rmqha.wire.record import Blank, Record, decode_record
 from tests.ha.doubles import LineTransport, content_of
 from tests.remoting.test_protocol import commands_in, frame
@@ -54,12 +54,13 @@ class Client:
         self.line.attach(self.protocol)
         self._clock = clock
         self._opaque = 0
+        self.version = OUR_VERSION
 
     def send(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> None:
         """Ask without waiting; a field of None is left out."""
         self._opaque += 1
         texts = {name: str(value) for name, value in fields.items() if value is not None}
-        self.line.deliver(frame(RemotingCommand(code, self._opaque, ext_fields=texts, body=body)))
+        self.line.deliver(frame(RemotingCommand(code, self._opaque, ext_fields=texts, body=body, version=self.version)))
 
     def answers(self) -> list[RemotingCommand]:
         """What has come since the last call."""

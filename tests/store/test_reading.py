@@ -64,7 +64,7 @@ class StatusTests(ReadingTestCase):
         for _ in range(7):
             self.writer.put()
         self.check_nothing(7, GetMessageStatus.OFFSET_OVERFLOW_ONE, 7, 0, 7)
-        self.check_nothing(8, GetMessageStatus.OFFSET_OVERFLOW_BADLY, 0, 0, 7)
+        self.check_nothing(8, GetMessageStatus.OFFSET_OVERFLOW_BADLY, 7, 0, 7)
         self.check_nothing(-1, GetMessageStatus.OFFSET_TOO_SMALL, 0, 0, 7)
 
     def test_offsets_outside_a_queue_that_begins_later(self) -> None:
@@ -357,7 +357,7 @@ class OffsetTests(ReadingTestCase):
         self.assertEqual([reader.message_store_timestamp("T", 0, number) for number in range(8)], [*times, -1])
         self.assertEqual(reader.earliest_message_time("T", 0), times[0])
         asked = [times[3], times[3] + 499, times[3] + 501, times[0] - 1, times[6] + 10_000]
-        self.assertEqual([reader.offset_by_time("T", 0, at) for at in asked], [3, 3, 4, 0, 6])
+        self.assertEqual([reader.offset_by_time("T", 0, at) for at in asked], [3, 4, 4, 0, 7])
         self.queues.queues["T", 0].correct_min_offset(records[2].physical_offset)
         self.assertEqual((reader.min_offset("T", 0), reader.earliest_message_time("T", 0)), (2, times[2]))
         self.assertEqual(reader.message_store_timestamp("T", 0, 1), -1)
@@ -375,6 +375,6 @@ class OffsetTests(ReadingTestCase):
 
 class UnitTests(SynchronousTestCase):
     def test_every_status_says_something(self) -> None:
-        """NO_MATCHED_LOGIC_QUEUE is never given (store.md 11.1), but a response to it exists."""
-        self.assertEqual(len({status.value for status in GetMessageStatus}), 10)
+        """NO_MATCHED_LOGIC_QUEUE and OFFSET_RESET are never given here (store.md 11.1), but responses to them exist."""
+        self.assertEqual(len({status.value for status in GetMessageStatus}), 11)
         self.assertTrue(Unit(0, 0x7FFFFFFF, 0).is_blank)

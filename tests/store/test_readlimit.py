@@ -180,7 +180,7 @@ class ReadingTests(LimitedStoreTestCase):
         self.assertIsNone(reader.record_at(second.physical_offset))
         self.assertIsNotNone(reader.record_at(first.physical_offset))
         self.assertIsNotNone(reader.message_at(second.physical_offset))
-        self.assertEqual(reader.offset_by_time("T", 0, 2**62), 0)
+        self.assertEqual(reader.offset_by_time("T", 0, 2**62), 1)
         self.assertEqual(reader.message_store_timestamp("T", 0, 1), -1)
 
     def test_half_of_a_message_is_not_confirmed(self) -> None:

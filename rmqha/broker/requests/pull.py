@@ -452,6 +452,9 @@ class PullMessageProcessor:
     def _read(
         self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: TagFilter | SqlFilter | None
     ) -> RemotingCommand:
+        moved = self._moved_by_reset(pull)
+        if moved is not None:
+            return moved
         try:
             found = self._store.reader.get_message(
                 pull.topic, pull.queue_id, pull.queue_offset, pull.max_messages, wanted
@@ -482,17 +485,20 @@ class PullMessageProcessor:
             )
             if not self._corrects_offsets:
                 code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
-        return RemotingCommand(
-            code,
-            remark=REMARKS.get(found.status, found.status.name),
-            ext_fields={
-                "suggestWhichBrokerId": str(broker_id),
-                "nextBeginOffset": str(found.next_begin_offset),
-                "minOffset": str(found.min_offset),
-                "maxOffset": str(found.max_offset),
-            },
-            body=b"".join(found.records),
-        )
+        return _answer(code, REMARKS.get(found.status, found.status.name), broker_id, found)
+
+    def _moved_by_reset(self, pull: PullRequest) -> RemotingCommand | None:
+        """Sends a consumer to the offset to which an operator has reset its group; None if it is there."""
+        wanted = self._consumer_offsets.reset_offset(pull.group, pull.topic, pull.queue_id)
+        if wanted is None or self._store.is_slave:
+            return None
+        if pull.queue_offset == wanted:
+            self._consumer_offsets.went_on(pull.group, pull.topic, pull.queue_id)
+            return None
+        reader, queue = self._store.reader, (pull.topic, pull.queue_id)
+        ends = max(0, reader.min_offset(*queue)), reader.max_offset(*queue)
+        found = GetMessageResult(GetMessageStatus.OFFSET_RESET, wanted, *ends)
+        return _answer(ResponseCode.PULL_OFFSET_MOVED, found.status.name, MASTER_ID, found)
 
     def _suggested_broker(self, found: GetMessageResult, group: SubscriptionGroupConfig) -> int:
         if not self.settings.slave_read_enable:
@@ -516,3 +522,17 @@ class PullMessageProcessor:
         elif answer.code != ResponseCode.PULL_NOT_FOUND:
             longest_ms = 0
         return min(longest_ms / 1000, MAX_HOLD_SECONDS)
+
+
+def _answer(code: ResponseCode, remark: str, broker_id: int, found: GetMessageResult) -> RemotingCommand:
+    return RemotingCommand(
+        code,
+        remark=remark,
+        ext_fields={
+            "suggestWhichBrokerId": str(broker_id),
+            "nextBeginOffset": str(found.next_begin_offset),
+            "minOffset": str(found.min_offset),
+            "maxOffset": str(found.max_offset),
+        },
+        body=b"".join(found.records),
+    )

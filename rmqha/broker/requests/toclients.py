@@ -98,7 +98,7 @@ class ToClientsProcessor:
 
         As in Java 4.9, a group that has not consumed each queue, and a group without connected consumers, are refused:
         a tool then changes the offsets itself. Without ``isForce`` no queue moves forward. The broker's own offsets
-        change when the consumers commit theirs.
+        change at once, as in 5.x. What consumers commit does not count until they read at the new offset.
         """
         host, port = connection.peer_host
         return connection.turns.run(self._resetting(Reset.of(request), request.language == "CPP", f"{host}:{port}"))
@@ -106,6 +106,7 @@ class ToClientsProcessor:
     def _resetting(self, reset: Reset, as_list: bool, who: str) -> Steps[RemotingCommand]:
         offsets = yield from in_slices(self._new_offsets(reset))
         clients = self._reset_clients(reset)
+        yield from in_slices(self._taking(reset.group, offsets, who))
         rows = ((queue_key(queue), offset) for queue, offset in offsets.items())
         answer = yield from by_queue({}, OFFSET_TABLE, rows)
         body = answer.body if not as_list else _as_list(offsets)
@@ -139,6 +140,11 @@ class ToClientsProcessor:
             offsets[MessageQueue(reset.topic, self._broker_name, queue_id)] = wanted if is_taken else held
             yield
         return offsets
+
+    def _taking(self, group: str, offsets: Mapping[MessageQueue, int], who: str) -> Steps[None]:
+        for queue, offset in offsets.items():
+            self._consumer_offsets.reset(group, queue.topic, queue.queue_id, offset, who)
+            yield
 
     def _queue_ids(self, reset: Reset) -> Iterable[int]:
         """The queues to reset. Raises RequestRefused."""

@@ -14,11 +14,12 @@ from rmqha.broker.tables.configmanager import breathe
 from rmqha.broker.tables.groups import check_group
 from rmqha.broker.tables.topics import topic_problem
 from rmqha.events import Event
-from rmqha.remoting.header import Header, refused
+from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
 from rmqha.steps import Steps, at_once
+from rmqha.store.derived.consumequeue import BoundaryType
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
@@ -26,6 +27,8 @@ from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 
 NO_OFFSET = -1
+V5_0_0 = 413
+"""The first version whose searches by time mean LOWER if they name nothing."""
 MAX_QUEUE_ID = 2 ** (INT_BITS - 1) - 1
 MAX_OFFSETS = 1_000_000
 """For all groups and queues together."""
@@ -34,6 +37,8 @@ MAX_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
 BYTES_OF_A_KEY = 6
 BYTES_OF_AN_OFFSET = 34
 """A queue id, the largest offset, and the characters between them."""
+RESET_SECONDS = 120.0
+"""A group's consumers go on at a reset offset within this time; otherwise their own offsets count again."""
 KEYS_AT_ONCE = 1000
 """Keys copied per reactor turn."""
 
@@ -77,13 +82,44 @@ class ConsumerOffsetManager(PeriodicService):
         """The number of changes. If it is unchanged, the table is unchanged."""
         self._is_changed = False
         self._lock = DeferredLock()
+        self._resets: dict[tuple[str, int], float] = {}
+        """Queues whose offset was reset, by topic@group and queue id: until when consumers must go on there."""
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The group's next offset in the queue; -1 if it has none."""
         return self.table.offset_table.get(topic_at_group(topic, group), {}).get(queue_id, NO_OFFSET)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
-        """Set the group's next offset. ``client`` is the client that commits it, for the log. Raises RequestRefused."""
+        """Set the group's next offset. ``client`` is the client that commits it, for the log. Raises RequestRefused.
+
+        After a reset it counts only when a consumer has gone on at the new offset: until then consumers commit what
+        they held before.
+        """
+        if self.reset_offset(group, topic, queue_id) is None:
+            self._set(group, topic, queue_id, offset, client)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
+        """Set the next offset of a group whose consumers are connected, as an operator wants. Raises RequestRefused."""
+        self._set(group, topic, queue_id, offset, client)
+        self._resets[topic_at_group(topic, group), queue_id] = self._time.seconds() + RESET_SECONDS
+
+    def reset_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where the group's consumers have to go on in a queue; None if no reset waits for them."""
+        queue = topic_at_group(topic, group), queue_id
+        until = self._resets.get(queue)
+        if until is None:
+            return None
+        offset = self.query(group, topic, queue_id)
+        if offset == NO_OFFSET or until <= self._time.seconds():
+            del self._resets[queue]
+            return None
+        return offset
+
+    def went_on(self, group: str, topic: str, queue_id: int) -> None:
+        """A consumer reads at the offset that a reset has set."""
+        self._resets.pop((topic_at_group(topic, group), queue_id), None)
+
+    def _set(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
         key = topic_at_group(topic, group)
         offsets = self.table.offset_table.get(key, {})
         stored = offsets.get(queue_id)
@@ -215,6 +251,8 @@ class ConsumerOffsetManager(PeriodicService):
         return self._lock.run(self._write_if_changed)
 
     def _write_if_changed(self) -> Deferred[None]:
+        now = self._time.seconds()
+        self._resets = {queue: until for queue, until in self._resets.items() if until > now}
         if not self._is_changed:
             return succeed(None)
         self._is_changed = False
@@ -301,10 +339,11 @@ class OffsetProcessors:
         return _answer()
 
     def search_offset_by_timestamp(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """The offset of the message whose store time is nearest to a time; 0 for an empty queue."""
+        """Where a time is in a queue; 0 for an empty queue. Raises RequestRefused for an unknown boundaryType."""
         header = Header(request)
         topic, queue_id, timestamp = header.text("topic"), queue_id_of(header), header.integer("timestamp")
-        return _answer(offset=self._store.reader.offset_by_time(topic, queue_id, timestamp))
+        offset = self._store.reader.offset_by_time(topic, queue_id, timestamp, _boundary_of(request, header))
+        return _answer(offset=offset)
 
     def get_max_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         """The offset that comes next in a queue."""
@@ -328,6 +367,16 @@ def queue_id_of(header: Header) -> int:
     if not -MAX_QUEUE_ID - 1 <= queue_id <= MAX_QUEUE_ID:
         raise refused(f"the custom field <queueId> is not an int: {queue_id}")
     return queue_id
+
+
+def _boundary_of(request: RemotingCommand, header: Header) -> BoundaryType:
+    """What ``boundaryType`` says; else what brokers of the client's release do. Raises RequestRefused."""
+    name = header.text("boundaryType", "").upper()
+    if not name:
+        return BoundaryType.LOWER if request.version >= V5_0_0 else BoundaryType.NEAREST
+    if name not in (BoundaryType.LOWER.name, BoundaryType.UPPER.name):
+        raise refused(f"the custom field <boundaryType> is not LOWER or UPPER: {shown(name)}")
+    return BoundaryType[name]
 
 
 def _answer(**numbers: int) -> RemotingCommand:

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from rmqha.steps import Steps
-from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
+from rmqha.store.derived.consumequeue import BoundaryType, ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.wire.delay import DelayLevels
 
@@ -194,9 +194,13 @@ class BatchConsumeQueue(ConsumeQueue):
         return self._unit_at(low).base_offset if low < self._end else self._next_offset
 
     def finding_offset_by_time(
-        self, timestamp: int, store_timestamp: Callable[[int], int | None], end: int | None = None
+        self,
+        timestamp: int,
+        boundary: BoundaryType,
+        store_timestamp: Callable[[int], int | None],
+        end: int | None = None,
     ) -> Steps[int]:
-        """The base offset of the batch that was stored nearest to ``timestamp`` (ms). 0 if the queue is empty."""
-        found = yield from super().finding_offset_by_time(timestamp, store_timestamp, end)
+        """The base offset of the batch at ``timestamp`` (ms), as ``boundary`` says. 0 if the queue is empty."""
+        found = yield from super().finding_offset_by_time(timestamp, boundary, store_timestamp, end)
         unit = self.batch(found)
         return found if unit is None else unit.base_offset

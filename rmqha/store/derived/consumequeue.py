@@ -10,6 +10,7 @@ They are derived from the log. What a slice of dispatch adds is kept in memory u
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from struct import Struct
 from typing import ClassVar, NamedTuple, cast
@@ -62,6 +63,14 @@ DEFAULT_UNITS = 300_000
 DEFAULT_QUEUE_FILE_SIZE = DEFAULT_UNITS * CQ_STORE_UNIT_SIZE
 
 Units = npt.NDArray[np.void]
+
+
+class BoundaryType(Enum):
+    """Which message a search by time finds. RocketMQ 5 knows ``LOWER`` and ``UPPER``."""
+
+    LOWER = "the first one stored at the time or later; the queue's end if there is none"
+    UPPER = "the last one stored at the time or earlier; the queue's first one if there is none"
+    NEAREST = "as 4.9: the first one stored at the time, else the one stored nearest to it"
 
 
 class Unit(NamedTuple):
@@ -491,17 +500,25 @@ class ConsumeQueue:
         return max(self.min_offset, place // self.unit_size)
 
     def offset_by_time(
-        self, timestamp: int, store_timestamp: Callable[[int], int | None], end: int | None = None
+        self,
+        timestamp: int,
+        boundary: BoundaryType,
+        store_timestamp: Callable[[int], int | None],
+        end: int | None = None,
     ) -> int:
-        """The queue offset of the message stored nearest to ``timestamp`` (ms). 0 if the queue is empty.
+        """The queue offset at ``timestamp`` (ms), as ``boundary`` says. 0 if the queue is empty.
 
         Messages from ``end`` on do not count; None for the queue's end. ``store_timestamp``
         returns STORETIMESTAMP of a physical offset, None if the log has no such message.
         """
-        return at_once(self.finding_offset_by_time(timestamp, store_timestamp, end))
+        return at_once(self.finding_offset_by_time(timestamp, boundary, store_timestamp, end))
 
     def finding_offset_by_time(
-        self, timestamp: int, store_timestamp: Callable[[int], int | None], end: int | None = None
+        self,
+        timestamp: int,
+        boundary: BoundaryType,
+        store_timestamp: Callable[[int], int | None],
+        end: int | None = None,
     ) -> Steps[int]:
         """Like ``offset_by_time``, in steps that read one message each."""
         end = self.max_offset if end is None else end
@@ -510,19 +527,23 @@ class ConsumeQueue:
             unit = self.unit(offset) if offset < end else None
             return None if unit is None or unit.is_blank else store_timestamp(unit.physical_offset)
 
+        first_after = timestamp + 1 if boundary is BoundaryType.UPPER else timestamp
         low, high = self.min_offset, end
         while low < high:
             middle = (low + high) // 2
             stored = stored_at(middle)
-            if stored is None or stored < timestamp:
+            if stored is None or stored < first_after:
                 low = middle + 1
             else:
                 high = middle
             yield
+        if boundary is BoundaryType.LOWER:
+            return low
         after, before = stored_at(low), stored_at(low - 1)
-        if after is None or before is None:
-            return low if before is None else low - 1
-        return low if after - timestamp < timestamp - before else low - 1
+        if before is None:
+            return low
+        is_before = boundary is BoundaryType.UPPER or after is None or after - timestamp >= timestamp - before
+        return low - 1 if is_before else low
 
     def files_after(self, start: int) -> list[Syncable]:
         """The files that end after this byte. May run in another thread."""

@@ -224,8 +224,20 @@ class NothingTests(PullTestCase):
         self.groups.find_or_create("G")
         with log_lines() as lines:
             answer = self.pull(queueOffset=5)
-        self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 0, 0, 1)
+        self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 1, 0, 1)
         self.assertEqual(lines(), "warn: group G pulls queue 0 of T at 5; it has 0 to 1")
+
+    def test_after_a_reset_consumers_go_on_there(self) -> None:
+        self.put(*[b"%d" % number for number in range(9)])
+        self.groups.find_or_create("G")
+        self.offsets.reset("G", "T", 0, 2, "an operator")
+        commits = {"sysFlag": ADMIN | COMMIT}
+        answer = self.pull(queueOffset=7, commitOffset=7, **commits)
+        self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 2, 0, 9)
+        self.assertEqual(self.offsets.query("G", "T", 0), 2)
+        self.assertEqual(self.pull(queueOffset=2, commitOffset=2, **commits).code, ResponseCode.SUCCESS)
+        self.assertEqual(self.pull(queueOffset=7, commitOffset=5, **commits).code, ResponseCode.SUCCESS)
+        self.assertEqual(self.offsets.query("G", "T", 0), 5)
 
     def test_before_the_queues_begin(self) -> None:
         records = self.put(*[bytes(2_000)] * 100)
@@ -651,7 +663,7 @@ class SlaveTests(PullTestCase):
     def test_offset_check_in_slave_corrects_as_a_master_does(self) -> None:
         self.become_slave(b"1", b"2", offsetCheckInSlave="true")
         answer = self.pull(queueOffset=5)
-        self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 0, 0, 2)
+        self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 2, 0, 2)
 
 
 class HoldServiceTests(SynchronousTestCase):

@@ -9,7 +9,7 @@ from rmqha.broker.requests.toclients import CALL_TIMEOUT_SECONDS, STATUS_TIMEOUT
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.offsets import RESET_SECONDS, ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.steps import at_once
 from rmqha.store.metadata import TopicConfig
@@ -115,10 +115,25 @@ class ResetTests(ToClientsTestCase):
         self.consume(2, 9)
         self.assert_reset(self.reset(self.stored[5], isForce="false"), self.joined, 2, 5)
 
-    def test_the_offsets_of_the_broker_change_only_when_consumers_commit(self) -> None:
+    def held(self) -> list[int]:
+        return [self.offsets.query("G", "T", queue_id) for queue_id in range(QUEUES)]
+
+    def test_what_was_in_flight_does_not_undo_a_reset(self) -> None:
         self.consume(9, 9)
-        self.reset(self.stored[0])
-        self.assertEqual([self.offsets.query("G", "T", queue_id) for queue_id in range(QUEUES)], [9, 9])
+        self.reset(self.stored[5])
+        self.assertEqual(self.held(), [5, 5])
+        self.consume(10, 7)
+        self.assertEqual(self.held(), [5, 5], "no consumer has gone on there yet")
+        self.offsets.went_on("G", "T", 0)
+        self.consume(6, 8)
+        self.assertEqual(self.held(), [6, 5])
+
+    def test_a_consumer_that_follows_no_reset_may_commit_again_later(self) -> None:
+        self.consume(9, 9)
+        self.reset(self.stored[5])
+        self.clock.advance(RESET_SECONDS)
+        self.consume(10, 10)
+        self.assertEqual(self.held(), [10, 10])
 
     def test_a_c_tool_lets_consumers_have_a_list(self) -> None:
         self.consume(9, 9)

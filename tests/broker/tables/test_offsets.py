@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 from twisted.python.failure import Failure
 
-from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetLimits, OffsetProcessors
+from rmqha.broker.tables.offsets import V5_0_0, ConsumerOffsetManager, OffsetLimits, OffsetProcessors
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import at_once
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import ConsumerOffsetTable
-from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict
 from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
@@ -243,6 +243,24 @@ class QueueOffsetTests(OffsetsTestCase):
         ):
             answer = self.peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp, **QUEUE_0)
             self.assert_answer(answer, ResponseCode.SUCCESS, {"offset": offset})
+
+    def test_a_search_by_time_is_that_of_the_clients_release(self) -> None:
+        first = self.put(b"1")[0].store_timestamp
+        self.clock.advance(10)
+        self.put(b"2")
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        fields = {**QUEUE_0, "timestamp": first + 1}
+        for version, boundary, offset in (
+            (OUR_VERSION, {}, 0),
+            (V5_0_0, {}, 1),
+            *((version, {"boundaryType": name}, 1) for version in (OUR_VERSION, V5_0_0) for name in ("LOWER", "lower")),
+            *((version, {"boundaryType": name}, 0) for version in (OUR_VERSION, V5_0_0) for name in ("UPPER", "upper")),
+        ):
+            self.peer.version = version
+            self.assert_answer(self.peer.ask(code, **fields, **boundary), ResponseCode.SUCCESS, {"offset": offset})
+        answer = self.peer.ask(code, **fields, boundaryType="NEAREST")
+        self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR)
+        self.assertIn("boundaryType", answer.remark)
 
     def test_a_slave_answers_from_its_own_copy(self) -> None:
         self.put(b"1", b"2")

@@ -16,6 +16,7 @@ from rmqha.store.derived.consumequeue import (
     CQ_STORE_UNIT_SIZE,
     DEFAULT_QUEUE_FILE_SIZE,
     UNIT_DTYPE,
+    BoundaryType,
     ConsumeQueue,
     Marks,
     QueueDamaged,
@@ -583,11 +584,15 @@ class MinOffsetTests(ConsumeQueueTestCase):
         self.assertEqual(again.max_offset, 2 * FILE_UNITS)
 
 
-def nearest(stored: dict[int, int], timestamp: int) -> int:
-    """The queue offset by looking at all: the first at that time; else the nearer one, of two the earlier."""
-    exact = [offset for offset, at in stored.items() if at == timestamp]
+def searched(stored: dict[int, int], timestamp: int, boundary: BoundaryType) -> int:
+    """The queue offset by looking at all."""
     before = [offset for offset, at in stored.items() if at < timestamp]
+    exact = [offset for offset, at in stored.items() if at == timestamp]
     after = [offset for offset, at in stored.items() if at > timestamp]
+    if boundary is BoundaryType.LOWER:
+        return (exact + after or [max(stored) + 1])[0]
+    if boundary is BoundaryType.UPPER:
+        return (before + exact or after)[-1 if before + exact else 0]
     if exact or not before or not after:
         return exact[0] if exact else after[0] if after else before[-1]
     is_after = stored[after[0]] - timestamp < timestamp - stored[before[-1]]
@@ -595,23 +600,44 @@ def nearest(stored: dict[int, int], timestamp: int) -> int:
 
 
 class OffsetByTimeTests(ConsumeQueueTestCase):
-    def ask(self, queue: ConsumeQueue, times: dict[int, int], timestamp: int) -> int:
+    def ask(
+        self, queue: ConsumeQueue, times: dict[int, int], timestamp: int, boundary: BoundaryType = BoundaryType.NEAREST
+    ) -> int:
         by_place = {unit(number).physical_offset: at for number, at in times.items()}
-        return queue.offset_by_time(timestamp, by_place.get)
+        return queue.offset_by_time(timestamp, boundary, by_place.get)
 
     def test_exact_between_before_and_after(self) -> None:
         queue = self.make(8)
         times = {number: 1000 + 100 * number for number in range(8)}
-        asked = {1000: 0, 1300: 3, 1349: 3, 1350: 3, 1351: 4, 1700: 7, 1: 0, 999: 0, 1701: 7, 10**15: 7, -5: 0}
-        self.assertEqual({timestamp: self.ask(queue, times, timestamp) for timestamp in asked}, asked)
+        for asked, nearest, lower, upper in (
+            (1000, 0, 0, 0),
+            (1300, 3, 3, 3),
+            (1349, 3, 4, 3),
+            (1350, 3, 4, 3),
+            (1351, 4, 4, 3),
+            (1700, 7, 7, 7),
+            (1, 0, 0, 0),
+            (999, 0, 0, 0),
+            (1701, 7, 8, 7),
+            (10**15, 7, 8, 7),
+            (-5, 0, 0, 0),
+        ):
+            found = [self.ask(queue, times, asked, boundary) for boundary in BoundaryType]
+            self.assertEqual(found, [lower, upper, nearest], asked)
 
-    def test_of_messages_of_one_moment_the_first(self) -> None:
+    def test_of_messages_of_one_moment(self) -> None:
         queue = self.make(6)
         times = dict(enumerate([10, 20, 20, 20, 20, 30]))
-        self.assertEqual([self.ask(queue, times, timestamp) for timestamp in (20, 19, 21, 26)], [1, 1, 4, 5])
+        for boundary, found in (
+            (BoundaryType.NEAREST, [1, 1, 4, 5]),
+            (BoundaryType.LOWER, [1, 1, 5, 5]),
+            (BoundaryType.UPPER, [4, 0, 4, 4]),
+        ):
+            self.assertEqual([self.ask(queue, times, timestamp, boundary) for timestamp in (20, 19, 21, 26)], found)
 
     def test_an_empty_queue(self) -> None:
-        self.assertEqual(self.ask(self.open(), {}, 1000), 0)
+        for boundary in BoundaryType:
+            self.assertEqual(self.ask(self.open(), {}, 1000, boundary), 0)
 
     @given(st.data())
     @settings(max_examples=examples(60), deadline=None)
@@ -626,7 +652,8 @@ class OffsetByTimeTests(ConsumeQueueTestCase):
         queue.correct_min_offset(unit(first).physical_offset)
         there = {number: at for number, at in times.items() if number >= first}
         for timestamp in range(98, 100 + sum(steps) + 3):
-            self.assertEqual(self.ask(queue, there, timestamp), nearest(there, timestamp))
+            for boundary in BoundaryType:
+                self.assertEqual(self.ask(queue, there, timestamp, boundary), searched(there, timestamp, boundary))
         queue.close()
 
 

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.pipeline.jobs.rebuild import rebuild_in_place
 from rmqha.settings import BrokerRole, Settings
-from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE
+from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, BoundaryType
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.messagestore import MessageStore
@@ -23,7 +23,7 @@ from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.record import Record
 from tests import fixtures
 from tests.fixtures import copy_of, new_folder
-from tests.store.derived.test_consumequeue import nearest
+from tests.store.derived.test_consumequeue import searched
 from tests.store.logs import FIRST_STORE_TIMESTAMP, SEGMENT_SIZE
 from tests.store.queues import FOREVER, MANY, Writer, check_derived, expected_of, records_of
 
@@ -189,8 +189,9 @@ class JavaStoresTests(StoresTestCase):
                 stamps = sorted(set(times.values()))
                 asked = {stamp + more for stamp in stamps[:: max(1, len(stamps) // 20)] for more in (-1, 0, 1)}
                 for timestamp in asked:
-                    found = store.reader.offset_by_time(topic, queue_id, timestamp)
-                    self.assertEqual(found, nearest(times, timestamp))
+                    for boundary in BoundaryType:
+                        found = store.reader.offset_by_time(topic, queue_id, timestamp, boundary)
+                        self.assertEqual(found, searched(times, timestamp, boundary))
                 self.assertEqual(store.reader.earliest_message_time(topic, queue_id), stamps[0])
 
     def test_keys_within_their_time(self) -> None:
