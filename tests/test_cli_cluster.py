@@ -137,6 +137,14 @@ class ShowTests(ClusterCase):
         for words in (str(END - 1000), "nofailover, priority=5", "it has the tag nofailover"):
             self.assertIn(words, result.stdout)
 
+    def test_a_leader_that_does_not_renew_its_lease_ends_with_7(self) -> None:
+        self.keys.lead(member("node-b"))
+        self.keys.put(LEADER, Leader("node-a", "session-node-a", 1), lease=self.keys.store.grant(15))
+        self.assertRegex(self.said("show"), "it renewed its lease about [01] s ago")
+        self.clock.advance(10)
+        self.assertRegex(self.fails(7, "show"), "node-a was not heard for 1[01] s. node-b may lead in [45] s")
+        self.assertEqual(self.json_of("cluster", "list", f"--failover={ADDRESS}")["clusters"][0]["health"], "SILENT")
+
     def test_without_a_leader_it_ends_with_7(self) -> None:
         self.keys.lead(member("node-b"))
         self.keys.delete(LEADER)
@@ -235,6 +243,13 @@ class OrderTests(ClusterCase):
     def test_force_needs_a_name(self) -> None:
         self.assertIn("--force needs --to", self.fails(2, "failover", "--force"))
 
+    def test_what_the_member_would_refuse_is_refused_at_once_and_names_the_way(self) -> None:
+        self.keys.put(MEMBERS + "node-c", member("node-c", 4000))
+        self.keys.delete(LEADER)
+        said = self.fails(8, "failover", "--to=node-c")
+        self.assertIn("node-c cannot lead: it is not in the sync set", said)
+        self.assertIn("rmqha cluster failover --to node-c --force", said)
+
     def test_what_loses_nothing_asks_nothing(self) -> None:
         seen = self.answers()
         self.said("failover")
@@ -283,7 +298,9 @@ class ConfigTests(ClusterCase):
         self.keys.lead(member("node-b"))
 
     def test_pause_and_resume(self) -> None:
-        self.assertIn("rmqha cluster resume", self.said("pause"))
+        said = self.said("pause")
+        for words in ("rmqha cluster resume", "stops taking messages"):
+            self.assertIn(words, said)
         self.assertTrue(self.keys.view().config.paused)
         self.assertIn("PAUSED", self.said("list"))
         self.said("resume")

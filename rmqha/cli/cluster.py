@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -21,6 +21,7 @@ from rmqha.cli.shared import JSON, Trouble, json_line, print_json, say
 from rmqha.cli.tables import Column, print_table
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.configuring import ConfigError, ConfigRace, StoredConfig, parse_setting
+from rmqha.failover.eligible import may_lead
 from rmqha.failover.keys import Answer, ClusterConfig, Mode, Order, Request
 from rmqha.failover.orders import OrderError, OrderPending, Orders, OrderUnanswered, situation
 from rmqha.failover.overview import Health, Overview, Unreadable, bytes_at_risk, history_as_json, overview_of
@@ -54,9 +55,19 @@ HISTORY_COLUMNS = (
     Column("time", is_name=True),
     Column("cause", is_name=True),
 )
+FORCE_IS_LEFT = ". If no member that has all messages comes back: rmqha cluster failover --to NAME --force"
+PAUSED = (
+    "no node takes over by itself now: rmqha cluster resume. If the coordinator and a node of the sync set are both "
+    "away, the leader stops taking messages, and no node serves"
+)
 SPARE_SECONDS = 45.0
 """How long to wait for an answer, in addition to the lease of a leader that may be dead."""
-EXIT_CODES = {Health.NO_LEADER: ExitCode.CANNOT_CONNECT, Health.ALONE: ExitCode.STALLED}
+EXIT_CODES = {
+    Health.NO_LEADER: ExitCode.CANNOT_CONNECT,
+    Health.SILENT: ExitCode.CANNOT_CONNECT,
+    Health.TOO_SOON: ExitCode.STALLED,
+    Health.ALONE: ExitCode.STALLED,
+}
 
 TIMEOUT = click.option(
     "--timeout",
@@ -91,8 +102,7 @@ def list_(way: Way, as_json: bool) -> None:
     """Show all clusters of the coordinator: who leads, which members run, and what to do."""
 
     async def ask(session: Session) -> list[dict[str, Any]]:
-        now = datetime.now(UTC)
-        return [overview_of(name, keys, now).summary() for name, keys in await session.clusters()]
+        return [(await session.overview(*each)).summary() for each in await session.clusters()]
 
     found = way.run(ask)
     if as_json:
@@ -127,11 +137,11 @@ def show(way: Way, as_json: bool) -> None:
     sync holds every message that was answered with SEND_OK.
 
     Made for checks, too: it ends with 0 if a node leads and another one could lead next, or if failover is paused.
-    6: no other member could lead. 7: no node leads.
+    6: no other member could lead now. 7: no node leads, or the leader has not renewed its lease in time.
     """
 
     async def ask(session: Session) -> tuple[Overview, str]:
-        overview = _readable(overview_of(*(await session.chosen()), datetime.now(UTC)))
+        overview = _readable(await session.overview(*(await session.chosen())))
         number = session.coordinator.cluster_id
         return overview, "unknown" if number is None else f"{number:x}"
 
@@ -159,7 +169,8 @@ def _lines(found: Overview, coordinator: str) -> Iterator[tuple[str, object]]:
     yield "cluster", found.name
     yield "coordinator", coordinator
     since = f", since {facts['since']}: {facts['cause']}" if facts["since"] else ""
-    yield "leader", f"{found.leader or 'no node leads'}; epoch {found.view.epoch}{since}"
+    heard = "" if found.silent_seconds is None else f"; it renewed its lease about {found.silent_seconds} s ago"
+    yield "leader", f"{found.leader or 'no node leads'}; epoch {found.view.epoch}{since}{heard}"
     yield "health", f"{found.health.name}: {found.advice}"
     if facts["confirmed"] is not None:
         yield "log", f"confirmed up to {facts['confirmed']}, ends at {facts['end']}"
@@ -257,14 +268,18 @@ def failover(way: Way, to: str, force: bool, yes: bool, seconds: float | None, a
     if force and not to:
         raise Trouble(ExitCode.USAGE, "--force needs --to NAME: rmqha cluster show lists the members and their lag")
 
+    order = Request(_new_id(), Order.FAILOVER.value, to, force)
+
     def check(view: ClusterView) -> None:
         _need_members(view)
         _check_successor(view, to)
+        if to and not force:
+            _check_may_lead(view, order)
         risk = _risk(view, to, force)
         if risk is not None and not yes:
             _confirm(risk)
 
-    _give(way, Request(_new_id(), Order.FAILOVER.value, to, force), seconds, as_json, check)
+    _give(way, order, seconds, as_json, check)
 
 
 @cluster.command()
@@ -311,6 +326,21 @@ def _check_successor(view: ClusterView, name: str) -> None:
         return
     if name not in view.members:
         raise Trouble(ExitCode.USAGE, f"{name} is not a member that runs. These run: {', '.join(sorted(view.members))}")
+
+
+def _check_may_lead(view: ClusterView, order: Request) -> None:
+    """Refuse at once what the member would refuse for as long as no node leads. Raises Trouble."""
+    member = view.members[order.to]
+    is_outside = view.sync is not None and member.name not in view.sync.holders
+    if view.leader is not None or not (member.no_failover or is_outside):
+        return
+    verdict = may_lead(replace(view, request=order), member, False, datetime.now(UTC))
+    if verdict.cause is None:
+        raise Trouble(
+            ExitCode.IO_ERROR,
+            f"{member.name} cannot lead: {verdict.why_not}. Nothing was ordered. Start a member that can, or go on "
+            f"without what {member.name} does not have: rmqha cluster failover --to {member.name} --force",
+        )
 
 
 def _risk(view: ClusterView, to: str, force: bool) -> str | None:
@@ -376,7 +406,10 @@ def _give(way: Way, order: Request, seconds: float | None, as_json: bool, check:
         except OrderPending as error:
             raise Trouble(ExitCode.IN_USE, str(error)) from error
         except OrderUnanswered as error:
-            raise Trouble(ExitCode.STALLED, f"{error}. rmqha cluster show tells what each member waits for") from error
+            by_force = "" if order.force or order.order != Order.FAILOVER.value else FORCE_IS_LEFT
+            raise Trouble(
+                ExitCode.STALLED, f"{error}. rmqha cluster show tells what each member waits for{by_force}"
+            ) from error
         except OrderError as error:
             raise Trouble(ExitCode.IO_ERROR, f"{error}. rmqha cluster show tells who leads") from error
 
@@ -400,8 +433,12 @@ def _progress(line: str) -> None:
 @with_cluster
 @JSON
 def pause(way: Way, as_json: bool) -> None:
-    """Let no node take over by itself, for maintenance. Orders of operators are still done."""
-    _tell_config(_change(way, ["paused=true"]), as_json, "no node takes over by itself now: rmqha cluster resume")
+    """Let no node take over by itself, for maintenance. Orders of operators are still done.
+
+    Do not stop the coordinator meanwhile: if it and a node of the sync set are both away, the leader stops taking
+    messages.
+    """
+    _tell_config(_change(way, ["paused=true"]), as_json, PAUSED)
 
 
 @cluster.command()

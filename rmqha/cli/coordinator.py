@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,12 +17,13 @@ from rmqha.coordination.interface import (
     CoordinatorError,
     CoordinatorRefused,
     ICoordinator,
+    LeaseGone,
     NoCoordinator,
     Snapshot,
 )
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.keys import CONFIG, ROOT, InvalidKey
-from rmqha.failover.overview import ClusterName, clusters_in
+from rmqha.failover.overview import ClusterName, Overview, Unreadable, clusters_in, lease_of_leader, overview_of
 from rmqha.settings import SettingsError
 from rmqha.tls.certificates import TLSError
 
@@ -137,6 +139,19 @@ class Session:
     async def clusters(self) -> list[tuple[ClusterName, Snapshot]]:
         """All clusters. Raises CoordinatorError."""
         return list(clusters_in(await self.coordinator.range(f"{ROOT}/")))
+
+    async def overview(self, name: ClusterName, keys: Snapshot) -> Overview | Unreadable:
+        """A cluster with what is known of its leader's lease. Raises CoordinatorError."""
+        lease = lease_of_leader(name, keys)
+        seconds: int | None = None
+        if lease is not None:
+            try:
+                seconds = await self.coordinator.time_to_live(lease)
+            except LeaseGone:  # since the keys were read
+                seconds = 0
+            except CoordinatorRefused:  # a witness of an older release does not know the call
+                seconds = None
+        return overview_of(name, keys, datetime.now(UTC), seconds)
 
     async def chosen(self) -> tuple[ClusterName, Snapshot]:
         """The cluster that the options choose, and its keys. Raises Trouble with exit code 2, CoordinatorError."""

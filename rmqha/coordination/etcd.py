@@ -143,6 +143,17 @@ class EtcdCoordinator:
             raise LeaseGone(f"The lease {lease} has ended.")
         return ttl
 
+    def time_to_live(self, lease: int) -> Deferred[int]:
+        """See ``ICoordinator``."""
+        return self.within_time(self._time_to_live(lease))
+
+    async def _time_to_live(self, lease: int) -> int:
+        answer = await self._call(_Attempt("/v3/lease/timetolive", {"ID": str(lease)}, True))
+        seconds = int(answer.get("TTL", 0))
+        if seconds < 0 or "grantedTTL" not in answer:
+            raise LeaseGone(f"The lease {lease} has ended.")
+        return seconds
+
     def revoke(self, lease: int) -> Deferred[None]:
         """See ``ICoordinator``."""
         return self.within_time(self._revoke(lease))

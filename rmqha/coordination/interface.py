@@ -135,6 +135,9 @@ class ICoordinator(Interface):
     def keep_alive(lease: int) -> Deferred[int]:
         """Start the lease's time anew. Fires with its ttl in seconds; fails with LeaseGone if it has ended."""
 
+    def time_to_live(lease: int) -> Deferred[int]:
+        """For how many seconds the lease lives if nobody keeps it alive; fails with LeaseGone if it has ended."""
+
     def revoke(lease: int) -> Deferred[None]:
         """End the lease and its keys now. Does nothing if it has ended already."""
 

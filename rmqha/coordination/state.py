@@ -5,6 +5,7 @@ It does no I/O, and knows no clock: each call that needs the time is given it. W
 """
 
 import base64
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -232,6 +233,11 @@ class KeysAndLeases:
         ttl = self.leases[lease]
         self._ends[lease] = max(now + ttl, self._ends[lease])
         return ttl
+
+    def time_to_live(self, lease: int, now: float) -> int:
+        """For how many whole seconds the lease lives if nobody keeps it alive. Raises LeaseGone."""
+        self.check_lease(lease)
+        return max(0, math.floor(self._ends[lease] - now))
 
     def check_lease(self, lease: int) -> None:
         """Raises LeaseGone if there is no such lease."""

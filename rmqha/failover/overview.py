@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
 from rmqha.coordination.interface import KeyValue, Snapshot
-from rmqha.failover.eligible import may_lead
-from rmqha.failover.keys import MEMBERS, ROOT, InvalidKey, Member, Mode, prefix_of
+from rmqha.failover.eligible import may_lead, seconds_of_pause
+from rmqha.failover.keys import LEADER, MEMBERS, ROOT, InvalidKey, Member, Mode, prefix_of
 from rmqha.failover.view import ClusterView
 
 
@@ -17,6 +17,8 @@ class Health(Enum):
 
     FINE = "a member can lead next"
     PAUSED = "automatic failover is paused"
+    SILENT = "the leader was not heard for longer than it may be silent"
+    TOO_SOON = "a member can lead next, but the next automatic failover is not allowed yet"
     ALONE = "no other member can lead"
     NO_LEADER = "no node leads"
     UNREADABLE = "a key cannot be read"
@@ -69,40 +71,77 @@ def bytes_at_risk(view: ClusterView, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Overview:
-    """A cluster as it was at one revision. ``now`` is the wall clock's time."""
+    """A cluster as it was at one revision. ``now`` is the wall clock's time.
+
+    ``lease_seconds`` is for how long the leader's lease lives if it does not renew it; None if that is not known.
+    """
 
     name: ClusterName
     view: ClusterView
     now: datetime
+    lease_seconds: int | None = None
 
     @property
     def leader(self) -> str | None:
         """Who leads; None if no node does."""
         return None if self.view.leader is None else self.view.leader.node
 
+    @property
+    def silent_seconds(self) -> int | None:
+        """For about how long the leader has not renewed its lease; None if that is not known, or no node leads."""
+        if self.view.leader is None or self.lease_seconds is None:
+            return None
+        return max(0, self.view.config.ttl - self.lease_seconds)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the leader should have renewed its lease by now."""
+        silent, config = self.silent_seconds, self.view.config
+        return silent is not None and silent >= config.renew + config.timeout
+
+    @property
+    def pause_seconds(self) -> float:
+        """In how many seconds the next automatic failover is allowed; 0 if it is."""
+        return seconds_of_pause(self.view, self.now)
+
     def why_not(self, name: str) -> str | None:
         """Why this member could not lead if the leader were gone. None if it leads, or could."""
+        return self._why_not(name, self.now)
+
+    def _why_not(self, name: str, at: datetime) -> str | None:
         if name == self.leader:
             return None
         member = self.view.members[name]
         if self.leader is None and member.reason:
             return member.reason
-        verdict = may_lead(replace(self.view, request=None), member, False, self.now)
+        verdict = may_lead(replace(self.view, request=None), member, False, at)
         return None if verdict.cause is not None else verdict.why_not
 
     @property
     def successors(self) -> list[str]:
         """The members that could lead if the leader were gone."""
-        return sorted(name for name in self.view.members if name != self.leader and self.why_not(name) is None)
+        return self._successors(self.now)
+
+    def _successors(self, at: datetime) -> list[str]:
+        return sorted(name for name in self.view.members if name != self.leader and self._why_not(name, at) is None)
+
+    @property
+    def _after_the_pause(self) -> list[str]:
+        """The members that could lead when the next automatic failover is allowed."""
+        return self._successors(self.now + timedelta(seconds=self.pause_seconds + 1))
 
     @property
     def health(self) -> Health:
         """How well the cluster could bear the loss of its leader."""
         if self.view.leader is None:
             return Health.NO_LEADER
+        if self.is_silent:
+            return Health.SILENT
         if self.view.config.paused:
             return Health.PAUSED
-        return Health.FINE if self.successors else Health.ALONE
+        if self.successors:
+            return Health.FINE
+        return Health.TOO_SOON if self._after_the_pause else Health.ALONE
 
     @property
     def advice(self) -> str:
@@ -111,6 +150,13 @@ class Overview:
         if health is Health.FINE:
             loss = ". In mode async the last messages may be lost then" if self._is_async else ""
             return f"{', '.join(self.successors)} can lead next{loss}"
+        if health is Health.SILENT:
+            return f"{self.leader} was not heard for {self.silent_seconds} s. {self._what_follows}"
+        if health is Health.TOO_SOON:
+            return (
+                f"{', '.join(self._after_the_pause)} can lead next, but the next automatic failover is allowed in "
+                f"{self.pause_seconds:.0f} s. If the leader fails before: rmqha cluster failover"
+            )
         if health is Health.PAUSED:
             return "no node takes over by itself. To end the pause: rmqha cluster resume"
         if health is Health.ALONE:
@@ -118,6 +164,21 @@ class Overview:
         if not self.view.members:
             return "no node runs: start the nodes"
         return "no node leads: the reasons are below. To name a leader: rmqha cluster failover --to NAME"
+
+    @property
+    def _what_follows(self) -> str:
+        """What happens if the leader stays silent."""
+        ends = f"Its lease ends in {self.lease_seconds} s"
+        if self.view.config.paused:
+            return f"{ends}. Then no node takes over by itself, because failover is paused: rmqha cluster failover"
+        if self.successors:
+            return f"{', '.join(self.successors)} may lead in {self.lease_seconds} s"
+        if self._after_the_pause:
+            return (
+                f"{ends}. The next automatic failover is allowed in {self.pause_seconds:.0f} s. Sooner: rmqha cluster "
+                "failover"
+            )
+        return f"{ends}. No other member can lead: the reasons are below"
 
     @property
     def _is_async(self) -> bool:
@@ -174,6 +235,9 @@ class Overview:
         request = view.request
         return {
             **self.summary(),
+            "leaderSilentSeconds": self.silent_seconds,
+            "leaseSeconds": self.lease_seconds,
+            "nextAutomaticFailoverSeconds": round(self.pause_seconds),
             "since": view.history.entries[-1].time if view.history.entries else None,
             "cause": view.history.entries[-1].cause if view.history.entries else None,
             "confirmed": None if status is None else status.confirmed,
@@ -221,10 +285,18 @@ class Unreadable:
         }
 
 
-def overview_of(name: ClusterName, snapshot: Snapshot, now: datetime) -> Overview | Unreadable:
-    """What is known of one cluster."""
+def lease_of_leader(name: ClusterName, snapshot: Snapshot) -> int | None:
+    """The lease with which the leader's key ends; None if no node leads, or its key is on no lease."""
+    held = snapshot.keys.get(name.prefix + LEADER)
+    return None if held is None else held.lease or None
+
+
+def overview_of(
+    name: ClusterName, snapshot: Snapshot, now: datetime, lease_seconds: int | None = None
+) -> Overview | Unreadable:
+    """What is known of one cluster. ``lease_seconds``: for how long the leader's lease lives."""
     try:
-        return Overview(name, ClusterView.read(name.prefix, snapshot), now)
+        return Overview(name, ClusterView.read(name.prefix, snapshot), now, lease_seconds)
     except InvalidKey as error:
         return Unreadable(name, str(error))
 

@@ -147,6 +147,10 @@ class MemoryCoordinator:
         """See ``ICoordinator``."""
         return self._call(lambda: self.store.keep_alive(lease))
 
+    def time_to_live(self, lease: int) -> Deferred[int]:
+        """See ``ICoordinator``."""
+        return self._call(lambda: self.store.time_to_live(lease))
+
     def revoke(self, lease: int) -> Deferred[None]:
         """See ``ICoordinator``."""
         return self._call(lambda: self.store.revoke(lease))

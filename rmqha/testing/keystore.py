@@ -46,6 +46,10 @@ class KeyStore(ABC):
         self._schedule_expiry()
         return ttl
 
+    def time_to_live(self, lease: int) -> int:
+        """For how many seconds the lease lives."""
+        return self.state.time_to_live(lease, self.clock.seconds())
+
     def revoke(self, lease: int) -> None:
         """The lease ends, if there is one."""
         self.do(End(lease))

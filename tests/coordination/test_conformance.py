@@ -149,6 +149,7 @@ async def test_a_lease_takes_its_keys_along(backend: Backend, prefix: str) -> No
     async with client_at(backend) as client:
         lease = await client.grant(60)
         assert await client.keep_alive(lease) == 60
+        assert 0 <= await client.time_to_live(lease) <= 60
         done = await client.transact(
             [], [Put(f"{prefix}a", b"1", lease), Put(f"{prefix}b", b"1", lease), Put(f"{prefix}c", b"1")]
         )
@@ -160,8 +161,9 @@ async def test_a_lease_takes_its_keys_along(backend: Backend, prefix: str) -> No
         await until(lambda: bool(heard.changes), "the deletion")
         assert heard.told == [{f"{prefix}a": None}]
         await client.revoke(lease)
-        with pytest.raises(LeaseGone):
-            await client.keep_alive(lease)
+        for call in (client.keep_alive, client.time_to_live):
+            with pytest.raises(LeaseGone):
+                await call(lease)
         with pytest.raises(LeaseGone):
             await client.transact([], [Put(f"{prefix}d", b"1"), Put(f"{prefix}a", b"1", lease)])
         assert await values(client, prefix) == {"b": b"2", "c": b"1"}

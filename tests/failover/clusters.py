@@ -72,10 +72,10 @@ class Keys:
             found.raiseException()
         return found
 
-    def put(self, name: str, value: object) -> None:
-        """Write a key: as it is if it is bytes, else as JSON."""
+    def put(self, name: str, value: object, lease: int = 0) -> None:
+        """Write a key: as it is if it is bytes, else as JSON. It ends with the lease; 0: with none."""
         content = value if isinstance(value, bytes) else encode(value)
-        self._write(Put(self.prefix + name, content))
+        self._write(Put(self.prefix + name, content, lease))
 
     def delete(self, name: str) -> None:
         """Delete a key."""

@@ -1,7 +1,7 @@
 """What operators see of clusters."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -73,6 +73,38 @@ class OverviewTests(SynchronousTestCase):
         self.assertEqual(found.health, Health.NO_LEADER)
         self.assertEqual(found.why_not("node-b"), "it may try for the lead in 3.0 s")
         self.assertIn("rmqha cluster failover", found.advice)
+
+    def silent(self, lease_seconds: int) -> Overview:
+        return replace(self.overview(), lease_seconds=lease_seconds)
+
+    def test_a_leader_that_does_not_renew_its_lease_is_not_told_as_leading(self) -> None:
+        self.keys.lead(member("node-b"))
+        self.assertEqual([self.silent(seconds).health for seconds in (15, 11)], [Health.FINE] * 2)
+        found = self.silent(9)
+        self.assertEqual((found.health, found.silent_seconds), (Health.SILENT, 6))
+        self.assertEqual(found.advice, "node-a was not heard for 6 s. node-b may lead in 9 s")
+        self.keys.put(CONFIG, ClusterConfig(paused=True))
+        self.assertIn("failover is paused: rmqha cluster failover", self.silent(9).advice)
+        self.keys.delete(CONFIG)
+        self.keys.delete(MEMBERS + "node-b")
+        self.assertIn("No other member can lead", self.silent(9).advice)
+
+    def test_a_member_that_has_to_wait_for_the_next_failover_is_not_told_to_start(self) -> None:
+        self.keys.lead(member("node-b"))
+        time = (NOW - timedelta(seconds=103)).isoformat()
+        self.keys.put(EPOCH, History((EpochEntry(1, "node-a", 0, time, Cause.LEASE_ENDED.value),)))
+        found = self.overview()
+        self.assertEqual((found.health, found.as_json()["nextAutomaticFailoverSeconds"]), (Health.TOO_SOON, 497))
+        self.assertEqual(
+            found.advice,
+            "node-b can lead next, but the next automatic failover is allowed in 497 s. If the leader fails before: "
+            "rmqha cluster failover",
+        )
+        self.assertEqual(
+            self.silent(9).advice,
+            "node-a was not heard for 6 s. Its lease ends in 9 s. The next automatic failover is allowed in 497 s. "
+            "Sooner: rmqha cluster failover",
+        )
 
     def test_a_time_that_cannot_be_read_makes_nobody_wait(self) -> None:
         self.keys.lead(member("node-b"))

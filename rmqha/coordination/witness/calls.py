@@ -233,6 +233,7 @@ class Calls:
         self.by_path: dict[str, Callable[[dict[str, Any]], Deferred[bytes]]] = {
             "/v3/lease/grant": self._grant,
             "/v3/lease/keepalive": self._keep_alive,
+            "/v3/lease/timetolive": self._time_to_live,
             "/v3/lease/revoke": self._revoke,
             "/v3/kv/range": self._range,
             "/v3/kv/txn": self._transact,
@@ -275,6 +276,15 @@ class Calls:
         with suppress(LeaseGone):  # then there is no TTL, as with etcd
             found["TTL"] = str(self.service.keep_alive(lease))
         return succeed(orjson.dumps({"result": found}))
+
+    def _time_to_live(self, fields: dict[str, Any]) -> Deferred[bytes]:
+        _only(fields, "ID")
+        lease = _number(fields, "ID")
+        found: dict[str, Any] = {"header": self.header(self.service.revision), "ID": str(lease), "TTL": "-1"}
+        with suppress(LeaseGone):  # then it is -1, as with etcd
+            seconds, ttl = self.service.time_to_live(lease)
+            found.update(TTL=str(seconds), grantedTTL=str(ttl))
+        return succeed(orjson.dumps(found))
 
     def _revoke(self, fields: dict[str, Any]) -> Deferred[bytes]:
         _only(fields, "ID")

@@ -232,6 +232,12 @@ class WitnessService(Service):
             raise CoordinatorUnavailable(self.failure)
         return self.state.keep_alive(lease, self._now())
 
+    def time_to_live(self, lease: int) -> tuple[int, int]:
+        """For how many seconds the lease lives, and its ttl. Raises CoordinatorError."""
+        if self.failure is not None:
+            raise CoordinatorUnavailable(self.failure)
+        return self.state.time_to_live(lease, self._now()), self.state.leases[lease]
+
     def new_lease(self) -> int:
         """An id that no lease had before, of this witness or of another one."""
         return secrets.randbits(62) + 1

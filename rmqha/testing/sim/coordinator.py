@@ -260,6 +260,9 @@ class SimClient:
     def keep_alive(self, lease: int) -> Deferred[int]:
         return self._call("keep_alive", lambda: self._coordinator.keep_alive(lease))
 
+    def time_to_live(self, lease: int) -> Deferred[int]:
+        return self._call("time_to_live", lambda: self._coordinator.time_to_live(lease))
+
     def revoke(self, lease: int) -> Deferred[None]:
         return self._call("revoke", lambda: self._coordinator.revoke(lease))
 
