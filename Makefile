@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some thousand times: 
 # and RocketMQ takes up to 4 GiB. Each takes whole files, in the order of tests/conftest.py: the tests of a file may
 # build on each other.
 PYTEST := $(BIN)/python -m pytest --durations=25
+TESTS ?=  # of the unit tests only these files or folders
 WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
@@ -41,7 +42,7 @@ JAVA_SMOKE := $(addprefix tests/interop/test_,$(OUR_SLAVE) $(JAVA_SLAVE) $(FAILO
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof java-release fuzz fuzz-stores soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof java-release fuzz fuzz-stores clones soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -85,7 +86,7 @@ imports: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
 unit: $(READY)  ## pytest: everything but the stories and the long forms, the real Java broker and Spark too
-	$(SIZES) $(PYTEST) $(PARALLEL) -m "not story and not proof"
+	$(SIZES) $(PYTEST) $(PARALLEL) -m "not story and not proof" $(TESTS)
 
 stories: $(READY)  ## pytest: tests that take long, mostly with several brokers, clients or Spark
 	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof"
@@ -121,6 +122,9 @@ java-proof: $(READY)  ## tests/interop with each further version of ROCKETMQ_VER
 
 java-release: $(READY)  ## builds a broker that is not on Maven Central, from a clone of apache/rocketmq: CHECKOUT=../rocketmq VERSION=4.9.8
 	$(BIN)/python -m tests.interop.build_release $(or $(CHECKOUT),$(error CHECKOUT names no clone of apache/rocketmq)) $(or $(VERSION),$(error VERSION names no release))
+
+clones: $(READY)  ## make test in fresh clones beside each other, in portions, with a file of results; CLONES='--clones 5 --seconds 1800'
+	$(BIN)/python -m tests.clones $(CLONES)
 
 soak: $(READY)  ## the simulator, seed after seed until Ctrl-C; SOAK='--seeds 0..99999 --jobs 2' and the like
 	$(BIN)/python -m rmqha.testing.sim $(or $(SOAK),--seeds 0.. --jobs 2)
