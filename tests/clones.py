@@ -1,9 +1,9 @@
 """``make test`` in fresh clones, in portions: ``python -m tests.clones --clones 5``.
 
 Each clone is made anew from this checkout's commit, and has a ``.venv`` of its own. Its portions are the parts of
-``make test`` and, of the unit tests, one folder or a few files each. Several clones run at the same time, so that each has the
-others' work beside it. A line of JSON for each portion goes to ``--results``: what ran before on the same commit is
-not run again, so a run that was stopped goes on. Ends with 1 if a portion has failed.
+``make test`` and, of the unit tests, one folder or a few files each. Several clones run at the same time, so that each
+has the others' work beside it. A line of JSON for each portion goes to ``--results``: what ran before on the same
+commit is not run again, so a run that was stopped goes on. Ends with 1 if a portion has failed.
 
 ``--table`` prints what the file holds, and runs nothing.
 """
