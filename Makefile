@@ -30,7 +30,7 @@ ROCKETMQ_VERSIONS ?= 4.9.7
 PROOFS := stories long-proof sim-proof fuzz-proof plants-proof java-proof trial
 
 # All of tests/interop but what is the same with each release that is started: these name their releases, or start none.
-NAMES_ITS_RELEASES := rocketmq5.py mqadmin_versions.py java_settings.py go_client.py node_client.py cpp_client.py build_release.py
+NAMES_ITS_RELEASES := rocketmq5.py mqadmin_versions.py java_settings.py go_client.py node_client.py cpp_client.py
 JAVA_PROOF := tests/interop $(addprefix --ignore=tests/interop/test_,$(NAMES_ITS_RELEASES))
 # A Java master and our slave, our master and a Java slave, failover, clients: the rest of these files takes minutes.
 OUR_SLAVE := java_master.py::test_a_fresh_slave_gets_all_history_while_messages_keep_coming
@@ -42,7 +42,7 @@ JAVA_SMOKE := $(addprefix tests/interop/test_,$(OUR_SLAVE) $(JAVA_SLAVE) $(FAILO
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof java-release fuzz fuzz-stores clones soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof fuzz fuzz-stores clones soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -120,12 +120,15 @@ java-smoke: $(READY)  ## a few tests with each further version of ROCKETMQ_VERSI
 java-proof: $(READY)  ## tests/interop with each further version of ROCKETMQ_VERSIONS: brokers, name servers, clients, mqadmin
 	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -q $(JAVA_PROOF) || exit 1; done
 
+<<<<<<< HEAD
 java-release: $(READY)  ## builds a broker that is not on Maven Central, from a clone of apache/rocketmq: CHECKOUT=../rocketmq VERSION=4.9.8
 	$(BIN)/python -m tests.interop.build_release $(or $(CHECKOUT),$(error CHECKOUT names no clone of apache/rocketmq)) $(or $(VERSION),$(error VERSION names no release))
 
 clones: $(READY)  ## make test in fresh clones beside each other, in portions, with a file of results; CLONES='--clones 5 --seconds 1800'
 	$(BIN)/python -m tests.clones $(CLONES)
 
+=======
+>>>>>>> wt-outside
 soak: $(READY)  ## the simulator, seed after seed until Ctrl-C; SOAK='--seeds 0..99999 --jobs 2' and the like
 	$(BIN)/python -m rmqha.testing.sim $(or $(SOAK),--seeds 0.. --jobs 2)
 

@@ -18,7 +18,6 @@ from tests.pages import PAGES, ROOT, Block, all_blocks, blocks_of, command_lines
 from tests.test_page_stories import STORIES
 
 NOT_RUN = {
-    "CONTRIBUTING: A broker that is not on Maven Central": "it needs a clone of apache/rocketmq, and takes hours",
     "CONTRIBUTING: Contributing": "CI does it, and this test is a part of it",
     "failover: Set it up": "tests/failover/test_processes.py starts such nodes at free ports",
     "failover: etcd": "tests/coordination/test_members.py does it at an etcd of its own",
