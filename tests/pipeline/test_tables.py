@@ -29,7 +29,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return tmp_path / "a lake, 100%"  # a path that a URL would write in another way
+    return tmp_path / "a lake, 100% 日本"  # a path that a URL would write in another way
 
 
 def run_job(store: Path, lake: Path, kind: TableFormat = TableFormat.PARQUET, **texts: object) -> Archived:
